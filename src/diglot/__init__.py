@@ -1,0 +1,1 @@
+"""Train encoder-decoder Transformers for translation and other sequence-to-sequence work."""
