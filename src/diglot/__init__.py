@@ -1,1 +1,20 @@
 """Train encoder-decoder Transformers for translation and other sequence-to-sequence work."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from diglot.translator import Translator
+
+__version__ = "0.1.0"
+
+
+def load(path: str | Path, device: str | None = None) -> "Translator":
+    """The translator that a checkpoint file, or a run's folder, holds.
+
+    Example:
+        `diglot.load("runs/NAME/best.ckpt").translate(["Turn on the light."], beam=4)`
+    """
+    from diglot.translator import Translator  # only now: importing diglot stays quick
+
+    return Translator.load(path, device)

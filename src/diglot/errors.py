@@ -2,4 +2,4 @@
 
 
 class UserError(Exception):
-    """A wrong config, file or argument. Commands print its message as one line, without a traceback, and exit with 2."""
+    """A wrong config, file or argument. Commands print it as one line, without a traceback, and exit with 2."""

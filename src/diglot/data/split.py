@@ -1,0 +1,79 @@
+"""Carving dev and test from a corpus whose texts repeat, without letting train know the answers."""
+
+import hashlib
+import re
+
+from diglot.data.text import ParallelText
+from diglot.errors import UserError
+
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_LARGEST_SHARE = 10  # dev and test each take at most one pair in so many
+
+
+def normalise(text: str) -> str:
+    """What two texts share when they differ only in case, numbers, placeholders, blanks and outer punctuation.
+
+    "Set {name} to 10!" and "set {other}  to 7" both become "set X to N".
+    """
+    # The text is lower case when the marks go in, so an upper-case mark cannot be mistaken for a word.
+    text = _NUMBER.sub("N", _PLACEHOLDER.sub("X", text.lower()))
+    start, end = 0, len(text)
+    while start < end and not text[start].isalnum():
+        start += 1
+    while start < end and not text[end - 1].isalnum():
+        end -= 1
+    return " ".join(text[start:end].split())
+
+
+def grouped_split(pairs: ParallelText, dev_size: int, test_size: int, seed: int) -> tuple[dict[str, ParallelText], int]:
+    """Splits pairs into train, dev and test so that like sources never stand in two of them.
+
+    Pairs with the same normalised source form a group and stay together. From train then goes each pair whose
+    normalised target is one of dev's or test's. Which groups are carved depends on the seed and on the groups' own
+    texts, so that a few more pairs change little. Pairs keep their order.
+
+    Args:
+        pairs: the corpus.
+        dev_size: pairs wanted for dev, at most a tenth of the corpus and at least one; 0 for none.
+        test_size: the same for test.
+        seed: another seed is another split.
+
+    Returns:
+        The splits "train", "dev" and "test", and the number of pairs dropped from train.
+
+    Raises:
+        UserError: there are too few different sources.
+    """
+    groups: dict[str, list[int]] = {}
+    for i, src in enumerate(pairs.src):
+        groups.setdefault(normalise(src), []).append(i)
+
+    def shuffled_place(key: str) -> bytes:
+        return hashlib.blake2b(f"{seed} {key}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+    order = sorted(groups, key=shuffled_place)
+    indices: dict[str, list[int]] = {}
+    taken: set[str] = set()
+    for split, size in (("test", test_size), ("dev", dev_size)):
+        wanted = min(size, max(1, len(pairs) // _LARGEST_SHARE))
+        chosen: list[int] = []
+        for key in order:
+            if len(chosen) == wanted:
+                break
+            # A group that is too large for what is still wanted is passed over: it stays in train.
+            if key not in taken and len(chosen) + len(groups[key]) <= wanted:
+                taken.add(key)
+                chosen += groups[key]
+        if wanted and not chosen:
+            raise UserError(f"{len(pairs)} pairs with {len(groups)} different sources are too few to carve {split}")
+        indices[split] = sorted(chosen)
+
+    held_out = set(indices["dev"]) | set(indices["test"])
+    held_out_targets = {normalise(pairs.tgt[i]) for i in held_out}
+    rest = [i for i in range(len(pairs)) if i not in held_out]
+    indices["train"] = [i for i in rest if normalise(pairs.tgt[i]) not in held_out_targets]
+    if not indices["train"]:
+        raise UserError(f"carving dev and test from {len(pairs)} pairs leaves nothing to train on")
+    splits = {split: pairs.select(indices[split]) for split in ("train", "dev", "test")}
+    return splits, len(rest) - len(indices["train"])

@@ -1,0 +1,54 @@
+"""diglot-evaluate: score a checkpoint with BLEU, chrF++ and TER."""
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from diglot import checkpoint as checkpoints
+from diglot.config import build_corpus, command
+from diglot.data.corpus import SPLITS, Files
+from diglot.errors import UserError
+from diglot.evaluation import EvaluationSet, evaluate, kept_text, show
+from diglot.training.metrics import Scorer
+from diglot.translate import load_translator
+from diglot.translator import Translator
+
+
+@command("evaluate")
+def main(config: DictConfig) -> None:
+    path = checkpoints.find(config.checkpoint)
+    if config.split not in SPLITS:
+        raise UserError(f"split={config.split}: must be one of {', '.join(SPLITS)}")
+    translator = load_translator(config)
+    evaluated = text_to_score(config, translator, path)
+    scorer = Scorer(config.tgt_lang or translator.record["tgt_lang"])
+    folder = Path(config.output) if config.output else path.parent / "evaluation" / evaluated.split
+    results = evaluate(translator, evaluated, scorer, folder)
+    show(results)
+    print(f"Hypotheses, references and results: {results['folder']}/")
+
+
+def text_to_score(config: DictConfig, translator: Translator, path: Path) -> EvaluationSet:
+    """The text that the command line names, else the copy in the checkpoint's run folder."""
+    if config.data is not None:
+        corpus = build_corpus(config.data)
+        languages = f"{corpus.src_lang}-{corpus.tgt_lang}"
+        trained = f"{translator.record['src_lang']}-{translator.record['tgt_lang']}"
+        if not isinstance(corpus, Files) and languages != trained:  # what files are called says little
+            raise UserError(f"data={corpus.name} is {languages}, but the checkpoint translates {trained}")
+        corpus.prepare(Path(config.data.cache_dir))
+        splits = corpus.read(Path(config.data.cache_dir))
+        if config.split not in splits:
+            raise UserError(f"{corpus.name} has no {config.split} split; it has {', '.join(splits)}")
+        return EvaluationSet(corpus.name, config.split, splits[config.split])
+    found = kept_text(path.parent / "text", config.split, translator.record["src_lang"], translator.record["tgt_lang"])
+    if found is None:
+        raise UserError(
+            f"there is no copy of the {config.split} text beside {path}: say what to score on, "
+            f"data=files data.{config.split}.src=FILE data.{config.split}.tgt=FILE or data=NAME"
+        )
+    return found
+
+
+if __name__ == "__main__":
+    main()

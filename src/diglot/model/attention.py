@@ -1,0 +1,137 @@
+"""Multi-head attention (Vaswani et al., 2017) with an optional key-value cache."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from diglot.model.position import PositionEncoding
+
+
+class Visibility(NamedTuple):
+    """Who may look at whom in one attention, as `scaled_dot_product_attention` takes it; made once for a whole stack.
+
+    Attributes:
+        mask: boolean, True where information may flow, or a float bias with -inf where it may not; broadcasts to
+            (B, H, Q, M). None: everything may be seen.
+        is_causal: instead of a mask, each token sees itself and what came before; the fused kernels need it said so.
+    """
+
+    mask: Tensor | None = None
+    is_causal: bool = False
+
+
+def visibility(
+    padding: Tensor | None, bias: Tensor | None, queries: Tensor, keys: Tensor, causal: bool, dtype: torch.dtype
+) -> Visibility:
+    """Merge all that restricts one stack's self-attention.
+
+    Args:
+        padding: boolean (B, M), True on tokens; None where nothing is padded.
+        bias: float (H, Q, M), added to the scores.
+        queries: positions (Q,) of the tokens that look.
+        keys: positions (M,) of the tokens looked at.
+        causal: whether a token may only look at itself and what came before.
+        dtype: the type of the queries, which a bias must share.
+    """
+    mask = None if padding is None else padding[:, None, None, :]
+    if causal and len(queries) > 1:  # a single query is the newest token: it may see all keys there are
+        if mask is None and bias is None and len(queries) == len(keys):
+            return Visibility(is_causal=True)
+        past = keys[None, :] <= queries[:, None]
+        mask = past if mask is None else mask & past
+    if bias is not None:
+        bias = bias.to(dtype)
+        mask = bias[None] if mask is None else bias.masked_fill(~mask, float("-inf"))
+    return Visibility(mask)
+
+
+class KeyValueCache:
+    """The keys and values that one attention has seen while decoding, each (B, H, M, K)."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def __len__(self) -> int:
+        return 0 if self.keys is None else self.keys.size(2)
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the newest keys and values and return all."""
+        if self.keys is not None and self.values is not None:
+            keys, values = torch.cat((self.keys, keys), 2), torch.cat((self.values, values), 2)
+        self.keys, self.values = keys, values
+        return keys, values
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these batch rows, in this order."""
+        if self.keys is not None and self.values is not None:
+            self.keys, self.values = self.keys[rows], self.values[rows]
+
+
+class Attention(nn.Module):
+    """What self- and cross-attention share: four projections and the weighted sum between them.
+
+    Args:
+        d_model: width D of input and output.
+        n_heads: number H of heads.
+        d_head: width K of a head.
+        dropout: share of the attention weights that training drops.
+    """
+
+    def __init__(self, d_model: int, n_heads: int, d_head: int, dropout: float) -> None:
+        super().__init__()
+        self.n_heads, self.dropout = n_heads, dropout
+        self.query = nn.Linear(d_model, n_heads * d_head)
+        self.key = nn.Linear(d_model, n_heads * d_head)
+        self.value = nn.Linear(d_model, n_heads * d_head)
+        self.out = nn.Linear(n_heads * d_head, d_model)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # (B, T, H K) -> (B, H, T, K)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> Tensor:
+        """Queries (B, H, Q, K) look at keys and values (B, H, M, K): (B, Q, D)."""
+        dropout = self.dropout if self.training else 0.0
+        heads = F.scaled_dot_product_attention(q, k, v, visible.mask, dropout, visible.is_causal)
+        return self.out(heads.transpose(1, 2).flatten(2))  # (B, H, Q, K) -> (B, Q, D)
+
+
+class SelfAttention(Attention):
+    """Each token looks at its own sequence."""
+
+    def forward(
+        self,
+        x: Tensor,
+        visible: Visibility,
+        position: PositionEncoding,
+        positions: Tensor,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """Tokens x (B, T, D) at positions (T,), the new ones only when there is a cache, to (B, T, D)."""
+        q = position.rotate(self.split_heads(self.query(x)), positions)
+        k = position.rotate(self.split_heads(self.key(x)), positions)
+        v = self.split_heads(self.value(x))
+        if cache is not None:
+            k, v = cache.append(k, v)
+        return self.attend(q, k, v, visible)
+
+
+class CrossAttention(Attention):
+    """Target tokens look at the encoded source, whose keys and values are projected once for a whole search."""
+
+    def forward(self, x: Tensor, memory: Tensor, visible: Visibility, cache: KeyValueCache | None = None) -> Tensor:
+        """Target tokens x (n B, T, D) look at memory (B, S, D): (n B, T, D).
+
+        n is 1 in training; in a search it is the number of hypotheses of a sentence, which stand in neighbouring rows
+        and share the sentence's memory, keys and values instead of holding n copies of them.
+        """
+        if cache is not None and cache.keys is not None and cache.values is not None:
+            k, v = cache.keys, cache.values
+        else:
+            k, v = self.split_heads(self.key(memory)), self.split_heads(self.value(memory))
+            if cache is not None:
+                cache.append(k, v)
+        q = self.split_heads(self.query(x.reshape(memory.size(0), -1, x.size(-1))))  # (B, n T, D) -> (B, H, n T, K)
+        return self.attend(q, k, v, visible).view_as(x)

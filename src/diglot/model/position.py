@@ -1,0 +1,156 @@
+"""How tokens learn where they stand: one class per position encoding.
+
+An encoding overrides only the hooks it needs; every other hook leaves its input alone. `positions` are absolute, so
+that decoding one token at a time with a cache is no second code path.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class PositionEncoding(nn.Module):
+    """No position information, and the base of all encodings. One instance serves a whole stack.
+
+    Args:
+        d_model: width D of the token vectors.
+        n_heads: number H of heads of the stack's self-attention.
+        causal: whether the stack is a decoder, whose tokens look only at what came before.
+    """
+
+    max_positions: int | None = None  # how many positions the encoding knows; None: any number
+
+    def __init__(self, d_model: int, n_heads: int, causal: bool) -> None:
+        super().__init__()
+        self.d_model, self.n_heads, self.causal = d_model, n_heads, causal
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Add positions (T,) to token vectors x (B, T, D)."""
+        return x
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Rotate queries or keys x (B, H, T, K) by their positions (T,)."""
+        return x
+
+    def bias(self, queries: Tensor, keys: Tensor) -> Tensor | None:
+        """What to add to the scores of queries at positions (Q,) looking at keys at positions (M,): (H, Q, M)."""
+        return None
+
+
+def _frequencies(width: int, base: float, device: torch.device) -> Tensor:
+    """One angular frequency for each pair of dimensions: base^(-2i / width), float32 (width / 2,)."""
+    exponents = torch.arange(0, width, 2, device=device, dtype=torch.float32) / width
+    return base**-exponents
+
+
+class Sinusoidal(PositionEncoding):
+    """Fixed sines and cosines added to the embeddings (Vaswani et al., 2017)."""
+
+    def __init__(self, d_model: int, n_heads: int, causal: bool) -> None:
+        super().__init__(d_model, n_heads, causal)
+        if d_model % 2:
+            raise ValueError(f"d_model ({d_model}) must be even for sinusoidal positions")
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        angles = positions[:, None].float() * _frequencies(self.d_model, 10_000.0, x.device)  # (T, D / 2)
+        return x + torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(x.dtype)
+
+
+class Learned(PositionEncoding):
+    """One trained vector for each position (Gehring et al., 2017).
+
+    Raises:
+        ValueError: for positions from `max_positions` on, which have no vector.
+    """
+
+    def __init__(self, d_model: int, n_heads: int, causal: bool, max_positions: int = 512) -> None:
+        super().__init__(d_model, n_heads, causal)
+        if max_positions < 1:
+            raise ValueError(f"max_positions ({max_positions}) must be positive")
+        self.max_positions = max_positions
+        self.table = nn.Embedding(max_positions, d_model)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x + self.table(positions)
+
+
+class Rotary(PositionEncoding):
+    """Rotate each pair of query and key dimensions by an angle that grows with position (Su et al., 2021)."""
+
+    def __init__(self, d_model: int, n_heads: int, causal: bool, base: float = 10_000.0) -> None:
+        super().__init__(d_model, n_heads, causal)
+        self.base = base
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        # Angles stay in float32 whatever the model's type (bfloat16 cannot count past 256); cos and sin are cast.
+        angles = positions[:, None].float() * _frequencies(x.size(-1), self.base, x.device)  # (T, K / 2)
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        even, odd = x[..., 0::2], x[..., 1::2]
+        return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+
+
+class Alibi(PositionEncoding):
+    """Penalise distant keys linearly, each head with a slope of its own (Press et al., 2022).
+
+    The paper treats decoders. An encoder looks both ways, and one slope for both would make a sentence and its reversal
+    look alike: here keys to the right of the query are penalised half as much as keys at the same distance to the left.
+    """
+
+    def slopes(self) -> list[float]:
+        """One slope for each head: 2^(-8h / H) for a power of two, else the powers between (the authors' rule)."""
+
+        def geometric(n: int) -> list[float]:
+            return [2.0 ** (-8 * (i + 1) / n) for i in range(n)]
+
+        below = 2 ** math.floor(math.log2(self.n_heads))
+        return geometric(below) + geometric(2 * below)[0::2][: self.n_heads - below]
+
+    def bias(self, queries: Tensor, keys: Tensor) -> Tensor:
+        slopes = torch.tensor(self.slopes(), device=keys.device)
+        offset = (keys[None, :] - queries[:, None]).float()  # negative to the left
+        distance = torch.where(offset > 0, 0.5 * offset, -offset)
+        return -slopes[:, None, None] * distance
+
+
+class RelativeBias(PositionEncoding):
+    """A learned score for each head and bucketed distance (T5: Raffel et al., 2020).
+
+    Args:
+        n_buckets: how many distances are told apart; an encoder gives each direction half of them.
+        max_distance: from this distance on, all fall into the last bucket.
+    """
+
+    def __init__(self, d_model: int, n_heads: int, causal: bool, n_buckets: int = 32, max_distance: int = 128) -> None:
+        super().__init__(d_model, n_heads, causal)
+        n_exact = (n_buckets if causal else n_buckets // 2) // 2
+        if n_exact < 1 or max_distance <= n_exact:
+            raise ValueError(
+                f"n_buckets ({n_buckets}) must be at least 4 and max_distance ({max_distance}) above {n_exact}"
+            )
+        self.max_distance = max_distance
+        self.table = nn.Embedding(n_buckets, n_heads)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def bias(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return self.table(self.bucket(keys[None, :] - queries[:, None])).permute(2, 0, 1)  # (Q, M, H) -> (H, Q, M)
+
+    def bucket(self, offset: Tensor) -> Tensor:
+        """Map key-minus-query offsets to buckets: one each when near, logarithmic when far."""
+        n_buckets = self.table.num_embeddings
+        base = torch.zeros_like(offset)
+        if self.causal:
+            distance = (-offset).clamp(min=0)
+        else:
+            n_buckets //= 2
+            base = (offset > 0) * n_buckets
+            distance = offset.abs()
+        n_exact = n_buckets // 2
+        ratio = distance.clamp(min=1).float() / n_exact
+        far = n_exact + (ratio.log() / math.log(self.max_distance / n_exact) * (n_buckets - n_exact)).long()
+        return base + torch.where(distance < n_exact, distance, far.clamp(max=n_buckets - 1))

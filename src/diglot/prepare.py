@@ -1,0 +1,22 @@
+"""diglot-prepare: fetch a corpus and train its tokenizer, so that training can start at once and offline."""
+
+from omegaconf import DictConfig
+
+from diglot.config import build, build_corpus, build_data, command
+
+
+@command("prepare")
+def main(config: DictConfig) -> None:
+    corpus = build_corpus(config.data)
+    data = build_data(config.data, corpus, build(config.tokenizer, "tokenizer"), seed=1)
+    data.prepare_data()
+    print(corpus.describe())
+    for note in data.notes:
+        print(f"  {note}")
+    for split, pairs in data.text.items():
+        print(f"  {split}: {len(pairs):,} pairs")
+    print(f"Ready in {data.cache_dir}/")
+
+
+if __name__ == "__main__":
+    main()

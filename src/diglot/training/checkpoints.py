@@ -1,0 +1,89 @@
+"""The callback and the plugin that write checkpoints, and nothing else does."""
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from diglot.errors import UserError
+from diglot.training.task import TranslationTask
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint beside its final name and renames it: under that name it is whole or not there."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _temporary(path)
+        try:
+            with temporary.open("xb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+            raise UserError(f"{path}: the checkpoint cannot be written ({str(error).splitlines()[0]})") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_folder(path.parent)
+
+
+class Checkpoints(L.Callback):
+    """Keeps `last.ckpt`, written after every validation, and `best.ckpt`, the one with the best dev BLEU."""
+
+    def __init__(self, folder: Path, monitor: str = "dev/bleu") -> None:
+        self.last, self.best, self.monitor = folder / "last.ckpt", folder / "best.ckpt", monitor
+        self.best_score = float("-inf")
+        self.best_update = 0
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, TranslationTask)
+        if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        score = float(trainer.callback_metrics[self.monitor])
+        is_best = score > self.best_score
+        if is_best:
+            self.best_score, self.best_update = score, trainer.global_step
+        pl_module.record["update"] = trainer.global_step
+        pl_module.record["dev_bleu"] = score
+        trainer.save_checkpoint(self.last)
+        if is_best and trainer.is_global_zero:
+            _link(self.last, self.best)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best_score": self.best_score, "best_update": self.best_update}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best_score, self.best_update = state_dict["best_score"], state_dict["best_update"]
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+
+
+def _link(source: Path, name: Path) -> None:
+    """Give a file a second name, replacing what had that name; where there are no hard links, copy it."""
+    temporary = _temporary(name)
+    try:
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
+        temporary.replace(name)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(name.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,82 @@
+"""How a run shows itself: a bar in updates at a terminal, and a line for each validation everywhere."""
+
+import logging
+import sys
+import time
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import RichProgressBar
+
+from diglot.data.batch import Batch
+
+
+class UpdateBar(RichProgressBar):
+    """Lightning's bar, counting updates and saying the pass."""
+
+    def __init__(self) -> None:
+        super().__init__(refresh_rate=4)
+
+    @property
+    def total_train_batches(self) -> int:
+        return self.trainer.max_steps
+
+    def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
+        metrics = super().get_metrics(trainer, pl_module)
+        metrics.pop("v_num", None)
+        return metrics
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        super().on_train_epoch_start(trainer, pl_module)
+        self._describe(0.0)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, trainer.global_step - 1)
+        self._describe(batch.passes)
+
+    def _describe(self, passes: float) -> None:
+        if self.progress is not None and self.train_progress_bar_id is not None:
+            self.progress.update(self.train_progress_bar_id, description=f"pass {passes:.1f}")
+
+
+class ValidationLines(L.Callback):
+    """Says one line for each validation: where the run stands and what it scored."""
+
+    def __init__(self) -> None:
+        self._start = 0.0
+        self._passes = 0.0
+        self._best = float("-inf")
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._start = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        self._passes = batch.passes
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.sanity_checking or not trainer.is_global_zero:
+            return
+        metrics = trainer.callback_metrics
+        bleu = float(metrics["dev/bleu"])
+        cut = int(metrics["dev/cut"])
+        minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
+        line = (
+            f"update {trainer.global_step:,} of {trainer.max_steps:,}, "
+            f"pass {self._passes:.1f}, {minutes}:{seconds:02d}: "
+            f"dev BLEU {bleu:.2f}, chrF++ {float(metrics['dev/chrf']):.2f}, "
+            f"perplexity {float(metrics['dev/perplexity']):.2f}"
+            + (f", {cut} outputs cut by the length limit" if cut else "")
+            + (", best so far" if bleu > self._best else "")
+        )
+        self._best = max(self._best, bleu)
+        logging.getLogger("diglot").info(line)
+
+
+def progress_callbacks() -> list[L.Callback]:
+    """The bar only where it can be seen as one."""
+    lines: list[L.Callback] = [ValidationLines()]
+    return [UpdateBar(), *lines] if sys.stdout.isatty() else lines

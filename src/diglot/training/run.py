@@ -1,0 +1,67 @@
+"""How long a run is, and when it validates: everything is counted in updates."""
+
+from datetime import datetime
+from pathlib import Path
+
+from diglot.data.module import TranslationData
+from diglot.errors import UserError
+
+
+class Run:
+    """The budget of a training run.
+
+    Args:
+        updates: length of the run in updates (optimizer steps); None: `passes` says it.
+        passes: length of the run in passes over the training pairs; None: `updates` says it.
+        validate_every: updates between validations; one always follows the last update.
+        folder: where the run's files go; None: a new folder under runs/.
+        compile: whether to compile the model with torch.compile.
+    """
+
+    def __init__(
+        self,
+        *,
+        updates: int | None = None,
+        passes: int | None = None,
+        validate_every: int = 1000,
+        folder: str | None = None,
+        compile: bool = False,
+    ) -> None:
+        if (updates is None) == (passes is None):
+            raise ValueError(f"exactly one of updates ({updates}) and passes ({passes}) must be given, the other null")
+        for name, value in (("updates", updates), ("passes", passes), ("validate_every", validate_every)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} ({value}) must be positive")
+        self.updates, self.passes, self.validate_every = updates, passes, validate_every
+        self.folder, self.compile = folder, compile
+
+    def total_updates(self, data: TranslationData) -> int:
+        """The length of the run on these data, in updates."""
+        return self.updates if self.updates is not None else data.updates_in(self.passes or 0)
+
+    def new_folder(self, name: str) -> Path:
+        """Make the run's folder, which must not exist yet: two runs never share one.
+
+        Args:
+            name: ends the name of a folder that the user did not name.
+        """
+        if self.folder is not None:
+            folder = Path(self.folder).expanduser()
+            try:
+                folder.mkdir(parents=True)
+            except FileExistsError:
+                raise UserError(f"run.folder={folder} exists already: a run needs a folder of its own") from None
+            except OSError as error:
+                raise UserError(f"run.folder={folder} cannot be made: {error.strerror}") from None
+            return folder
+        stem = f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{name}"
+        for number in range(1, 10_000):
+            folder = Path("runs") / (stem if number == 1 else f"{stem}_{number}")
+            try:
+                folder.mkdir(parents=True)
+                return folder
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise UserError(f"{folder} cannot be made: {error.strerror}") from None
+        raise UserError(f"runs/{stem} and 9,999 more exist already")

@@ -1,0 +1,73 @@
+"""Learning rates by update. Updates count from 1: the first has a rate above zero."""
+
+import math
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+
+class Schedule(LambdaLR):
+    """The learning rate of each update of a run: a linear rise, then what `decay` says; by itself constant.
+
+    The schedule owns the rate: the optimizer is made with a rate of 1, which `rate` multiplies.
+
+    Args:
+        optimizer: whose rate is scheduled; its own must be 1.
+        total_updates: length of the run.
+        lr: the rate at the end of the rise.
+        warmup: updates of the rise; 0: none.
+    """
+
+    def __init__(self, optimizer: Optimizer, total_updates: int, lr: float, warmup: int = 0) -> None:
+        if lr <= 0:
+            raise ValueError(f"lr ({lr}) must be positive")
+        if warmup < 0:
+            raise ValueError(f"warmup ({warmup}) must not be negative")
+        self.total_updates, self.lr, self.warmup = total_updates, lr, warmup
+        super().__init__(optimizer, lambda done: self.rate(done + 1))
+
+    def rate(self, update: int) -> float:
+        """The learning rate of this update."""
+        return self.lr * (update / self.warmup if update < self.warmup else self.decay(update))
+
+    def decay(self, update: int) -> float:
+        """The share of `lr` that is left after the rise."""
+        return 1.0
+
+    def _left(self, update: int) -> float:
+        """The share of the updates after the rise that are still to come, this one counted."""
+        return max(0.0, (self.total_updates - update + 1) / max(1, self.total_updates - self.warmup + 1))
+
+
+class Constant(Schedule):
+    """Stays."""
+
+
+class Linear(Schedule):
+    """Falls in a straight line, to zero after the last update."""
+
+    def decay(self, update: int) -> float:
+        return min(1.0, self._left(update))
+
+
+class Cosine(Schedule):
+    """Falls along half a cosine, to zero after the last update (Loshchilov and Hutter, 2017)."""
+
+    def decay(self, update: int) -> float:
+        return 0.5 * (1 - math.cos(math.pi * min(1.0, self._left(update))))
+
+
+class InverseSqrt(Schedule):
+    """Falls with the inverse square root of the update."""
+
+    def decay(self, update: int) -> float:
+        return (max(1, self.warmup) / update) ** 0.5
+
+
+class Paper(InverseSqrt):
+    """factor x d_model^-0.5 x min(update^-0.5, update x warmup^-1.5) (Vaswani et al., 2017)."""
+
+    def __init__(
+        self, optimizer: Optimizer, total_updates: int, d_model: int, factor: float = 1.0, warmup: int = 4000
+    ) -> None:
+        super().__init__(optimizer, total_updates, lr=factor * (d_model * max(1, warmup)) ** -0.5, warmup=warmup)

@@ -1,0 +1,103 @@
+"""The LightningModule: what a training and a validation step compute."""
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from diglot.data.batch import Batch
+from diglot.data.tokenizer import Tokenizer
+from diglot.decoding import BeamSearch, Hypothesis, SpecialIds
+from diglot.model import Transformer
+from diglot.training.loss import token_loss
+
+
+class TranslationTask(L.LightningModule):
+    """Trains an encoder-decoder by teacher forcing.
+
+    The loss of an update is the smoothed cross-entropy of its target tokens divided by their number, whatever
+    micro-batches and processes they are spread over.
+
+    Args:
+        model: the network.
+        tokenizer: of both sides; goes into every checkpoint.
+        search: for validation; goes into every checkpoint.
+        optimizer: makes the optimizer from parameters and lr.
+        scheduler: makes its schedule from optimizer and total_updates.
+        total_updates: length of the run.
+        label_smoothing: eps of Szegedy et al. (2016); the paper takes 0.1.
+        seed: of dropout.
+        record: plain data that every checkpoint carries, so that it is whole (see diglot.checkpoint).
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        search: BeamSearch,
+        optimizer: Callable[..., Optimizer],
+        scheduler: Callable[..., LRScheduler],
+        total_updates: int,
+        label_smoothing: float,
+        seed: int,
+        record: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        self.model, self.search = model, search
+        self.special = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+        self.make_optimizer, self.make_scheduler, self.total_updates = optimizer, scheduler, total_updates
+        self.label_smoothing, self.seed, self.record = label_smoothing, seed, record
+        self._sums: Tensor | None = None  # smoothed loss, nll, tokens of the update so far
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.make_optimizer(self.parameters(), lr=1.0)  # the schedule says the whole rate
+        scheduler = self.make_scheduler(optimizer=optimizer, total_updates=self.total_updates)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        # Dropout is a function of where the run stands, so that nothing about it needs saving. The seed and the
+        # micro-batch's number in the whole stream differ on every process already.
+        torch.manual_seed((self.seed * 1_000_003 + batch.position) * 7_919 % 2**63)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        logits = self.model(batch.src, batch.tgt_in, batch.src_mask)
+        sums = token_loss(logits, batch.labels, batch.tgt_mask, self.label_smoothing)
+        self._log_update(torch.stack((sums.smoothed.detach(), sums.nll, sums.tokens)))
+        # Lightning divides by the accumulation and DDP by the number of processes: undo both.
+        shares = self.trainer.world_size * self.trainer.accumulate_grad_batches
+        return sums.smoothed * shares / batch.update_target_tokens
+
+    def _log_update(self, sums: Tensor) -> None:
+        """Log what an update's micro-batches add up to, after the last of them and as often as the trainer logs."""
+        self._sums = sums if self._sums is None else self._sums + sums
+        if self.trainer.fit_loop._should_accumulate():
+            return
+        total, self._sums = self._sums, None
+        updates_done = self.trainer.global_step + 1  # the update follows right after this
+        if updates_done % self.trainer.log_every_n_steps:  # type: ignore[attr-defined]
+            return
+        smoothed, nll, tokens = self.trainer.strategy.reduce(total, reduce_op="sum").unbind()
+        self.log("train/loss", smoothed / tokens)
+        self.log("train/perplexity", (nll / tokens).exp(), prog_bar=True)
+        self.log("train/learning_rate", self.trainer.optimizers[0].param_groups[0]["lr"])
+        self.log("step", float(updates_done))  # Lightning writes one less otherwise, and a constant epoch
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
+        """Teacher-forced likelihood and real decoding, both in the weights' own precision: a dev score is what
+        evaluation of the checkpoint gives, whatever precision it was trained in."""
+        with torch.autocast(self.device.type, enabled=False):
+            logits = self.model(batch.src, batch.tgt_in, batch.src_mask)
+            sums = token_loss(logits, batch.labels, batch.tgt_mask, 0.0)
+            return {"nll": sums.nll, "tokens": sums.tokens, "hypotheses": self.translate(batch)}
+
+    def translate(self, batch: Batch) -> list[Hypothesis]:
+        """The best hypothesis of each source."""
+        return [best[0] for best in self.search(self.model, batch.src, batch.src_mask, self.special)]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["diglot"] = self.record

@@ -1,0 +1,114 @@
+"""Translates lines of text with a trained model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from diglot import checkpoint
+from diglot.data.batch import pad
+from diglot.data.batching import split_by_budget
+from diglot.data.progress import step
+from diglot.data.tokenizer import EOS, PAD, Tokenizer
+from diglot.decoding import BeamSearch, SpecialIds
+from diglot.errors import UserError
+from diglot.model import Transformer
+
+
+class Translation(NamedTuple):
+    """A line's translation, its score (see BeamSearch), and whether the length limit cut it."""
+
+    text: str
+    score: float
+    cut: bool
+
+
+class Translator:
+    """A model, its tokenizer and a search: lines in, as many lines out, in the same order.
+
+    Args:
+        model: in evaluation mode, on the device to translate on.
+        tokenizer: the model's.
+        search: how to find a translation.
+        record: what the checkpoint says of itself.
+    """
+
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, search: BeamSearch, record: dict[str, Any] | None = None
+    ) -> None:
+        self.model, self.tokenizer, self.search, self.record = model.eval(), tokenizer, search, record or {}
+        self.special = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+
+    @classmethod
+    def load(cls, path: str | Path, device: str | None = None, search: BeamSearch | None = None) -> "Translator":
+        """Rebuild a translator from a checkpoint file or a run's folder.
+
+        Args:
+            path: the checkpoint.
+            device: cpu, cuda, ...; None: a GPU if there is one.
+            search: None: the checkpoint's own.
+        """
+        loaded = checkpoint.load(path)
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        return cls(loaded.model.to(device), loaded.tokenizer, search or loaded.search, loaded.record)
+
+    def translate(self, lines: Sequence[str], beam: int | None = None) -> list[str]:
+        """The best translation of each line; that of a blank line is blank.
+
+        Args:
+            lines: texts without line breaks.
+            beam: how many prefixes the search keeps; None: as the search says.
+        """
+        return [translation.text for translation in self.translate_all(lines, beam)]
+
+    def translate_all(
+        self, lines: Sequence[str], beam: int | None = None, tokens_per_batch: int = 4096, show: bool = False
+    ) -> list[Translation]:
+        """The best translation of each line, with its score.
+
+        Args:
+            lines: see translate.
+            beam: see translate.
+            tokens_per_batch: sentences searched at once have at most this many source tokens, padding counted.
+            show: whether to show progress.
+
+        Raises:
+            UserError: naming a line that is longer than the model's positions reach.
+        """
+        search = self.search
+        if beam is not None:
+            search = BeamSearch(
+                beam_size=beam,
+                length_penalty=search.length_penalty,
+                max_len_a=search.max_len_a,
+                max_len_b=search.max_len_b,
+            )
+        results = [Translation("", 0.0, False) for _ in lines]
+        numbers = [i for i, line in enumerate(lines) if line.strip()]
+        encoded = self.tokenizer.encode([lines[i] for i in numbers])
+        lengths = np.array([len(source.ids) + 1 for source in encoded], dtype=np.int64)
+        longest = self.model.max_positions
+        if longest is not None and len(lengths) and lengths.max() > longest:
+            i = int(lengths.argmax())
+            raise UserError(f"line {numbers[i] + 1} has {lengths[i]} tokens; this model's positions reach to {longest}")
+        order = np.argsort(lengths, kind="stable")
+        device = next(self.model.parameters()).device
+
+        def run(advance: Any) -> None:
+            for start, stop in reversed(split_by_budget(lengths[order], tokens_per_batch)):
+                rows = order[start:stop].tolist()
+                src = pad([np.array(encoded[i].ids, dtype=np.int64) for i in rows], last=EOS).to(device)
+                found = search(self.model, src, src != PAD, self.special)
+                for i, (best, *_) in zip(rows, found, strict=True):
+                    text = self.tokenizer.decode(best.tokens, encoded[i].placeholders)
+                    results[numbers[i]] = Translation(text, best.score, best.cut)
+                advance(len(rows))
+
+        if show:
+            with step(f"translating {len(lines):,} lines", total=len(numbers)) as advance:
+                run(advance)
+        else:
+            run(lambda done: None)
+        return results

@@ -1,0 +1,222 @@
+"""Texts out of a wheel, on a tiny wheel made here."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diglot.data import home_assistant
+from diglot.data.home_assistant import LANGUAGES, WHEEL, HomeAssistant, pair_texts, read_texts, split_pair
+from diglot.errors import UserError
+
+
+def texts_of(language: str) -> dict[str, Any]:
+    words = ["".join(chr(ord("a") + int(digit)) for digit in str(i)) for i in range(100, 160)]
+    return {
+        "title": f"Lamp {language}",
+        "config": {
+            "error": {word: f"{language} could not reach {{host}} {word}" for word in words},
+            "step": {"user": {"title": f"{language} two\n  lines  here", "empty": ""}},
+        },
+    }
+
+
+@pytest.fixture
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "given" / WHEEL
+    path.parent.mkdir()
+    with zipfile.ZipFile(path, "w") as archive:
+        for language in ("en", "de", "es", "zh-Hans"):
+            archive.writestr(
+                f"homeassistant/components/lamp/translations/{language}.json", json.dumps(texts_of(language))
+            )
+        archive.writestr("homeassistant/components/lamp/strings.json", json.dumps({"other": "not a translation file"}))
+        archive.writestr("homeassistant/__init__.py", "raise SystemExit('nothing of the wheel may run')")
+    monkeypatch.setattr(home_assistant, "WHEEL_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+    return path
+
+
+def no_download(*_: object, **__: object) -> None:
+    raise AssertionError("nothing may be fetched")
+
+
+def test_nested_texts_are_read_by_component_and_key_path(wheel: Path) -> None:
+    texts = read_texts(wheel, "de")
+    assert texts["lamp", "title"] == "Lamp de"
+    assert texts["lamp", "config", "step", "user", "title"] == "de two\n  lines  here"
+    assert len(texts) == 63
+
+
+def test_cleaning_keeps_the_first_of_what_is_long_enough_and_translated() -> None:
+    english = {
+        ("b", "x"): "one  two\nthree",
+        ("a", "y"): "one two three",
+        ("a", "z"): "One two three",
+        ("a", "short"): "just two",
+        ("a", "a same"): "the same everywhere",
+        ("a", "blank"): "nothing over there",
+        ("a", "untranslated"): "not in German yet",
+        ("a", "again"): "the same everywhere",
+        ("a", "placeholder"): "call {phone_number}  now",
+    }
+    german = {key: f"de {key[1]}" for key in english if key[1] != "untranslated"}
+    german |= {("a", "a same"): "the same\teverywhere", ("a", "blank"): " ", ("a", "extra"): "ohne englischen Text"}
+    german |= {("a", "placeholder"): "rufe {phone_number} an"}
+    pairs = pair_texts(english, german, english)
+    # "again" repeats "a same", which is no pair: its two sides are equal.
+    assert dict(zip(pairs.src, pairs.tgt)) == {
+        "the same everywhere": "de again",
+        "call {phone_number} now": "rufe {phone_number} an",
+        "one two three": "de y",
+        "One two three": "de z",
+    }
+
+
+def test_the_english_text_decides_for_pairs_without_english() -> None:
+    english = {("a", "1"): "one two three", ("a", "2"): "one two three", ("a", "3"): "two words"}
+    german = {
+        ("a", "1"): "eins",
+        ("a", "2"): "zwei",
+        ("a", "3"): "hier sind drei Wörter",
+        ("a", "4"): "gar kein Englisch",
+    }
+    spanish = {key: f"es {text}" for key, text in german.items()}
+    pairs = pair_texts(german, spanish, english)
+    assert (pairs.src, pairs.tgt) == (["eins"], ["es eins"])
+
+
+def test_both_directions_have_the_same_pairs(wheel: Path) -> None:
+    english, german = read_texts(wheel, "en"), read_texts(wheel, "de")
+    there, back = pair_texts(english, german, english), pair_texts(german, english, english)
+    assert (there.src, there.tgt) == (back.tgt, back.src)
+    assert len(there) == 61
+
+
+def test_a_given_wheel_is_prepared_once_and_read_from_then_on(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(home_assistant, "_download", no_download)
+    cache = tmp_path / "cache"
+    corpus = HomeAssistant(pair="en-zh-Hans", wheel=str(wheel))
+    corpus.prepare(cache)
+    splits = corpus.read(cache)
+    assert {split: len(pairs) for split, pairs in splits.items()} == {"train": 49, "dev": 6, "test": 6}
+    assert "en two lines here" in [src for pairs in splits.values() for src in pairs.src]
+    (folder,) = (cache / "home_assistant").iterdir()
+    assert folder.name.startswith("en-zh-Hans-")
+    note = (folder / "SOURCE.txt").read_text()
+    assert "Apache-2.0" in note
+    assert home_assistant.WHEEL_SHA256 in note
+    assert "train: 49 pairs" in note
+    assert (folder / "train.zh-Hans").exists()
+    wheel.unlink()
+    corpus.prepare(cache)
+    assert HomeAssistant(pair="en-zh-Hans").read(cache) == splits
+
+
+def test_other_options_are_prepared_apart(wheel: Path, tmp_path: Path) -> None:
+    for options in ({}, {"split_seed": 2}, {"dev_size": 2}):
+        HomeAssistant(wheel=str(wheel), **options).prepare(tmp_path / "cache")
+    assert len(list((tmp_path / "cache" / "home_assistant").iterdir())) == 3
+
+
+def test_the_download_is_kept_for_the_next_pair(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def download(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        calls.append(command)
+        (Path(command[-1]) / WHEEL).write_bytes(wheel.read_bytes())
+        return subprocess.CompletedProcess(command, 0, "")
+
+    monkeypatch.setattr(home_assistant.subprocess, "run", download)
+    for pair in ("en-de", "de-es"):
+        HomeAssistant(pair=pair).prepare(tmp_path / "cache")
+    assert len(calls) == 1
+    assert calls[0][:4] == [sys.executable, "-m", "pip", "download"]
+    assert {"--no-deps", "--ignore-requires-python", "--only-binary=:all:", home_assistant.REQUIREMENT} <= set(calls[0])
+    names = sorted(path.name[:5] for path in (tmp_path / "cache" / "home_assistant").iterdir())
+    assert names == ["de-es", "en-de", "homea"]
+
+
+def test_a_damaged_wheel_in_the_cache_is_fetched_anew(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "cache" / "home_assistant" / WHEEL
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"half a wheel")
+    monkeypatch.setattr(home_assistant, "_download", lambda folder: (folder / WHEEL).write_bytes(wheel.read_bytes()))
+    HomeAssistant().prepare(tmp_path / "cache")
+    assert kept.read_bytes() == wheel.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ("WARNING: Retrying (Retry(total=4)) after connection broken\nERROR: No matching", "index cannot be reached"),
+        ("Collecting x\nERROR: No matching distribution found for x\n", "No matching distribution found for x; take"),
+        ("/usr/bin/python: No module named pip\n", "No module named pip"),
+        ("", "it said nothing"),
+    ],
+)
+def test_a_failed_download_is_one_line_that_names_the_other_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, reason: str
+) -> None:
+    monkeypatch.setattr(
+        home_assistant.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, output)
+    )
+    with pytest.raises(UserError) as caught:
+        HomeAssistant().prepare(tmp_path)
+    message = str(caught.value)
+    assert reason in message
+    assert "data=sample" in message
+    assert "data.wheel=PATH" in message
+    assert "\n" not in message
+    assert list((tmp_path / "home_assistant").iterdir()) == []
+
+
+def test_another_file_than_the_wheel_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    other = tmp_path / "other.whl"
+    other.write_bytes(b"something else")
+    with pytest.raises(UserError, match=r"other\.whl is not homeassistant-.*SHA-256"):
+        HomeAssistant(wheel=str(other)).prepare(tmp_path / "cache")
+    with pytest.raises(UserError, match=r"absent\.whl: no such file"):
+        HomeAssistant(wheel=str(tmp_path / "absent.whl")).prepare(tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_text_that_is_not_prepared_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"home_assistant en-de is not prepared .* `make prepare`"):
+        HomeAssistant().read(tmp_path)
+
+
+@pytest.mark.parametrize("src", LANGUAGES)
+def test_every_pair_of_languages_is_understood(src: str) -> None:
+    others = [tgt for tgt in LANGUAGES if tgt != src]
+    assert [split_pair(f"{src}-{tgt}") for tgt in others] == [(src, tgt) for tgt in others]
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("en-dee", r"no language 'dee'; available: de "),
+        ("xx-de", r"no language 'xx'; available: "),
+        ("en-zh", r"no language 'zh'; available: zh-Hans zh-Hant "),
+        ("sr-Latn-ZH-HANS", r"no language 'ZH-HANS'; available: zh-Hans "),
+        ("en", r"two languages with a hyphen between.*; available: en "),
+        ("en_de", r"two languages with a hyphen between"),
+        ("de-de", r"the same language"),
+    ],
+)
+def test_an_unknown_language_is_refused_with_the_nearest_offered(pair: str, message: str) -> None:
+    with pytest.raises(UserError, match=rf"data\.pair={pair}: .*{message}"):
+        HomeAssistant(pair=pair)
+
+
+def test_languages_without_text_in_common_are_refused(wheel: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"data\.pair=en-fr: .*no text in common"):
+        HomeAssistant(pair="en-fr", wheel=str(wheel)).prepare(tmp_path / "cache")

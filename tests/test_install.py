@@ -1,0 +1,64 @@
+"""The wheel is whole: installed somewhere else, without the checkout, every command starts."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.end_to_end
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = ("prepare", "train", "evaluate", "translate")
+
+
+def run(*command: str | Path, cwd: Path, environment: Mapping[str, str] | None = None) -> str:
+    """Runs a command that must succeed and returns what it printed."""
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    run(*pip, "--wheel-dir", folder, ROOT, cwd=folder)
+    (path,) = folder.glob("diglot-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """A folder with nothing but the wheel's content."""
+    target = tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    run(*pip, "--target", target, wheel, cwd=target)
+    return target
+
+
+def test_the_wheel_holds_configs_corpus_licence_and_commands(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (entry_points,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
+        scripts = archive.read(entry_points).decode().splitlines()
+    configs = {f"diglot/conf/{path.relative_to(ROOT / 'conf').as_posix()}" for path in ROOT.glob("conf/**/*.yaml")}
+    corpus = {f"diglot/sample/{split}.{language}" for split in ("train", "dev", "test") for language in ("avi", "bol")}
+    assert {f"diglot/conf/{command}.yaml" for command in COMMANDS} <= configs
+    assert configs | corpus <= names
+    assert any(name.endswith("/LICENSE") for name in names)
+    assert {f"diglot-{command} = diglot.{command}:main" for command in COMMANDS} <= set(scripts)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_starts_from_the_installed_wheel(command, installed, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
+    where = "import importlib.util as u; print(u.find_spec('diglot').origin)"
+    assert run(sys.executable, "-c", where, cwd=tmp_path, environment=environment).startswith(str(installed))
+    script = installed / "bin" / f"diglot-{command}"
+    usage = run(sys.executable, script, "--help", cwd=tmp_path, environment=environment)
+    assert "Hydra" in usage
+    assert list(tmp_path.iterdir()) == []
