@@ -91,7 +91,7 @@ class Phrase:
 
 
 def draw_lexicon(rng: random.Random) -> tuple[dict[str, str], dict[str, str]]:
-    """Draws a stem for each meaning: avi -> stem, bol -> stem; no stem is drawn twice."""
+    """Draws a stem in avi and one in bol for each meaning; no stem is drawn twice."""
     avi: dict[str, str] = {}
     bol: dict[str, str] = {}
     taken = set(PARTICLES)
@@ -122,7 +122,7 @@ class Grammar:
 
     def sentence(self) -> tuple[str, str]:
         """A whole sentence with capital letter and full stop."""
-        kind = self.rng.choices(["plain", "question", "who", "adverbial", "said", "and"], [66, 16, 6, 4, 4, 4])[0]
+        kind = self.rng.choices(["plain", "question", "who", "adverbial", "said", "and"], [69, 16, 6, 3, 3, 3])[0]
         end = "!" if kind == "plain" and self.chance(0.08) else "?" if kind in ("question", "who") else "."
         if kind == "adverbial":
             main, subordinate = self.clause(), self.clause()
@@ -162,7 +162,7 @@ class Grammar:
         if kind is DITRANSITIVE:
             recipient = self.noun_phrase("recipient")
             after, before = [*after, "pe", *recipient.avi], [*recipient.bol, *before]
-        if self.chance(0.2):
+        if self.chance(0.15):
             place = self.place()
             after, before = [*after, "in", *place.avi], [*place.bol, *before]
         time = [self.rng.choice(ADVERBS)] if self.chance(0.2) else []
@@ -178,7 +178,7 @@ class Grammar:
 
     def noun_phrase(self, case: str, rich: bool = False) -> Phrase:
         """A pronoun, a name, or a noun; only a rich one may hold a relative clause or a second noun."""
-        kind = self.rng.choices(["pronoun", "name", "noun", "pair"], [14, 16, 66, 4 if rich else 0])[0]
+        kind = self.rng.choices(["pronoun", "name", "noun", "pair"], [14, 16, 67, 3 if rich else 0])[0]
         if kind == "pronoun":
             meaning = self.rng.choice(PRONOUNS)
             return Phrase([self.avi[meaning]], [self.bol[meaning] + NOUN_CASES[case]], PERSON_ENDINGS[meaning])
@@ -188,7 +188,7 @@ class Grammar:
             ending = ENDINGS["e" if name == "{name}" else name[-1], 1]
             return Phrase([name], [name, *NAME_CASES[case]], ending)
         meaning = self.rng.choice(NOUNS)
-        phrase = self.noun(meaning, case, relative=rich and self.chance(0.06))
+        phrase = self.noun(meaning, case, relative=rich and self.chance(0.03))
         if kind == "pair":
             second = self.noun(self.rng.choice(NOUNS), case, relative=False)
             plural = ENDINGS[self.noun_class[meaning], 2]

@@ -352,8 +352,7 @@ def build_data(node: DictConfig, corpus: Corpus, tokenizer: TokenizerTrainer | T
 
 def resolved(node: DictConfig) -> dict[str, Any]:
     """A node as plain data with its interpolations filled in."""
-    plain = OmegaConf.to_container(node, resolve=True)
-    assert isinstance(plain, dict)
+    plain: Any = OmegaConf.to_container(node, resolve=True)
     return plain
 
 
@@ -372,7 +371,7 @@ def without_secrets(config: DictConfig) -> dict[str, Any]:
             return [merge(x, y) for x, y in zip(a, b, strict=True)]
         return a
 
-    merged = merge(filled, written)
+    merged: Any = merge(filled, written)
     assert isinstance(merged, dict)
     return merged
 

@@ -18,6 +18,7 @@ PAD, UNK, BOS, EOS = range(4)
 # A placeholder stands in the token stream as one of these private-use characters, numbered in the order in which the
 # source line names them. So a name never seen in training survives, and the model learns to place it, not to spell it.
 SLOTS = tuple(chr(0xE000 + i) for i in range(8))
+_SLOT = re.compile(f"[{SLOTS[0]}-{SLOTS[-1]}]")
 
 # SentencePiece skips longer lines; it counts bytes.
 LONGEST_LINE = 4192
@@ -54,7 +55,7 @@ class Tokenizer:
             raise UserError(f"this is no SentencePiece model ({error})") from None
         if ids != [PAD, UNK, BOS, EOS]:
             raise UserError(f"the SentencePiece model has pad, unk, bos, eos at {ids}, not at {[PAD, UNK, BOS, EOS]}")
-        self._pattern = placeholder and re.compile(f"{placeholder}|[{SLOTS[0]}-{SLOTS[-1]}]")
+        self._pattern = placeholder and re.compile(f"{placeholder}|{_SLOT.pattern}")
 
     @property
     def vocab_size(self) -> int:
@@ -81,11 +82,11 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], placeholders: Sequence[str] = ()) -> str:
         """Ids to text. A slot that the source did not fill is dropped."""
         text = self._processor.decode(list(ids))
-        if self._pattern:
-            for i, slot in enumerate(SLOTS):
-                if slot in text:
-                    text = text.replace(slot, placeholders[i] if i < len(placeholders) else "")
-        return text
+        if not self._pattern:
+            return text
+        # All at once: what stands in a slot may itself look like one.
+        names = dict(zip(SLOTS, placeholders))
+        return _SLOT.sub(lambda slot: names.get(slot.group(), ""), text)
 
     def find_placeholders(self, line: str) -> list[str]:
         """The placeholders that stand in a line."""

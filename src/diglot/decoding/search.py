@@ -110,9 +110,9 @@ class BeamSearch:
             log_probs = log_probs.unflatten(0, (n_live, n))  # (B, n, V)
             at_limit = limits < length
             wants_more = log_probs.argmax(-1) != special.eos
-            if at_limit.any():  # only </s> may follow, and even a model that gives it no chance must end
+            if at_limit.any():  # only </s> may follow, and a model that gives it no chance must end too
                 only_end = torch.full_like(log_probs, -torch.inf)
-                only_end[:, :, special.eos] = log_probs[:, :, special.eos].clamp(min=-1e9)
+                only_end[:, :, special.eos] = log_probs[:, :, special.eos].clamp(min=-1e4)
                 log_probs = torch.where(at_limit[:, None, None], only_end, log_probs)
             totals = (scores[:, :, None] + log_probs).flatten(1)  # (B, n V)
             # Each prefix can end in one way only, so the best 2n hold n that go on.

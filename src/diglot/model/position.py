@@ -16,14 +16,15 @@ class PositionEncoding(nn.Module):
     Args:
         d_model: width D of the token vectors.
         n_heads: number H of heads of the stack's self-attention.
+        d_head: width K of a head.
         causal: whether the stack is a decoder, whose tokens look only at what came before.
     """
 
     max_positions: int | None = None  # how many positions the encoding knows; None: any number
 
-    def __init__(self, d_model: int, n_heads: int, causal: bool) -> None:
+    def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
         super().__init__()
-        self.d_model, self.n_heads, self.causal = d_model, n_heads, causal
+        self.d_model, self.n_heads, self.d_head, self.causal = d_model, n_heads, d_head, causal
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """Add positions (T,) to token vectors x (B, T, D)."""
@@ -47,8 +48,8 @@ def _frequencies(width: int, base: float, device: torch.device) -> Tensor:
 class Sinusoidal(PositionEncoding):
     """Fixed sines and cosines added to the embeddings (Vaswani et al., 2017)."""
 
-    def __init__(self, d_model: int, n_heads: int, causal: bool) -> None:
-        super().__init__(d_model, n_heads, causal)
+    def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
+        super().__init__(d_model, n_heads, d_head, causal)
         if d_model % 2:
             raise ValueError(f"d_model ({d_model}) must be even for sinusoidal positions")
 
@@ -64,8 +65,8 @@ class Learned(PositionEncoding):
         ValueError: for positions from `max_positions` on, which have no vector.
     """
 
-    def __init__(self, d_model: int, n_heads: int, causal: bool, max_positions: int = 512) -> None:
-        super().__init__(d_model, n_heads, causal)
+    def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, max_positions: int = 512) -> None:
+        super().__init__(d_model, n_heads, d_head, causal)
         if max_positions < 1:
             raise ValueError(f"max_positions ({max_positions}) must be positive")
         self.max_positions = max_positions
@@ -81,13 +82,15 @@ class Learned(PositionEncoding):
 class Rotary(PositionEncoding):
     """Rotate each pair of query and key dimensions by an angle that grows with position (Su et al., 2021)."""
 
-    def __init__(self, d_model: int, n_heads: int, causal: bool, base: float = 10_000.0) -> None:
-        super().__init__(d_model, n_heads, causal)
+    def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10_000.0) -> None:
+        super().__init__(d_model, n_heads, d_head, causal)
+        if d_head % 2:
+            raise ValueError(f"d_head ({d_head}) must be even for rotary positions")
         self.base = base
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         # Angles stay in float32 whatever the model's type (bfloat16 cannot count past 256); cos and sin are cast.
-        angles = positions[:, None].float() * _frequencies(x.size(-1), self.base, x.device)  # (T, K / 2)
+        angles = positions[:, None].float() * _frequencies(self.d_head, self.base, x.device)  # (T, K / 2)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         even, odd = x[..., 0::2], x[..., 1::2]
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
@@ -124,8 +127,10 @@ class RelativeBias(PositionEncoding):
         max_distance: from this distance on, all fall into the last bucket.
     """
 
-    def __init__(self, d_model: int, n_heads: int, causal: bool, n_buckets: int = 32, max_distance: int = 128) -> None:
-        super().__init__(d_model, n_heads, causal)
+    def __init__(
+        self, d_model: int, n_heads: int, d_head: int, causal: bool, n_buckets: int = 32, max_distance: int = 128
+    ) -> None:
+        super().__init__(d_model, n_heads, d_head, causal)
         n_exact = (n_buckets if causal else n_buckets // 2) // 2
         if n_exact < 1 or max_distance <= n_exact:
             raise ValueError(

@@ -80,10 +80,12 @@ class Transformer(nn.Module):
         d_ff: inner width of the feed-forward networks.
         n_encoder_layers: depth of the encoder.
         n_decoder_layers: depth of the decoder.
-        dropout: share dropped of embeddings, sublayer outputs, attention weights and inner activations.
+        dropout: share dropped of embeddings and of each sublayer's output, as in the paper.
+        attention_dropout: share dropped of attention weights.
+        activation_dropout: share dropped inside the feed-forward networks.
         tying: which of the three embedding matrices are one: none; the decoder's input and output (target: Press and
             Wolf, 2017); or these and the encoder's input (all).
-        position: makes a position encoding, from d_model, n_heads and causal.
+        position: makes a position encoding, from d_model, n_heads, d_head and causal.
         residual: makes a norm placement, from sublayer, d_model, norm and dropout.
         norm: makes a norm over D.
         feed_forward: makes a feed-forward network, from d_model, d_ff and dropout.
@@ -104,6 +106,8 @@ class Transformer(nn.Module):
         n_encoder_layers: int,
         n_decoder_layers: int,
         dropout: float,
+        attention_dropout: float = 0.0,
+        activation_dropout: float = 0.0,
         tying: Literal["none", "target", "all"],
         position: Callable[..., PositionEncoding],
         residual: Callable[..., Residual],
@@ -125,8 +129,13 @@ class Transformer(nn.Module):
             if d_model % n_heads:
                 raise ValueError(f"n_heads ({n_heads}) must divide d_model ({d_model}), or d_head be given")
             d_head = d_model // n_heads
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout ({dropout}) must be at least 0 and below 1")
+        for name, share in {
+            "dropout": dropout,
+            "attention_dropout": attention_dropout,
+            "activation_dropout": activation_dropout,
+        }.items():
+            if not 0 <= share < 1:
+                raise ValueError(f"{name} ({share}) must be at least 0 and below 1")
         if tying not in ("none", "target", "all"):
             raise ValueError(f"tying ({tying}) must be none, target or all")
         if tying == "all" and src_vocab_size != tgt_vocab_size:
@@ -136,14 +145,14 @@ class Transformer(nn.Module):
             return residual(sublayer=sublayer, d_model=d_model, norm=norm, dropout=dropout)
 
         def attention(kind: type[Attention]) -> Residual:
-            return wrap(kind(d_model, n_heads, d_head, dropout))
+            return wrap(kind(d_model, n_heads, d_head, attention_dropout))
 
         def network() -> Residual:
-            return wrap(feed_forward(d_model=d_model, d_ff=d_ff, dropout=dropout))
+            return wrap(feed_forward(d_model=d_model, d_ff=d_ff, dropout=activation_dropout))
 
         self.d_model = d_model
-        self.encoder_position = position(d_model=d_model, n_heads=n_heads, causal=False)
-        self.decoder_position = position(d_model=d_model, n_heads=n_heads, causal=True)
+        self.encoder_position = position(d_model=d_model, n_heads=n_heads, d_head=d_head, causal=False)
+        self.decoder_position = position(d_model=d_model, n_heads=n_heads, d_head=d_head, causal=True)
         self.embedding_dropout = nn.Dropout(dropout)
         self.encoder = nn.ModuleList(EncoderLayer(attention(SelfAttention), network()) for _ in range(n_encoder_layers))
         self.decoder = nn.ModuleList(

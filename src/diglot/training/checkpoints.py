@@ -19,18 +19,19 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = _temporary(path)
         try:
-            with temporary.open("xb") as file:
-                torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with temporary.open("xb") as file:
+                    torch.save(checkpoint, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
             raise UserError(f"{path}: the checkpoint cannot be written ({str(error).splitlines()[0]})") from error
-        finally:
-            temporary.unlink(missing_ok=True)
         _sync_folder(path.parent)
 
 

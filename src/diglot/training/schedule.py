@@ -36,7 +36,8 @@ class Schedule(LambdaLR):
 
     def _left(self, update: int) -> float:
         """The share of the updates after the rise that are still to come, this one counted."""
-        return max(0.0, (self.total_updates - update + 1) / max(1, self.total_updates - self.warmup + 1))
+        after_rise = self.total_updates - max(1, self.warmup) + 1  # the update that ends the rise counted
+        return max(0.0, (self.total_updates - update + 1) / max(1, after_rise))
 
 
 class Constant(Schedule):

@@ -1,11 +1,13 @@
 """The LightningModule: what a training and a validation step compute."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import lightning as L
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -65,7 +67,11 @@ class TranslationTask(L.LightningModule):
         torch.manual_seed((self.seed * 1_000_003 + batch.position) * 7_919 % 2**63)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        logits = self.model(batch.src, batch.tgt_in, batch.src_mask)
+        # A CPU's fused attention spends more on its backward pass than it saves on sentences this short
+        # (benchmarks/training.py); a GPU's does not.
+        kernels = sdpa_kernel(SDPBackend.MATH) if self.device.type == "cpu" else nullcontext()
+        with kernels:
+            logits = self.model(batch.src, batch.tgt_in, batch.src_mask)
         sums = token_loss(logits, batch.labels, batch.tgt_mask, self.label_smoothing)
         self._log_update(torch.stack((sums.smoothed.detach(), sums.nll, sums.tokens)))
         # Lightning divides by the accumulation and DDP by the number of processes: undo both.

@@ -1,0 +1,73 @@
+"""What all tests share: one thread, no network, and small things that are quick to build."""
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
+
+from diglot.config import CONF, build
+from diglot.data.corpus import Sample
+from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
+from diglot.model import Transformer
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+torch.set_num_threads(1)
+
+# Sizes that all differ, so that an axis taken for another one is seen: D 24, H 3, K 8, F 40.
+SMALL = ("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40", "model.dropout=0.0")
+
+
+@cache
+def composed(overrides: tuple[str, ...]) -> DictConfig:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("train", list(overrides))
+
+
+@pytest.fixture(scope="session")
+def compose_train() -> Callable[..., DictConfig]:
+    """The config of a training run as overrides make it: `compose_train("model=base")`. Not to be changed."""
+    return lambda *overrides: composed(overrides)
+
+
+@pytest.fixture(scope="session")
+def config() -> DictConfig:
+    """The config of a training run with nothing overridden."""
+    return composed(())
+
+
+@pytest.fixture(scope="session")
+def build_model() -> Callable[..., Transformer]:
+    """A small model in evaluation mode, the same weights each time: `build_model("model/position=rotary")`."""
+
+    def made(*overrides: str, src_vocab_size: int = 37, tgt_vocab_size: int = 37, seed: int = 1) -> Transformer:
+        torch.manual_seed(seed)
+        node = composed(SMALL + overrides).model
+        return build(node, "model", src_vocab_size=src_vocab_size, tgt_vocab_size=tgt_vocab_size).eval()
+
+    return made
+
+
+@pytest.fixture
+def tiny_model(build_model: Callable[..., Transformer]) -> Transformer:
+    return build_model()
+
+
+@pytest.fixture(scope="session")
+def sample_lines() -> list[str]:
+    """Some lines of the sample corpus, both languages."""
+    train = Sample().read(Path())["train"]
+    return train.src[:400] + train.tgt[:400]
+
+
+@pytest.fixture(scope="session")
+def tokenizer(sample_lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A small tokenizer that keeps {name} whole."""
+    trainer = TokenizerTrainer(model_type="unigram", vocab_size=400, placeholder=r"\{[^{}\s]+\}")
+    return trainer.train(sample_lines, tmp_path_factory.mktemp("tokenizer"))[0]

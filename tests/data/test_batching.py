@@ -1,0 +1,174 @@
+"""Batches obey their budget, and their order is a function of a few small integers."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diglot.data.batching import Batching, MicroBatch, Updates, split_by_budget, updates_in
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60)
+
+
+def batching(pairs: Sequence[tuple[int, int]], budget: int = 60, **options: int) -> Batching:
+    src, tgt = np.array(pairs).T
+    return Batching(src, tgt, budget, options.pop("seed", 1), **options)
+
+
+def some_pairs(n: int) -> list[tuple[int, int]]:
+    random = np.random.default_rng(3)
+    return [tuple(row) for row in random.integers(1, 20, (n, 2)).tolist()]
+
+
+def content(stream: Sequence[MicroBatch]) -> list[tuple]:
+    return [(*batch.pairs.tolist(), "|", *batch[1:]) for batch in stream]
+
+
+# ------------------------------------------------------------------------------------------------------------ budget
+
+
+def test_padding_counts_and_nothing_is_lost() -> None:
+    """Lengths 100, 10, 10, 10, 100 under a budget of 150: three batches, none padded to more."""
+    batches = list(batching([(n, 1) for n in (100, 10, 10, 10, 100)], budget=150).batches(0))
+    assert sorted(sorted(batch.tolist()) for batch in batches) == [[0], [1, 2, 3], [4]]
+
+
+@given(st.lists(st.integers(1, 40), min_size=1), st.integers(1, 200))
+def test_runs_are_within_budget_and_as_few_as_can_be(lengths: list[int], budget: int) -> None:
+    lengths.sort()
+    runs = split_by_budget(np.array(lengths), budget)
+    assert [i for run in runs for i in range(*run)] == list(range(len(lengths)))
+    for start, stop in runs:
+        assert stop - start == 1 or (stop - start) * lengths[stop - 1] <= budget
+        if stop < len(lengths):  # one more would not have fitted
+            assert (stop + 1 - start) * lengths[stop] > budget
+
+
+@given(LENGTHS, st.integers(40, 200), st.integers(1, 70), st.integers(0, 3))
+def test_a_pass_holds_every_pair_once_and_no_batch_is_over_budget(
+    pairs: list[tuple[int, int]], budget: int, pool_size: int, pass_number: int
+) -> None:
+    made = batching(pairs, budget, pool_size=pool_size)
+    batches = list(made.batches(pass_number))
+    assert sorted(i for batch in batches for i in batch.tolist()) == list(range(len(pairs)))
+    for batch in batches:
+        assert len(batch) * max(max(pairs[i]) for i in batch.tolist()) <= budget
+    assert made.count(pass_number) == len(batches)
+
+
+def test_a_batch_holds_pairs_of_like_lengths() -> None:
+    pairs = some_pairs(300)
+    padded = real = 0
+    for batch in batching(pairs, budget=100).batches(0):
+        longest_src, longest_tgt = (max(pairs[i][side] for i in batch.tolist()) for side in (0, 1))
+        padded += len(batch) * (longest_src + longest_tgt)
+        real += sum(sum(pairs[i]) for i in batch.tolist())
+    assert 1 - real / padded < 0.25  # in a random order it is about a half
+
+
+# ------------------------------------------------------------------------------------------------------------- order
+
+
+def order(made: Batching, pass_number: int = 0) -> list[list[int]]:
+    return [batch.tolist() for batch in made.batches(pass_number)]
+
+
+def test_the_order_differs_by_pass_seed_and_data_and_by_nothing_else() -> None:
+    pairs = some_pairs(80)
+    first = order(batching(pairs))
+    assert order(batching(pairs)) == first
+    assert order(batching(pairs), 1) != first
+    assert order(batching(pairs, seed=2)) != first
+    assert order(batching(pairs, data_hash=2**64 - 1)) != first
+
+
+def test_long_batches_come_at_any_time() -> None:
+    longest = [max(some_pairs(300)[i]) for batch in order(batching(some_pairs(300))) for i in batch[:1]]
+    assert longest not in (sorted(longest), sorted(longest, reverse=True))
+
+
+def test_the_stream_says_the_pass_and_how_much_of_it_is_done() -> None:
+    made = batching(some_pairs(30))
+    n = made.count(0)
+    stream = list(itertools.islice(made.stream(), n + 1))
+    assert [pass_number for _, pass_number, _ in stream] == [0] * n + [1]
+    shares = [share for _, _, share in stream]
+    assert shares[:n] == sorted(shares[:n])
+    assert shares[n - 1] == 1.0
+    assert shares[n] == len(stream[n][0]) / 30
+
+
+# ----------------------------------------------------------------------------------------------------------- updates
+
+
+@settings(max_examples=30)
+@given(LENGTHS, st.integers(1, 5), st.integers(0, 12))
+def test_a_stream_entered_late_is_the_tail_of_the_whole(
+    pairs: list[tuple[int, int]], batches_per_update: int, start: int
+) -> None:
+    made = batching(pairs)
+    whole = list(Updates(made, 12, batches_per_update))
+    tail = list(Updates(made, 12, batches_per_update, start=start))
+    assert len(whole) == len(Updates(made, 12, batches_per_update)) == 12 * batches_per_update
+    assert content(tail) == content(whole[start * batches_per_update :])
+    assert [batch.position for batch in whole] == list(range(len(whole)))
+
+
+@settings(max_examples=30)
+@given(LENGTHS, st.sampled_from([4, 8]))
+def test_one_two_and_four_processes_make_the_same_updates(
+    pairs: list[tuple[int, int]], batches_per_update: int
+) -> None:
+    made, n_updates = batching(pairs), 5
+    alone = content(list(Updates(made, n_updates, batches_per_update)))
+    for world_size in (2, 4):
+        shares = [Updates(made, n_updates, batches_per_update, rank, world_size) for rank in range(world_size)]
+        parts = [content(list(share)) for share in shares]
+        each = batches_per_update // world_size
+        assert {share.accumulation for share in shares} == {each}
+        assert {len(part) for part in parts} == {len(share) for share in shares} == {n_updates * each}
+        for update in range(n_updates):
+            group = [batch for part in parts for batch in part[update * each : (update + 1) * each]]
+            expected = alone[update * batches_per_update : (update + 1) * batches_per_update]
+            assert sorted(group, key=lambda batch: batch[-2]) == expected
+
+
+def test_every_micro_batch_knows_the_target_tokens_of_its_whole_update() -> None:
+    pairs = some_pairs(50)
+    for world_size in (1, 3):
+        parts = [list(Updates(batching(pairs), 6, 3, rank, world_size)) for rank in range(world_size)]
+        for update in range(6):
+            each = 3 // world_size
+            group = [batch for part in parts for batch in part[update * each : (update + 1) * each]]
+            tokens = sum(pairs[i][1] for batch in group for i in batch.pairs.tolist())
+            assert {batch.update_target_tokens for batch in group} == {tokens}
+
+
+def test_an_update_goes_on_across_the_end_of_a_pass() -> None:
+    made = batching(some_pairs(40))
+    batches_per_update = made.count(0) - 1  # the second update begins with the last batch of the first pass
+    second = list(Updates(made, 2, batches_per_update))[batches_per_update:]
+    assert [batch.pass_number for batch in second] == [0] + [1] * (batches_per_update - 1)
+
+
+@given(LENGTHS, st.integers(1, 4), st.integers(1, 7))
+def test_so_many_updates_see_the_data_so_often_and_one_fewer_does_not(
+    pairs: list[tuple[int, int]], passes: int, batches_per_update: int
+) -> None:
+    made = batching(pairs)
+    n = updates_in(made, passes, batches_per_update)
+    stream = list(Updates(made, n, batches_per_update))
+
+    def seen(batches: list[MicroBatch]) -> int:
+        return sum(len(batch.pairs) for batch in batches)
+
+    assert seen(stream) >= passes * len(pairs)
+    assert seen(stream[: (n - 1) * batches_per_update]) < passes * len(pairs)
+
+
+def test_processes_that_cannot_share_an_update_evenly_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 processes do not divide 3"):
+        Updates(batching(some_pairs(9)), 1, batches_per_update=3, world_size=2)

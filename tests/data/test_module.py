@@ -1,0 +1,257 @@
+"""From a corpus to batches: what is kept, what the tensors hold, and what the user is told."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.utilities.types import EVAL_DATALOADERS
+
+from diglot.data.batch import Batch, FlatIds
+from diglot.data.corpus import Corpus, Files, Sample
+from diglot.data.module import TranslationData, eval_batches
+from diglot.data.text import ParallelText, write_lines
+from diglot.data.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerTrainer
+from diglot.errors import UserError
+
+LINES = {
+    "train": (
+        ["Ler nin gaser.", "Ka gun {name} ne?", "Lo", "Foz su femim une paze in le duze."] * 3,
+        "Sog sa por {name}",
+    ),
+    "dev": (["Kin ta pere fol pe {name}?", "", "Foz su femim une paze in le duze, ler nin gaser tezer ne."], "Pep sa"),
+}
+
+
+def corpus(folder: Path, **lines: tuple[list[str], list[str]]) -> Files:
+    """Files of these lines; where a split is not given, those of LINES."""
+    default = {split: (src, [f"{tgt} {i}" for i in range(len(src))]) for split, (src, tgt) in LINES.items()}
+    paths = {}
+    for split, (src, tgt) in (default | {"test": default["dev"]} | lines).items():
+        write_lines(folder / f"{split}.avi", src)
+        write_lines(folder / f"{split}.bol", tgt)
+        paths[split] = {"src": str(folder / f"{split}.avi"), "tgt": str(folder / f"{split}.bol")}
+    return Files(**paths)
+
+
+def data(made: Corpus, tokenizer: Tokenizer | TokenizerTrainer, folder: Path, **options: object) -> TranslationData:
+    options = {"tokens_per_batch": 120, "max_len": 100, "seed": 1, "cache_dir": str(folder / "cache")} | options
+    found = TranslationData(corpus=made, tokenizer=tokenizer, **options)  # type: ignore[arg-type]
+    found.prepare_data()
+    found.setup()
+    found.n_updates = 8
+    return found
+
+
+def batches(loader: EVAL_DATALOADERS) -> list[Batch]:
+    found = list(loader)
+    assert found
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------- tensors
+
+
+def test_a_batch_holds_the_ids_of_its_pairs(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    made = data(corpus(tmp_path), tokenizer, tmp_path)
+    sources = tokenizer.encode(made.text["train"].src)
+    targets = tokenizer.encode_targets(made.text["train"].tgt, sources)
+    for batch in batches(made.train_dataloader()):
+        for row, pair in enumerate(batch.pairs.tolist()):
+            src, tgt = sources[pair].ids, targets[pair]
+            assert batch.src[row, : len(src) + 1].tolist() == [*src, EOS]
+            assert batch.tgt_in[row, : len(tgt) + 1].tolist() == [BOS, *tgt]
+            assert batch.labels[row, : len(tgt) + 1].tolist() == [*tgt, EOS]
+            assert (batch.src_mask[row].sum(), batch.tgt_mask[row].sum()) == (len(src) + 1, len(tgt) + 1)
+
+
+def test_masks_are_true_on_tokens_and_all_else_is_padding(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    made = data(corpus(tmp_path), tokenizer, tmp_path)
+    padded = 0
+    for batch in batches(made.train_dataloader()) + batches(made.val_dataloader()):
+        assert batch.src_mask.dtype == batch.tgt_mask.dtype == torch.bool
+        for tensor, mask in (
+            (batch.src, batch.src_mask),
+            (batch.tgt_in, batch.tgt_mask),
+            (batch.labels, batch.tgt_mask),
+        ):
+            assert tensor.shape == mask.shape
+            assert (tensor[~mask] == PAD).all()
+            assert (tensor[mask] != PAD).all()
+            assert mask[:, 0].all()
+            assert (mask[:, 1:] <= mask[:, :-1]).all()  # tokens first, padding behind
+            assert mask.any(0).all()  # no column is padding alone
+            padded += int((~mask).sum())
+    assert padded
+
+
+def test_the_decoder_is_given_what_it_should_have_said_before(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    for batch in batches(data(corpus(tmp_path), tokenizer, tmp_path).train_dataloader()):
+        assert (batch.tgt_in[:, 0] == BOS).all()
+        for given, said, mask in zip(batch.tgt_in, batch.labels, batch.tgt_mask):
+            n = int(mask.sum())
+            assert given[1:n].tolist() == said[: n - 1].tolist()
+            assert said[n - 1] == EOS
+            assert EOS not in given.tolist()
+
+
+def test_a_batch_says_where_it_stands(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    made = data(corpus(tmp_path), tokenizer, tmp_path, batches_per_update=2)
+    found = batches(made.train_dataloader())
+    assert len(found) == 2 * made.n_updates
+    assert [batch.position for batch in found] == list(range(len(found)))
+    for first, second in zip(found[::2], found[1::2]):
+        tokens = int(first.tgt_mask.sum() + second.tgt_mask.sum())
+        assert first.update_target_tokens == second.update_target_tokens == tokens
+    passes = [batch.passes for batch in found]
+    assert passes == sorted(passes)
+    n = made.batching.count(0)
+    assert passes[n - 1] == 1.0
+    assert sorted(i for batch in found[:n] for i in batch.pairs.tolist()) == list(range(12))
+    for batch in found:
+        assert len(batch.pairs) * max(batch.src.size(1), batch.labels.size(1)) <= 120
+
+
+def test_many_sequences_in_one_array_come_back_one_by_one() -> None:
+    sequences = [[5, 6], [], [65_535], [7, 8, 9]]
+    for vocab_size, dtype in ((2**16, np.uint16), (2**16 + 1, np.uint32)):
+        flat = FlatIds(sequences, vocab_size)
+        assert [row.tolist() for row in map(flat.__getitem__, range(len(flat)))] == sequences
+        assert flat.lengths.tolist() == [3, 1, 2, 4]
+        assert flat.ids.dtype == dtype
+
+
+# -------------------------------------------------------------------------------------------------------- what is kept
+
+
+def lengths(tokenizer: Tokenizer, pairs: ParallelText) -> list[int]:
+    """Tokens of the longer side of each pair, </s> counted."""
+    sources = tokenizer.encode(pairs.src)
+    targets = tokenizer.encode_targets(pairs.tgt, sources)
+    return [max(len(source.ids), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
+
+
+@pytest.mark.parametrize("long_side", ["src", "tgt"])
+def test_a_pair_of_exactly_max_len_is_kept_and_one_token_more_is_not(
+    tmp_path: Path, tokenizer: Tokenizer, long_side: str
+) -> None:
+    long, short = [" ".join(["lan"] * n) for n in range(1, 13)], ["lan"] * 12
+    text = ParallelText(*((long, short) if long_side == "src" else (short, long)))
+    sizes = lengths(tokenizer, text)
+    assert sizes == list(range(sizes[0], sizes[0] + 12))  # each pair is one token longer
+    made = data(
+        corpus(tmp_path, train=(text.src, text.tgt)), tokenizer, tmp_path, max_len=sizes[7], tokens_per_batch=40
+    )
+    assert made.kept.tolist() == list(range(8))
+    assert f"train: 8 of 12 pairs kept, 4 over data.max_len={sizes[7]} tokens" in made.notes
+    assert {i for batch in batches(made.train_dataloader()) for i in batch.pairs.tolist()} == set(range(8))
+
+
+def test_no_pair_short_enough_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match=r"all 12 pairs have over data.max_len=2 tokens"):
+        data(corpus(tmp_path), tokenizer, tmp_path, max_len=2)
+
+
+def test_dev_is_scored_whole_however_long_or_blank_its_lines(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    made = data(corpus(tmp_path), tokenizer, tmp_path, max_len=12, tokens_per_batch=12, eval_tokens_per_batch=5)
+    assert max(lengths(tokenizer, made.text["dev"])) > 12
+    found = batches(made.val_dataloader())
+    assert sorted(i for batch in found for i in batch.pairs.tolist()) == [0, 1, 2]
+    assert found[0].src.size(1) == max(
+        batch.src.size(1) for batch in found
+    )  # the longest first: memory is tried at once
+    blank = next(batch for batch in found if 1 in batch.pairs.tolist())
+    assert blank.src[blank.pairs.tolist().index(1)].tolist()[0] == EOS
+    assert made.decode_dev(1, [9, 9]) == ""
+    (source,) = tokenizer.encode([made.text["dev"].src[0]])
+    assert made.decode_dev(0, source.ids) == made.text["dev"].src[0]
+
+
+def test_dev_batches_are_within_their_budget() -> None:
+    random = np.random.default_rng(1)
+    src, tgt = random.integers(1, 30, (2, 100))
+    found = eval_batches(src, tgt, 64)
+    assert sorted(i for batch in found for i in batch.pairs.tolist()) == list(range(100))
+    assert all(len(b.pairs) * max(src[b.pairs].max(), tgt[b.pairs].max()) <= 64 for b in found)
+
+
+# ----------------------------------------------------------------------------------------------------------- processes
+
+
+def test_processes_share_the_updates(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    made = data(corpus(tmp_path), tokenizer, tmp_path, batches_per_update=4)
+    whole = [batch.pairs.tolist() for batch in made.updates()]
+    halves = [[batch.pairs.tolist() for batch in made.updates(rank, 2)] for rank in (0, 1)]
+    assert sorted(halves[0] + halves[1]) == sorted(whole)
+    assert len(halves[0]) == len(halves[1]) == 16
+
+
+@pytest.mark.parametrize(("per_update", "world_size", "fitting"), [(3, 2, 4), (1, 4, 4), (9, 4, 12), (5, 3, 6)])
+def test_processes_that_cannot_share_an_update_are_told_the_next_size_that_fits(
+    tmp_path: Path, tokenizer: Tokenizer, per_update: int, world_size: int, fitting: int
+) -> None:
+    made = data(corpus(tmp_path), tokenizer, tmp_path, batches_per_update=per_update)
+    with pytest.raises(UserError) as refused:
+        made.updates(0, world_size)
+    assert f"data.batches_per_update={per_update} cannot be shared by {world_size} processes" in str(refused.value)
+    assert f"take data.batches_per_update={fitting}" in str(refused.value)
+    assert fitting % world_size == 0
+
+
+def test_other_text_gets_another_order(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    src = [f"lan {'a' * (i % 7)}" for i in range(40)]
+    orders = []
+    for i, tgt in enumerate((src, src, src[::-1])):
+        made = data(corpus(tmp_path / str(i), train=(src, tgt)), tokenizer, tmp_path, tokens_per_batch=100)
+        orders.append([batch.pairs.tolist() for batch in made.updates()])
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_passes_are_counted_in_updates(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    made = data(corpus(tmp_path), tokenizer, tmp_path, batches_per_update=2, tokens_per_batch=100)
+    n_batches = sum(made.batching.count(i) for i in range(3))
+    assert made.updates_in(3) == -(-n_batches // 2)
+
+
+# ------------------------------------------------------------------------------------------------------- what is said
+
+
+def test_notes_say_what_became_of_the_text(tmp_path: Path) -> None:
+    train = Sample().read(tmp_path)["train"]
+    src, tgt = [*train.src[:300], "", "lan"], [*train.tgt[:300], "x", " "]
+    trainer = TokenizerTrainer(model_type="bpe", vocab_size=350)
+    made = data(corpus(tmp_path, train=(src, tgt)), trainer, tmp_path)
+    made.setup()  # a second time: nothing happens
+    assert made.notes == [
+        "train: 2 pairs with a blank side were dropped",
+        "tokenizer: 600 lines read, 600 used, 0 skipped; 350 pieces",
+        "train: 300 of 300 pairs kept, 0 over data.max_len=100 tokens",
+    ]
+    assert made.tokenizer.vocab_size == 350
+
+
+def test_the_sample_corpus_makes_batches(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    made = data(Sample(), tokenizer, tmp_path, tokens_per_batch=2000)
+    batch = next(iter(made.train_dataloader()))
+    assert len(batch.pairs) * max(batch.src.size(1), batch.labels.size(1)) <= 2000
+    line = made.text["train"].tgt[int(batch.pairs[0])]
+    (source,) = tokenizer.encode([made.text["train"].src[int(batch.pairs[0])]])
+    ids = batch.labels[0][batch.tgt_mask[0]].tolist()
+    assert tokenizer.decode(ids[:-1], source.placeholders) == line
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"tokens_per_batch": 1}, "tokens_per_batch (1)"),
+        ({"batches_per_update": 0}, "batches_per_update (0)"),
+        ({"eval_tokens_per_batch": 0}, "eval_tokens_per_batch (0)"),
+        ({"max_len": 1}, "max_len (1)"),
+        ({"n_workers": -1}, "n_workers (-1)"),
+        ({"max_len": 300, "tokens_per_batch": 299}, "max_len (300) must not be above tokens_per_batch (299)"),
+    ],
+)
+def test_values_that_make_no_batches_are_refused_by_name(tokenizer: Tokenizer, options: dict, named: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        TranslationData(corpus=Sample(), tokenizer=tokenizer, seed=1, **options)
+    assert named in str(refused.value)

@@ -1,0 +1,293 @@
+"""Text comes back from its ids as it went in, and training says what it did or why it could not."""
+
+import io
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from diglot.data.tokenizer import BOS, EOS, LONGEST_LINE, PAD, SLOTS, UNK, Encoded, Tokenizer, TokenizerTrainer
+from diglot.errors import UserError
+
+SPECIAL = {PAD, UNK, BOS, EOS}
+PLACEHOLDER = r"\{[^{}\s]+\}"
+
+
+def trainer(**options: object) -> TokenizerTrainer:
+    return TokenizerTrainer(**({"model_type": "unigram", "vocab_size": 400, "placeholder": PLACEHOLDER} | options))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def either(
+    request: pytest.FixtureRequest, sample_lines: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Tokenizer:
+    return trainer(model_type=request.param).train(sample_lines, tmp_path_factory.mktemp("cache"))[0]
+
+
+def there_and_back(tokenizer: Tokenizer, line: str) -> str:
+    (encoded,) = tokenizer.encode([line])
+    assert not SPECIAL & set(encoded.ids)
+    return tokenizer.decode(encoded.ids, encoded.placeholders)
+
+
+# -------------------------------------------------------------------------------------------------------------- ids
+
+
+def test_the_special_ids_are_the_first_four(either: Tokenizer) -> None:
+    assert (either.pad_id, either.unk_id, either.bos_id, either.eos_id) == (0, 1, 2, 3)
+    assert either.pieces(range(4)) == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert either.vocab_size == 400
+    assert len(set(either.pieces(range(400)))) == 400
+
+
+@pytest.mark.parametrize(
+    "text", ["<pad>", "<unk>", "<s>", "</s>", "a </s> b", "<s></s>", "<0x41>", " </s>", "⁇", " ⁇ "]
+)
+def test_text_that_looks_special_is_text(either: Tokenizer, text: str) -> None:
+    assert there_and_back(either, text) == text
+
+
+# ------------------------------------------------------------------------------------------------------- round trips
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "a  b",
+        " a",
+        "a ",
+        "  a   ",
+        "a\tb",
+        "２０２４ ＡＢＣ",
+        "︰",
+        "👩‍👩‍👧 ok 🇩🇪",
+        "e\u0301 and é",
+        "\u200bzero\u00a0width",
+        "a\rb\u2028c\x00d\x85e",
+        "漢字とかな",
+        "\ufeffmark",
+    ],
+)
+def test_text_comes_back_as_it_went_in(either: Tokenizer, text: str) -> None:
+    assert there_and_back(either, text) == text
+
+
+# Private-use characters U+E000-U+E007 have a test of their own.
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=["\u2581", *SLOTS]), max_size=40)
+
+
+@given(TEXT)
+@example("{a} {b} {c} {d} {e} {f} {g} {h} {i} {j} {a}")
+@example("{ a}{}{a}")
+def test_any_text_comes_back_as_it_went_in(tokenizer: Tokenizer, text: str) -> None:
+    assert there_and_back(tokenizer, text) == text
+
+
+@pytest.mark.parametrize(("text", "back"), [("a\u2581b", "a b"), ("\u2581", " "), ("a \u2581b", "a  b")])
+def test_the_one_character_that_changes_is_sentencepiece_s_own_mark_for_a_blank(
+    either: Tokenizer, text: str, back: str
+) -> None:
+    assert there_and_back(either, text) == back
+
+
+def test_a_normalising_tokenizer_says_what_it_was_asked_to(sample_lines: list[str], tmp_path: Path) -> None:
+    made, _ = trainer(normalisation="nfkc").train(sample_lines, tmp_path)
+    assert there_and_back(made, " ２０２４  e\u0301 ") == "2024 é"
+
+
+# ------------------------------------------------------------------------------------------------------ placeholders
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Turn on {name}.",
+        "{never_seen_0815} and {name}",
+        "{a}{a} {b} {a}",
+        "{1} {2} {3} {4} {5} {6} {7} {8} {9} {10} {1}",
+        "raw \ue003 here",
+        "raw \ue003 and {name} and \ue000\ue003",
+        "{a\ue001b} and {c}",
+    ],
+)
+def test_placeholders_survive_whole(either: Tokenizer, text: str) -> None:
+    assert there_and_back(either, text) == text
+
+
+def test_a_placeholder_is_one_token_whatever_its_name(either: Tokenizer) -> None:
+    known, unknown = either.encode(["{name} x {b}", "{an_unseen_name} x {c}"])
+    assert known.ids == unknown.ids
+    assert (known.placeholders, unknown.placeholders) == (("{name}", "{b}"), ("{an_unseen_name}", "{c}"))
+    assert [piece for piece in either.pieces(known.ids) if piece in SLOTS] == list(SLOTS[:2])
+
+
+def test_a_target_takes_the_slots_of_its_source(either: Tokenizer) -> None:
+    (source,) = either.encode(["{a} then {b}"])
+    (target,) = either.encode_targets(["{b}, {a}, {b}"], [source])
+    assert [piece for piece in either.pieces(target) if piece in SLOTS] == [SLOTS[1], SLOTS[0], SLOTS[1]]
+    assert either.decode(target, source.placeholders) == "{b}, {a}, {b}"
+    assert source.placeholders == ("{a}", "{b}")
+
+
+def test_a_target_s_own_placeholder_is_spelt(either: Tokenizer) -> None:
+    (source,) = either.encode(["{a}"])
+    (target,) = either.encode_targets(["{a} {other}"], [source])
+    assert either.decode(target, source.placeholders) == "{a} {other}"
+    assert either.decode(target, ("{z}",)) == "{z} {other}"
+
+
+def test_a_raw_slot_character_that_has_no_slot_becomes_a_replacement_character(either: Tokenizer) -> None:
+    (target,) = either.encode_targets(["x \ue002"], [Encoded([], ("{a}",))])
+    assert either.decode(target, ("{a}",)) == "x \N{REPLACEMENT CHARACTER}"
+    nine = " ".join(f"{{{i}}}" for i in range(8)) + " \ue000"
+    assert there_and_back(either, nine) == nine.replace("\ue000", "\N{REPLACEMENT CHARACTER}")
+
+
+def test_a_slot_that_the_source_did_not_fill_is_dropped(either: Tokenizer) -> None:
+    (encoded,) = either.encode(["{a} x {b}"])
+    assert either.decode(encoded.ids, ("{z}",)) == "{z} x "
+    assert either.decode(encoded.ids) == " x "
+
+
+def test_a_placeholder_named_like_a_slot_fills_only_its_own(either: Tokenizer) -> None:
+    text = "{x} \ue000 \ue001"
+    (encoded,) = either.encode([text])
+    assert encoded.placeholders == ("{x}", "\ue000", "\ue001")
+    assert either.decode(encoded.ids, encoded.placeholders) == text
+
+
+def test_without_a_pattern_nothing_is_a_placeholder(sample_lines: list[str], tmp_path: Path) -> None:
+    made, _ = trainer(placeholder=None).train(sample_lines, tmp_path)
+    (encoded,) = made.encode(["{name} \ue000"])
+    assert encoded.placeholders == ()
+    assert there_and_back(made, "{name} \ue000") == "{name} \ue000"
+    assert made.find_placeholders("{name}") == []
+
+
+def test_placeholders_are_found_in_order_and_as_often_as_they_stand(tokenizer: Tokenizer) -> None:
+    assert tokenizer.find_placeholders("{b} {a}, {b} {no name} \ue000") == ["{b}", "{a}", "{b}"]
+
+
+def test_the_names_of_placeholders_are_not_learnt(tmp_path: Path) -> None:
+    lines = [f"say {{zyzzyva}} to word{i}" for i in range(200)]
+    made, _ = trainer(vocab_size=298).train(lines, tmp_path)
+    assert not [piece for piece in made.pieces(range(298)) if "z" in piece and not piece.startswith("<")]
+
+
+# ----------------------------------------------------------------------------------------------------------- training
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_training_is_deterministic(sample_lines: list[str], tmp_path: Path, model_type: str) -> None:
+    models = [
+        trainer(model_type=model_type, sample_size=300).train(sample_lines, tmp_path / str(i))[0].model
+        for i in range(2)
+    ]
+    assert models[0] == models[1]
+
+
+def test_the_same_training_is_not_done_twice(
+    sample_lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, told = trainer().train(sample_lines, tmp_path)
+    trained: list[list[str]] = []
+
+    def train(self: TokenizerTrainer, lines: list[str], options: dict) -> bytes:
+        trained.append(lines)
+        return first.model
+
+    monkeypatch.setattr(TokenizerTrainer, "_train", train)
+    assert trainer().train(sample_lines, tmp_path)[0].model == first.model
+    assert trainer().train(sample_lines, tmp_path)[1] == told
+    assert not trained
+    trainer(vocab_size=401).train(sample_lines, tmp_path)
+    trainer().train(sample_lines[1:], tmp_path)
+    trainer().train([*sample_lines[:-2], "".join(sample_lines[-2:])], tmp_path)
+    assert len(trained) == 3
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_a_vocabulary_that_the_text_cannot_fill_is_refused_naming_the_greatest(
+    sample_lines: list[str], tmp_path: Path, model_type: str
+) -> None:
+    lines = sample_lines[:60]
+    with pytest.raises(UserError, match=r"tokenizer.vocab_size=8000 .*: at most \d+$") as refused:
+        trainer(model_type=model_type, vocab_size=8000).train(lines, tmp_path)
+    greatest = int(str(refused.value).split()[-1])
+    assert trainer(model_type=model_type, vocab_size=greatest).train(lines, tmp_path)[0].vocab_size == greatest
+    with pytest.raises(UserError, match=f"at most {greatest}$"):
+        trainer(model_type=model_type, vocab_size=greatest + 1).train(lines, tmp_path)
+    assert [file.suffix for file in (tmp_path / "tokenizers").iterdir()] == [".model"]
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_a_vocabulary_too_small_for_the_characters_is_refused_naming_the_least(
+    sample_lines: list[str], tmp_path: Path, model_type: str
+) -> None:
+    with pytest.raises(UserError, match=r"tokenizer.vocab_size=270 is too small .*: at least \d+$") as refused:
+        trainer(model_type=model_type, vocab_size=270).train(sample_lines, tmp_path)
+    least = int(str(refused.value).split()[-1])
+    assert trainer(model_type=model_type, vocab_size=least).train(sample_lines, tmp_path)[0].vocab_size == least
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"vocab_size": 260}, "vocab_size (260)"),
+        ({"character_coverage": 0.5}, "character_coverage (0.5)"),
+        ({"character_coverage": 1.1}, "character_coverage (1.1)"),
+        ({"sample_size": 0}, "sample_size (0)"),
+        ({"placeholder": "("}, "placeholder (()"),
+    ],
+)
+def test_values_that_allow_no_training_are_refused_by_name(options: dict, named: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        trainer(**options)
+    assert named in str(refused.value)
+
+
+def test_lines_that_cannot_be_trained_on_are_counted(sample_lines: list[str], tmp_path: Path) -> None:
+    kept, skipped = "漢" * (LONGEST_LINE // 3), "漢" * (LONGEST_LINE // 3 + 1)  # the limit counts bytes
+    lines = [*sample_lines[:400], kept, skipped, "", "  \t"]
+    made, told = trainer().train(lines, tmp_path)
+    assert told == "tokenizer: 404 lines read, 401 used, 3 skipped"
+    assert made.vocab_size == 400
+
+
+@pytest.mark.parametrize("lines", [[], ["", "   "], ["a" * (LONGEST_LINE + 1)]])
+def test_text_without_a_usable_line_is_refused(lines: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"none of {len(lines)} lines can be trained on"):
+        trainer().train(lines, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sample_is_drawn_from_the_whole_text(tmp_path: Path) -> None:
+    lines = ["alpha beta gamma"] * 300 + ["omega sigma kappa"] * 300
+    made, told = trainer(vocab_size=285, sample_size=200).train(lines, tmp_path)
+    assert told == "tokenizer: 600 lines read, 200 used, 0 skipped"
+    for line in ("alpha gamma", "omega kappa"):
+        assert not [piece for piece in made.pieces(made.encode([line])[0].ids) if piece.startswith("<0x")]
+
+
+# -------------------------------------------------------------------------------------------------------------- files
+
+
+def test_a_model_with_other_special_ids_is_refused(sample_lines: list[str]) -> None:
+    foreign = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sample_lines), model_writer=foreign, vocab_size=100, minloglevel=2
+    )
+    with pytest.raises(UserError, match=r"has pad, unk, bos, eos at \[-1, 0, 1, 2\], not at \[0, 1, 2, 3\]"):
+        Tokenizer(foreign.getvalue(), None)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda model: b"", lambda model: b"no model", lambda model: model[: len(model) // 2]]
+)
+def test_a_damaged_model_is_refused(tokenizer: Tokenizer, damage: object) -> None:
+    with pytest.raises(UserError, match="SentencePiece model"):
+        Tokenizer(damage(tokenizer.model), None)  # type: ignore[operator]

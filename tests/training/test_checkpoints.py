@@ -1,0 +1,133 @@
+"""Under its name a checkpoint is whole or not there, and the best one is the best one."""
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from diglot.errors import UserError
+from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints
+from diglot.training.task import TranslationTask
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def save_half(error: BaseException) -> Any:
+    """A torch.save that fails when half of the file is written."""
+    whole = torch.save
+
+    def save(content: Any, file: Any) -> None:
+        buffer = io.BytesIO()
+        whole(content, buffer)
+        file.write(buffer.getvalue()[: buffer.tell() // 2])
+        raise error
+
+    return save
+
+
+def test_a_checkpoint_comes_back_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "last.ckpt"
+    for n in (1, 2):
+        AtomicCheckpointIO().save_checkpoint({"x": torch.full((3,), n)}, path)
+        assert torch.load(path, weights_only=True)["x"].tolist() == [n] * 3
+        assert names(path.parent) == ["last.ckpt"]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("write failed\nmore")])
+def test_a_write_that_fails_leaves_the_old_checkpoint_and_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    path = tmp_path / "last.ckpt"
+    AtomicCheckpointIO().save_checkpoint({"x": 1}, path)
+    monkeypatch.setattr(torch, "save", save_half(error))
+    with pytest.raises(UserError, match=r"last\.ckpt: the checkpoint cannot be written") as refused:
+        AtomicCheckpointIO().save_checkpoint({"x": 2}, path)
+    assert "\n" not in str(refused.value)
+    assert torch.load(path, weights_only=True) == {"x": 1}
+    assert names(tmp_path) == ["last.ckpt"]
+
+
+def test_an_interrupt_leaves_the_old_checkpoint_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "last.ckpt"
+    AtomicCheckpointIO().save_checkpoint({"x": 1}, path)
+    monkeypatch.setattr(torch, "save", save_half(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        AtomicCheckpointIO().save_checkpoint({"x": 2}, path)
+    assert torch.load(path, weights_only=True) == {"x": 1}
+    assert names(tmp_path) == ["last.ckpt"]
+
+
+def test_a_first_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "save", save_half(OSError(28, "No space left on device")))
+    with pytest.raises(UserError):
+        AtomicCheckpointIO().save_checkpoint({"x": 2}, tmp_path / "last.ckpt")
+    assert names(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="the checkpoint cannot be written"):
+        AtomicCheckpointIO().save_checkpoint({"x": 1}, tmp_path / "file" / "last.ckpt")
+
+
+class StubTrainer(SimpleNamespace):
+    """Of a trainer what the callback asks for; a checkpoint holds the number of updates and what the task adds."""
+
+    def save_checkpoint(self, path: Path) -> None:
+        AtomicCheckpointIO().save_checkpoint({"update": self.global_step, **self.task.record}, path)
+
+
+def validate(callback: Checkpoints, task: TranslationTask, update: int, bleu: float, **options: Any) -> None:
+    trainer = StubTrainer(
+        task=task,
+        global_step=update,
+        callback_metrics={"dev/bleu": torch.tensor(bleu)},
+        **{"sanity_checking": False, "fast_dev_run": False, "is_global_zero": True} | options,
+    )
+    callback.on_validation_end(trainer, task)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def task() -> TranslationTask:
+    made = TranslationTask.__new__(TranslationTask)
+    torch.nn.Module.__init__(made)
+    made.record = {}
+    return made
+
+
+def test_best_is_the_best_and_last_the_last(tmp_path: Path, task: TranslationTask) -> None:
+    callback = Checkpoints(tmp_path)
+    for update, bleu, best in ((10, 5.0, 10), (20, 7.0, 20), (30, 7.0, 20), (40, 6.0, 20), (50, 8.0, 50)):
+        validate(callback, task, update, bleu)
+        kept = [torch.load(tmp_path / name, weights_only=True) for name in ("best.ckpt", "last.ckpt")]
+        assert [content["update"] for content in kept] == [best, update]
+        assert kept[1]["dev_bleu"] == pytest.approx(bleu)
+        assert callback.best_update == best
+    assert kept[0]["dev_bleu"] == callback.best_score == pytest.approx(8.0)
+    assert names(tmp_path) == ["best.ckpt", "last.ckpt"]
+
+
+def test_a_score_of_zero_is_a_best_score_too(tmp_path: Path, task: TranslationTask) -> None:
+    validate(Checkpoints(tmp_path), task, 1, 0.0)
+    assert names(tmp_path) == ["best.ckpt", "last.ckpt"]
+
+
+@pytest.mark.parametrize("options", [{"sanity_checking": True}, {"fast_dev_run": 1}])
+def test_a_trial_leaves_no_checkpoint(tmp_path: Path, task: TranslationTask, options: dict) -> None:
+    validate(Checkpoints(tmp_path), task, 1, 50.0, **options)
+    assert names(tmp_path) == []
+
+
+def test_what_is_best_survives_in_the_callback_s_state(tmp_path: Path, task: TranslationTask) -> None:
+    callback = Checkpoints(tmp_path)
+    validate(callback, task, 10, 5.0)
+    restored = Checkpoints(tmp_path)
+    restored.load_state_dict(callback.state_dict())
+    validate(restored, task, 20, 4.0)
+    assert (restored.best_update, restored.best_score) == (10, 5.0)
+    assert torch.load(tmp_path / "best.ckpt", weights_only=True)["update"] == 10

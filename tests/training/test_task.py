@@ -1,0 +1,210 @@
+"""An update is the same whatever it is made of, and perplexity is that of the text alone."""
+
+import logging
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from diglot.data.batch import Batch
+from diglot.data.text import ParallelText
+from diglot.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from diglot.decoding import BeamSearch
+from diglot.model import Transformer
+from diglot.training.metrics import Scorer
+from diglot.training.schedule import Constant
+from diglot.training.scores import Scores
+from diglot.training.task import TranslationTask
+
+V = 400
+SMOOTHING = 0.1
+# Sources of 4 and 7 tokens, targets of 9 and 3, their </s> counted.
+PAIRS = [([5, 6, 7], [11, 12, 13, 14, 15, 16, 17, 18]), ([8, 9, 10, 11, 12, 13], [21, 22])]
+
+
+def padded(rows: Sequence[list[int]]) -> Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
+
+
+def batch_of(numbers: Sequence[int], update_target_tokens: int = 12, position: int = 0) -> Batch:
+    src, labels = (padded([[*PAIRS[i][side], EOS] for i in numbers]) for side in (0, 1))
+    return Batch(
+        src=src,
+        src_mask=src != PAD,
+        tgt_in=padded([[BOS, *PAIRS[i][1]] for i in numbers]),
+        labels=labels,
+        tgt_mask=labels != PAD,
+        pairs=torch.tensor(numbers),
+        update_target_tokens=update_target_tokens,
+        position=position,
+        passes=0.5,
+    )
+
+
+@pytest.fixture
+def task(build_model: Callable[..., Transformer], tokenizer: Tokenizer) -> TranslationTask:
+    return TranslationTask(
+        model=build_model(src_vocab_size=V, tgt_vocab_size=V),
+        tokenizer=tokenizer,
+        search=BeamSearch(beam_size=2, max_len_a=0, max_len_b=4),
+        optimizer=torch.optim.SGD,
+        scheduler=partial(Constant, lr=0.25),
+        total_updates=100,
+        label_smoothing=SMOOTHING,
+        seed=1,
+        record={},
+    )
+
+
+class KeepGradients(L.Callback):
+    """Remembers each update's gradients and what was logged for it."""
+
+    def __init__(self) -> None:
+        self.gradients: list[dict[str, Tensor]] = []
+        self.rates: list[float] = []
+        self.logged: list[dict[str, float]] = []
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any) -> None:
+        self.gradients.append({name: p.grad.clone() for name, p in pl_module.named_parameters() if p.grad is not None})
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self.logged.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+
+def fit(task: TranslationTask, batches: list[Batch], accumulation: int, *callbacks: L.Callback, **options: Any) -> None:
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = L.Trainer(
+            accelerator="cpu",
+            max_epochs=1,
+            accumulate_grad_batches=accumulation,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            log_every_n_steps=1,
+            num_sanity_val_steps=0,
+            callbacks=list(callbacks),
+        )
+        trainer.fit(task, torch.utils.data.DataLoader(batches, batch_size=None), **options)  # type: ignore[arg-type]
+
+
+def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Relative to the length of the whole gradient."""
+    assert set(found) == set(expected)
+    length = math.sqrt(sum(float(g.double().pow(2).sum()) for g in expected.values()))
+    assert length > 0.01
+    return math.sqrt(sum(float((found[n] - expected[n]).double().pow(2).sum()) for n in expected)) / length
+
+
+def gradients_by_hand(task: TranslationTask) -> dict[str, Tensor]:
+    """Of the mean label-smoothed loss of all target tokens, each pair computed alone."""
+    total = torch.zeros(())
+    for src, tgt in PAIRS:
+        logits = task.model(torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]]))[0]
+        total = total + F.cross_entropy(logits, torch.tensor([*tgt, EOS]), label_smoothing=SMOOTHING, reduction="sum")
+    named = dict(task.named_parameters())
+    return dict(zip(named, torch.autograd.grad(total / 12, list(named.values())), strict=True))
+
+
+def test_an_update_is_the_same_in_one_batch_and_in_two(task: TranslationTask) -> None:
+    expected = gradients_by_hand(task)
+    weights = {name: value.clone() for name, value in task.state_dict().items()}
+    for batches in ([batch_of([0, 1])], [batch_of([0]), batch_of([1], position=1)]):
+        task.load_state_dict(weights)
+        kept = KeepGradients()
+        fit(task, batches, len(batches), kept)
+        assert len(kept.gradients) == 1
+        assert difference(kept.gradients[0], expected) < 1e-6
+
+
+def test_an_update_is_the_same_on_two_processes(task: TranslationTask) -> None:
+    """What DDP makes of two processes' gradients is their mean."""
+    expected = gradients_by_hand(task)
+    losses = []
+    for rank in (0, 1):
+        task._trainer = SimpleNamespace(  # type: ignore[assignment]
+            world_size=2, accumulate_grad_batches=1, fit_loop=SimpleNamespace(_should_accumulate=lambda: True)
+        )
+        losses.append(task.training_step(batch_of([rank]), 0))
+    ((losses[0] + losses[1]) / 2).backward()
+    found = {name: p.grad for name, p in task.named_parameters() if p.grad is not None}
+    assert difference(found, expected) < 1e-6
+
+
+def test_what_is_logged_is_that_of_whole_updates(task: TranslationTask) -> None:
+    task.make_scheduler = partial(Constant, lr=1e-9, warmup=10)
+    nll = smoothed = 0.0
+    for src, tgt in PAIRS:
+        with torch.no_grad():
+            logits = task.model(torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]]))[0]
+        labels = torch.tensor([*tgt, EOS])
+        nll += float(F.cross_entropy(logits, labels, reduction="sum"))
+        smoothed += float(F.cross_entropy(logits, labels, label_smoothing=SMOOTHING, reduction="sum"))
+    kept = KeepGradients()
+    fit(task, [batch_of([i % 2], position=i) for i in range(6)], 2, kept)
+    assert kept.rates == pytest.approx([1e-10, 2e-10, 3e-10])
+    for update, logged in enumerate(kept.logged[1::2], start=1):
+        assert logged["train/perplexity"] == pytest.approx(math.exp(nll / 12), rel=1e-4)
+        assert logged["train/loss"] == pytest.approx(smoothed / 12, rel=1e-4)
+        assert logged["train/learning_rate"] == pytest.approx(update * 1e-10)
+        assert logged["step"] == update
+    assert math.exp(nll / 12) != pytest.approx(math.exp(smoothed / 12), rel=1e-3)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_dev_perplexity_is_that_of_all_target_tokens(
+    task: TranslationTask, tokenizer: Tokenizer, together: bool
+) -> None:
+    task.make_scheduler = partial(Constant, lr=1e-12)
+    nll = 0.0
+    with torch.no_grad():
+        for src, tgt in PAIRS:
+            logits = task.model(torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]]))[0]
+            nll += float(F.cross_entropy(logits, torch.tensor([*tgt, EOS]), reduction="sum"))
+    dev = ParallelText(["a", "b"], ["x y z", "v w"])
+    data = SimpleNamespace(text={"dev": dev}, decode_dev=lambda pair, tokens: f"{pair} {tokens}")
+    scores, kept = Scores(data, Scorer("de")), KeepGradients()  # type: ignore[arg-type]
+    batches = [batch_of([1, 0], 0)] if together else [batch_of([1], 0), batch_of([0], 0)]
+    loader = torch.utils.data.DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
+    fit(task, [batch_of([0, 1])] * 2, 1, scores, kept, val_dataloaders=loader)
+    metrics = task.trainer.callback_metrics
+    assert float(metrics["dev/perplexity"]) == pytest.approx(math.exp(nll / 12), rel=1e-5)
+    assert float(metrics["dev/loss"]) == pytest.approx(nll / 12, rel=1e-5)
+
+    found = [
+        task.search(task.model, padded([[*src, EOS]]), torch.ones(1, len(src) + 1) > 0, task.special)[0][0]
+        for src, _ in PAIRS
+    ]
+    texts = [f"{pair} {hypothesis.tokens}" for pair, hypothesis in enumerate(found)]
+    assert scores.latest == Scorer("de")(texts, dev.tgt, with_ter=False)
+    assert float(metrics["dev/cut"]) == sum(hypothesis.cut for hypothesis in found)
+
+
+def test_dropout_is_a_function_of_seed_and_place_in_the_run(task: TranslationTask) -> None:
+    def drawn(position: int, seed: int = 1) -> list[float]:
+        task.seed = seed
+        task.on_train_batch_start(batch_of([0], position=position), 0)
+        return torch.rand(4).tolist()
+
+    assert drawn(5) == drawn(5)
+    draws = [drawn(0), drawn(1), drawn(5), drawn(0, seed=2)]
+    assert all(a != b for i, a in enumerate(draws) for b in draws[:i])
+
+
+def test_a_checkpoint_carries_the_record(task: TranslationTask) -> None:
+    task.record = {"format": 1}
+    checkpoint: dict[str, Any] = {}
+    task.on_save_checkpoint(checkpoint)
+    assert checkpoint == {"diglot": {"format": 1}}
