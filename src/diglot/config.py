@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import hydra
 import torch
@@ -55,8 +55,24 @@ OURS_INSTEAD = {
     "hydra.run.dir": "run.folder",
 }
 
-# Keys that mean more here than to the library.
-OUR_TYPES: dict[str, Any] = {"trainer.precision": int | str, "trainer.max_steps": int | None}
+# Types of the keys that no constructor takes, or that mean more here than to the library.
+OUR_TYPES: dict[str, Any] = {
+    "seed": int,
+    "label_smoothing": float,
+    "init_from": str | None,
+    "checkpoint": str,
+    "split": Literal["dev", "test", "train"],
+    "tgt_lang": str | None,
+    "device": str | None,
+    "input": str | None,
+    "output": str | None,
+    "tokens_per_batch": int,
+    "trainer.precision": int | str,
+    "trainer.max_steps": int | None,
+}
+
+# Two spellings of one thing.
+EITHER_OR = [("run.updates", "run.passes"), ("run.updates", "trainer.max_steps"), ("run.passes", "trainer.max_steps")]
 
 # What the code that builds a node adds to it.
 GIVEN_BY_CODE = {
@@ -139,8 +155,7 @@ def _one_line(error: BaseException, config_name: str) -> str:
     if match := re.search(r"Could not override '([^']*)'\.?\s*\n?No match in the defaults list", text):
         return unknown_key(match.group(1), known_keys(config_name))
     if "mismatched input" in text or "token recognition" in text or "no viable alternative" in text:
-        quoted = re.search(r"override '(.*)'", text, re.DOTALL)
-        what = quoted.group(1) if quoted else text.splitlines()[0]
+        what = str(getattr(error, "override", None) or text.splitlines()[0])
         return f"cannot read the override {what}: put a value with special characters in quotes, 'key=\"value\"'"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (f"{key}: " if key and key not in text else "") + "; ".join(lines[:3])
@@ -195,6 +210,10 @@ def check(config: DictConfig, config_name: str) -> None:
         for override in HydraConfig.get().overrides.hydra:
             if re.match(r"\+*hydra\.(run|sweep)\.(dir|subdir)=", override) and not re.search(r"=\.$", override):
                 raise UserError(unknown_key("hydra.run.dir", []))
+        typed = {override.lstrip("+").partition("=")[0] for override in HydraConfig.get().overrides.task}
+        for one, other in EITHER_OR:
+            if {one, other} <= typed:
+                raise UserError(f"{one} and {other} both say how long the run is: give one of them")
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
         raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
@@ -206,6 +225,9 @@ def check(config: DictConfig, config_name: str) -> None:
     allowed = {key.split(".")[0] for key in known_keys(config_name)}
     found = [unknown_key(str(key), sorted(allowed)) for key in plain if key not in allowed]
     for key, value in plain.items():
+        wanted = OUR_TYPES.get(str(key))
+        if wanted is not None and not fits(value, wanted):
+            found.append(f"{key!s}={value!r}: must be {describe(wanted)}")
         found += mistakes(value, str(key))
     if found:
         raise UserError("; ".join(found))
@@ -401,6 +423,10 @@ def trial_build(config: DictConfig) -> None:
     """
     with torch.device("meta"):
         build(config.model, "model", src_vocab_size=300, tgt_vocab_size=300)
+    if not 0 <= config.label_smoothing < 1:
+        raise UserError(f"label_smoothing={config.label_smoothing}: must be at least 0 and below 1")
+    if config.seed < 0:
+        raise UserError(f"seed={config.seed}: must not be negative")
     build(config.search, "search")
     optimizer = build(config.optimizer, "optimizer")
     try:

@@ -64,7 +64,9 @@ def train(config: DictConfig) -> Path:
     initial = checkpoints.load(config.init_from) if config.init_from is not None else None
     tokenizer: TokenizerTrainer | Tokenizer = initial.tokenizer if initial else build(config.tokenizer, "tokenizer")
     data = build_data(config.data, corpus, tokenizer, config.seed)
-    options, callbacks = build_trainer_options(config, run)
+    options, callbacks = build_trainer_options(config)
+    world_size = options.pop("world_size")
+    data.check_processes(world_size)
 
     data.prepare_data()
     data.setup()
@@ -95,7 +97,6 @@ def train(config: DictConfig) -> Path:
     if run.compile:
         model.compile(dynamic=True)
     kept = Checkpoints(folder)
-    world_size = options.pop("world_size")
     trainer = L.Trainer(
         **options,
         logger=build(config.logger, "logger")(save_dir=folder, name="", version=""),
@@ -136,7 +137,7 @@ def build_run(config: DictConfig) -> Run:
     return build(node, "run")
 
 
-def build_trainer_options(config: DictConfig, run: Run) -> tuple[dict[str, Any], list[L.Callback]]:
+def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], list[L.Callback]]:
     """The trainer's options that are the user's, tried on a trainer that does nothing, and the user's callbacks."""
     options = {
         k: v for k, v in resolved(config.trainer).items() if k not in ("_target_", "max_steps") and v is not None

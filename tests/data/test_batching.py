@@ -83,6 +83,10 @@ def test_the_order_differs_by_pass_seed_and_data_and_by_nothing_else() -> None:
     assert order(batching(pairs), 1) != first
     assert order(batching(pairs, seed=2)) != first
     assert order(batching(pairs, data_hash=2**64 - 1)) != first
+    # Which pairs are sorted together differs as well, not only the order of the batches.
+    pools = [next(batching(pairs, data_hash=i, pool_size=40).pools(0)).tolist() for i in (0, 0, 1)]
+    assert pools[0] == pools[1]
+    assert sorted(pools[0]) != sorted(pools[2])
 
 
 def test_long_batches_come_at_any_time() -> None:

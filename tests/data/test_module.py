@@ -135,16 +135,16 @@ def lengths(tokenizer: Tokenizer, pairs: ParallelText) -> list[int]:
 def test_a_pair_of_exactly_max_len_is_kept_and_one_token_more_is_not(
     tmp_path: Path, tokenizer: Tokenizer, long_side: str
 ) -> None:
-    long, short = [" ".join(["lan"] * n) for n in range(1, 13)], ["lan"] * 12
+    long, short = [" ".join(["lan"] * n) for n in range(12, 0, -1)], ["lan"] * 12
     text = ParallelText(*((long, short) if long_side == "src" else (short, long)))
     sizes = lengths(tokenizer, text)
-    assert sizes == list(range(sizes[0], sizes[0] + 12))  # each pair is one token longer
+    assert sizes == list(range(sizes[0], sizes[0] - 12, -1))  # each pair is one token shorter
     made = data(
-        corpus(tmp_path, train=(text.src, text.tgt)), tokenizer, tmp_path, max_len=sizes[7], tokens_per_batch=40
+        corpus(tmp_path, train=(text.src, text.tgt)), tokenizer, tmp_path, max_len=sizes[4], tokens_per_batch=40
     )
-    assert made.kept.tolist() == list(range(8))
-    assert f"train: 8 of 12 pairs kept, 4 over data.max_len={sizes[7]} tokens" in made.notes
-    assert {i for batch in batches(made.train_dataloader()) for i in batch.pairs.tolist()} == set(range(8))
+    assert made.kept.tolist() == list(range(4, 12))
+    assert f"train: 8 of 12 pairs kept, 4 over data.max_len={sizes[4]} tokens" in made.notes
+    assert {i for batch in batches(made.train_dataloader()) for i in batch.pairs.tolist()} == set(range(4, 12))
 
 
 def test_no_pair_short_enough_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -193,6 +193,20 @@ def test_a_search_stops_when_nothing_can_get_better() -> None:
     assert model.n_decoded <= 4
 
 
+def test_a_long_output_may_overtake_a_short_one_that_has_ended() -> None:
+    """</s> at once has probability 0.55; the other way is sure after its first word, and divides by twice as much."""
+
+    def logits(source: tuple[int, ...], prefix: tuple[int, ...]) -> np.ndarray:
+        chances = {EOS: 0.55, 4: 0.45} if not prefix else {EOS if len(prefix) == 6 else 4: 1.0}
+        return np.log([chances.get(i, 1e-9) for i in range(V)])
+
+    src, mask = sources([4])
+    search = BeamSearch(beam_size=2, length_penalty=1.0, max_len_a=0, max_len_b=6)
+    (hypotheses,) = search(TableModel(logits), src, mask, SPECIAL)
+    assert [h.tokens for h in hypotheses] == [[4] * 6, []]
+    assert [h.score for h in hypotheses] == pytest.approx([math.log(0.45) / 2, math.log(0.55)], abs=1e-4)
+
+
 # --------------------------------------------------------------------------------------------------------- each alone
 
 
@@ -260,6 +274,18 @@ def test_an_output_that_ends_at_the_limit_by_itself_is_not_cut() -> None:
         (hypotheses,) = search(TableModel(always(5, but_after=n)), src, mask, SPECIAL)
         assert hypotheses[0].tokens == [5] * min(n, 4)
         assert hypotheses[0].cut == cut
+
+
+def test_of_two_outputs_at_the_limit_only_the_one_that_wants_more_is_cut() -> None:
+    chances = {(): {4: 0.6, 5: 0.4}, (4,): {EOS: 0.1, 6: 0.9}, (5,): {EOS: 0.9, 6: 0.1}}
+
+    def logits(source: tuple[int, ...], prefix: tuple[int, ...]) -> np.ndarray:
+        return np.log([chances[prefix].get(i, 1e-9) for i in range(V)])
+
+    src, mask = sources([4])
+    search = BeamSearch(beam_size=2, length_penalty=0.0, max_len_a=0, max_len_b=1)
+    (hypotheses,) = search(TableModel(logits), src, mask, SPECIAL)
+    assert [(h.tokens, h.cut) for h in hypotheses] == [([5], False), ([4], True)]
 
 
 @pytest.mark.parametrize(("max_positions", "longest"), [(None, 12), (30, 12), (8, 7), (2, 1)])

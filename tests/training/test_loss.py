@@ -29,6 +29,17 @@ def test_the_loss_is_the_sum_of_torch_s(eps: float) -> None:
     assert loss.tokens == 2 * T - 3
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_the_gradient_is_that_of_torch_s(eps: float, dtype: torch.dtype) -> None:
+    logits, labels, mask = tensors()
+    logits = logits.to(dtype).requires_grad_()
+    (found,) = torch.autograd.grad(token_loss(logits, labels, mask, eps).smoothed * 0.37, logits)
+    expected = F.cross_entropy(logits[mask].float(), labels[mask], label_smoothing=eps, reduction="sum") * 0.37
+    torch.testing.assert_close(found, torch.autograd.grad(expected, logits)[0])
+    assert found.dtype == dtype
+
+
 def test_the_loss_is_what_a_hand_computes() -> None:
     """Two of four tokens have e times the weight of the others, so p is e / (2 e + 2) or 1 / (2 e + 2)."""
     logits, labels, mask = torch.tensor([[[1.0, 1.0, 0.0, 0.0]]]), torch.tensor([[1]]), torch.tensor([[True]])

@@ -143,24 +143,26 @@ def test_an_update_is_the_same_on_two_processes(task: TranslationTask) -> None:
     assert difference(found, expected) < 1e-6
 
 
-def test_what_is_logged_is_that_of_whole_updates(task: TranslationTask) -> None:
+def test_what_is_logged_is_that_of_one_whole_update(task: TranslationTask) -> None:
     task.make_scheduler = partial(Constant, lr=1e-9, warmup=10)
-    nll = smoothed = 0.0
+    nll, smoothed = [], []
     for src, tgt in PAIRS:
         with torch.no_grad():
             logits = task.model(torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]]))[0]
         labels = torch.tensor([*tgt, EOS])
-        nll += float(F.cross_entropy(logits, labels, reduction="sum"))
-        smoothed += float(F.cross_entropy(logits, labels, label_smoothing=SMOOTHING, reduction="sum"))
+        nll.append(float(F.cross_entropy(logits, labels, reduction="sum")))
+        smoothed.append(float(F.cross_entropy(logits, labels, label_smoothing=SMOOTHING, reduction="sum")))
     kept = KeepGradients()
-    fit(task, [batch_of([i % 2], position=i) for i in range(6)], 2, kept)
+    updates = [(0, 1), (0, 0), (1, 1)]
+    fit(task, [batch_of([i]) for update in updates for i in update], 2, kept)
     assert kept.rates == pytest.approx([1e-10, 2e-10, 3e-10])
-    for update, logged in enumerate(kept.logged[1::2], start=1):
-        assert logged["train/perplexity"] == pytest.approx(math.exp(nll / 12), rel=1e-4)
-        assert logged["train/loss"] == pytest.approx(smoothed / 12, rel=1e-4)
-        assert logged["train/learning_rate"] == pytest.approx(update * 1e-10)
-        assert logged["step"] == update
-    assert math.exp(nll / 12) != pytest.approx(math.exp(smoothed / 12), rel=1e-3)
+    for number, (update, logged) in enumerate(zip(updates, kept.logged[1::2], strict=True), start=1):
+        tokens = sum((9, 3)[i] for i in update)
+        assert logged["train/perplexity"] == pytest.approx(math.exp(sum(nll[i] for i in update) / tokens), rel=1e-4)
+        assert logged["train/loss"] == pytest.approx(sum(smoothed[i] for i in update) / tokens, rel=1e-4)
+        assert logged["train/learning_rate"] == pytest.approx(number * 1e-10)
+        assert logged["step"] == number
+    assert nll != pytest.approx(smoothed, rel=1e-3)
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -137,14 +137,22 @@ class TranslationData(L.LightningDataModule):
         """How many updates it takes to see the training pairs `passes` times."""
         return updates_in(self.batching, passes, self.batches_per_update)
 
-    def updates(self, rank: int = 0, world_size: int = 1, start: int = 0) -> Updates:
-        """The micro-batches of one process's share of the run, from update `start` on."""
+    def check_processes(self, world_size: int) -> None:
+        """Refuse a number of processes that cannot share an update's batches equally.
+
+        Raises:
+            UserError: naming the next number of batches that they can.
+        """
         if self.batches_per_update % world_size:
             fitting = -(-self.batches_per_update // world_size) * world_size
             raise UserError(
                 f"data.batches_per_update={self.batches_per_update} cannot be shared by {world_size} processes: "
                 f"take data.batches_per_update={fitting}"
             )
+
+    def updates(self, rank: int = 0, world_size: int = 1, start: int = 0) -> Updates:
+        """The micro-batches of one process's share of the run, from update `start` on."""
+        self.check_processes(world_size)
         return Updates(self.batching, self.n_updates, self.batches_per_update, rank, world_size, start)
 
     def train_dataloader(self) -> DataLoader:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from diglot.model.dropout import Dropout
+
 
 class FeedForward(nn.Module):
     """Widen, bend, narrow: each token for itself (Vaswani et al., 2017).
@@ -18,7 +20,7 @@ class FeedForward(nn.Module):
     def __init__(self, d_model: int, d_ff: int, dropout: float, activation: Callable[[], nn.Module]) -> None:
         super().__init__()
         self.up, self.activation = nn.Linear(d_model, d_ff), activation()
-        self.dropout, self.down = nn.Dropout(dropout), nn.Linear(d_ff, d_model)
+        self.dropout, self.down = Dropout(dropout), nn.Linear(d_ff, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) to (B, T, D)."""

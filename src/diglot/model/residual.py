@@ -5,6 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from diglot.model.dropout import Dropout
+
 
 class Residual(nn.Module):
     """A sublayer in its norm, dropout and skip connection. Extra arguments pass through to the sublayer.
@@ -22,7 +24,7 @@ class Residual(nn.Module):
         super().__init__()
         self.sublayer = sublayer
         self.norm = norm(d_model)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
 
 class PostNorm(Residual):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from diglot.model.attention import Attention, CrossAttention, KeyValueCache, SelfAttention, Visibility, visibility
+from diglot.model.dropout import Dropout
 from diglot.model.feed_forward import FeedForward
 from diglot.model.position import PositionEncoding
 from diglot.model.residual import Residual
@@ -153,7 +154,7 @@ class Transformer(nn.Module):
         self.d_model = d_model
         self.encoder_position = position(d_model=d_model, n_heads=n_heads, d_head=d_head, causal=False)
         self.decoder_position = position(d_model=d_model, n_heads=n_heads, d_head=d_head, causal=True)
-        self.embedding_dropout = nn.Dropout(dropout)
+        self.embedding_dropout = Dropout(dropout)
         self.encoder = nn.ModuleList(EncoderLayer(attention(SelfAttention), network()) for _ in range(n_encoder_layers))
         self.decoder = nn.ModuleList(
             DecoderLayer(attention(SelfAttention), attention(CrossAttention), network())
