@@ -89,33 +89,29 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callab
     command line, checked, and every mistake of the user's is one line on stderr and exit status 2."""
 
     def decorate(function: Callable[[DictConfig], None]) -> Callable[[], None]:
-        failed: list[str] = []
-
-        def fail(error: BaseException) -> None:
-            failed.append(_one_line(error, config_name))
-            print(f"diglot-{config_name}: {failed[-1]}", file=sys.stderr)
-
-        def checked(config: DictConfig) -> None:
-            try:
-                check(config, config_name)
-                function(config)
-            except UserError as error:  # not passed through Hydra, which would add lines of its own
-                if wants_traceback:
-                    raise
-                fail(error)
-
-        # Hydra shows this docstring's place and name.
-        checked.__doc__, checked.__module__ = function.__doc__, function.__module__
-
-        wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
-
         def main() -> None:
-            os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra passes errors on instead of printing them
-            try:
-                hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(checked)()
-            except (UserError, HydraException, OmegaConfBaseException) as error:
+            failed = False
+            # Hydra passes errors on instead of printing them; a user who asks for that wants the traceback.
+            wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
+
+            def fail(error: BaseException) -> None:
+                nonlocal failed
                 if wants_traceback:
-                    raise
+                    raise error
+                failed = True
+                print(f"diglot-{config_name}: {_one_line(error, config_name)}", file=sys.stderr)
+
+            def checked(config: DictConfig) -> None:
+                try:
+                    check(config, config_name)
+                    function(config)
+                except UserError as error:  # not passed through Hydra, which would add lines of its own
+                    fail(error)
+
+            try:
+                os.environ["HYDRA_FULL_ERROR"] = "1"
+                hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(checked)()
+            except (HydraException, OmegaConfBaseException) as error:
                 fail(error)
             except KeyboardInterrupt:
                 print(f"diglot-{config_name}: interrupted", file=sys.stderr)
@@ -123,6 +119,9 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callab
             except BrokenPipeError:  # whoever read our output has gone
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 sys.exit(141)
+            finally:
+                if not wants_traceback:
+                    os.environ.pop("HYDRA_FULL_ERROR", None)
             if failed:
                 sys.exit(2)
 

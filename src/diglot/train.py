@@ -152,6 +152,10 @@ def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], list[L.Ca
         raise UserError(f"trainer: {error}") from None
     options["precision"] = choose_precision(wanted, trial.strategy.root_device.type)
     options["world_size"] = trial.world_size
+    if options["precision"] in ("16-mixed", "16") and config.optimizer.get("fused"):
+        raise UserError(
+            "trainer.precision=16-mixed scales gradients, which a fused optimizer hides: optimizer.fused=false"
+        )
     try:
         L.Trainer(accelerator="cpu", precision=options["precision"], logger=False, barebones=True)
     except ValueError:

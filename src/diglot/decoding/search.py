@@ -168,8 +168,10 @@ class BeamSearch:
     @staticmethod
     def _hypotheses(tokens: Tensor, scores: Tensor, cut: Tensor, eos_id: int) -> list[Hypothesis]:
         rows = zip(tokens.tolist(), scores.tolist(), cut.tolist(), strict=True)
-        return [
+        hypotheses = [
             Hypothesis(row[: row.index(eos_id)], score, was_cut)
             for row, score, was_cut in rows
             if score != float("-inf")
         ]
+        # A model that gives no token a chance (its weights are not finite, say) has still one thing to say: nothing.
+        return hypotheses or [Hypothesis([], float("-inf"), True)]

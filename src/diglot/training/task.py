@@ -61,6 +61,15 @@ class TranslationTask(L.LightningModule):
         scheduler = self.make_scheduler(optimizer=optimizer, total_updates=self.total_updates)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
+    def configure_gradient_clipping(
+        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        # Lightning refuses to clip for a fused optimizer, which unscales float16 gradients by itself, in any precision.
+        if gradient_clip_val and gradient_clip_algorithm != "value" and self.trainer.precision != "16-mixed":
+            torch.nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
+        else:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout is a function of where the run stands, so that nothing about it needs saving. The seed and the
         # micro-batch's number in the whole stream differ on every process already.

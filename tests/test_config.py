@@ -1,0 +1,180 @@
+"""A wrong word on the command line costs seconds and is answered by one line that names what is meant."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from diglot import config as root
+from diglot import train
+from diglot.errors import UserError
+
+CHOICES = sorted(
+    f"{file.parent.relative_to(root.CONF)}={file.stem}"
+    for file in root.CONF.rglob("*.yaml")
+    if file.parent != root.CONF and file.parent.name != "shared" and file.stem != "checkpoint" and file.parent.name != "experiment"
+)
+EXPERIMENTS = sorted(file.stem for file in (root.CONF / "experiment").glob("*.yaml"))
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path) -> Callable[..., str]:
+    """Types a command line that must be refused, and returns the one line it is answered with."""
+
+    def typed(*words: str, command: str = "train") -> str:
+        module = __import__(f"diglot.{command}", fromlist=["main"])
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [f"diglot-{command}", *words])
+        GlobalHydra.instance().clear()
+        with pytest.raises(SystemExit) as stopped:
+            module.main()
+        out, err = capsys.readouterr()
+        assert stopped.value.code == 2, err
+        lines = [line for line in err.splitlines() if line]
+        assert len(lines) == 1, err
+        assert out == ""
+        assert not (tmp_path / "runs").exists(), "something half-made was left"
+        return lines[0]
+
+    return typed
+
+
+@pytest.mark.parametrize(
+    ("word", "wanted"),
+    [
+        # names
+        ("model.n_head=4", "no key model.n_head; did you mean model.n_heads?"),
+        ("+model.n_headz=4", "no key model.n_headz; did you mean model.n_heads?"),
+        ("++run.update=5", "no key run.update; did you mean run.updates?"),
+        ("n_heads=3", "no key n_heads; did you mean model.n_heads?"),
+        ("foo=1", "no key foo"),
+        ("+foo=1", "no key foo"),
+        ("+foo.bar=1", "no key foo"),
+        ("model.position.bass=1", "no key model.position.bass"),
+        ("~data.pear", "data.pear"),
+        # choices
+        ("model=tinny", "did you mean model=tiny?"),
+        ("model/position=rotry", "did you mean model/position=rotary?"),
+        ("experiment=nothing_like_it", "experiment=nothing_like_it: there is no such choice"),
+        ("serach=beam", "no key serach; did you mean search?"),
+        # types
+        ("model.d_model=abc", "model.d_model='abc': must be an integer"),
+        ("model.d_model=64.5", "model.d_model=64.5: must be an integer"),
+        ("model.d_model=true", "model.d_model=True: must be an integer"),
+        ("model.tying=some", "model.tying='some': must be none or target or all"),
+        ("run.validate_every=2.5", "run.validate_every=2.5: must be an integer"),
+        ("optimizer.betas=3", "optimizer.betas=3: must be a list"),
+        ("seed=x", "seed='x': must be an integer"),
+        ("label_smoothing=x", "label_smoothing='x': must be a number"),
+        ("model.position=rotary", "model.position"),
+        ("tokenizer.model_type=wordpiece", "must be unigram or bpe"),
+        # values
+        ("model.n_heads=5", "n_heads (5) must divide d_model (192)"),
+        ("model.dropout=1.5", "dropout (1.5) must be at least 0 and below 1"),
+        ("label_smoothing=1.0", "label_smoothing=1.0: must be at least 0 and below 1"),
+        ("seed=-1", "seed=-1"),
+        ("search.beam_size=0", "beam_size (0) must be positive"),
+        ("scheduler.lr=-1", "lr (-1) must be positive"),
+        ("optimizer.betas=[2, 3]", "optimizer: Invalid beta"),
+        ("run.updates=0", "updates (0) must be positive"),
+        ("run.updates=null", "exactly one of updates (None) and passes (None)"),
+        ("tokenizer.vocab_size=50", "vocab_size (50) must be above 260"),
+        ("tokenizer.placeholder='('", "is no regular expression"),
+        ("data.tokens_per_batch=100", "max_len (256) must not be above tokens_per_batch (100)"),
+        ("data.pair=en-xx", "no language 'xx'"),
+        ("trainer.precision=16-mixed", "trainer.precision=16-mixed: a CPU does not compute in float16"),
+        ("trainer.precision=foo", "trainer.precision=foo: there is no such precision"),
+        ("trainer.devices=3", "take data.batches_per_update=3"),
+        # targets
+        ("model.position._target_=nosuch.Thing", "model.position._target_: there is no nosuch.Thing"),
+        ("+callbacks.x._target_=nosuch.Y", "callbacks.x._target_: there is no nosuch.Y"),
+        # what another key does here
+        ("trainer.max_epochs=3", "run.passes"),
+        ("+trainer.max_epochs=3", "run.passes"),
+        ("+trainer.limit_train_batches=3", "run.updates"),
+        ("+trainer.overfit_batches=3", "run.updates"),
+        ("+trainer.accumulate_grad_batches=3", "data.batches_per_update"),
+        ("+trainer.val_check_interval=3", "run.validate_every"),
+        ("+trainer.enable_checkpointing=false", "run.validate_every"),
+        ("optimizer.lr=1", "scheduler.lr"),
+        ("hydra.run.dir=x", "run.folder"),
+        # missing
+        ("data=files", "data.train.src is missing"),
+        ("init_from=nowhere.ckpt", "checkpoint nowhere.ckpt: no such file"),
+        # the grammar
+        ("run.folder=a=b", "cannot read the override run.folder=a=b"),
+        ("run.folder=a(b", "cannot read the override run.folder=a(b"),
+    ],
+)
+def test_a_wrong_word_is_answered_by_one_line(say, word, wanted):
+    assert wanted in say(word, "trainer=cpu")
+
+
+def test_two_spellings_of_one_thing_are_refused_together(say):
+    assert "run.updates and run.passes" in say("run.updates=3", "run.passes=1")
+    assert "run.updates and trainer.max_steps" in say("run.updates=3", "trainer.max_steps=1")
+
+
+def test_a_command_without_its_checkpoint_says_which_key_it_needs(say):
+    assert "checkpoint must be given" in say(command="translate")
+    assert "checkpoint must be given" in say(command="evaluate")
+    assert "no such file" in say("checkpoint=nowhere", command="evaluate")
+
+
+def test_a_file_that_is_no_checkpoint_is_named(say, tmp_path):
+    (tmp_path / "text.ckpt").write_text("no weights here\n")
+    assert "text.ckpt" in say("checkpoint=text.ckpt", command="translate")
+
+
+def test_several_mistakes_are_all_named(say):
+    line = say("model.d_model=abc", "+run.folders=x", "seed=x")
+    assert all(key in line for key in ("model.d_model", "run.folders", "seed"))
+
+
+@pytest.mark.parametrize("choice", [c for c in CHOICES if not c.startswith("data=")])
+def test_every_choice_of_a_training_run_is_accepted(compose_train, choice):
+    group, _, name = choice.partition("=")
+    config = compose_train(f"{group}=[{name}]" if group == "callbacks" else choice)
+    root.check(config, "train")
+    root.trial_build(config)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_accepted(compose_train, name):
+    config = compose_train(f"experiment={name}")
+    root.check(config, "train")
+    root.trial_build(config)
+    train.build_run(config)
+
+
+@pytest.mark.parametrize("name", [c.partition("=")[2] for c in CHOICES if c.startswith("data=")])
+def test_every_corpus_is_accepted(compose_train, name):
+    words = ["data.train.src=a.de", "data.train.tgt=a.en"] if name == "files" else []
+    config = compose_train(f"data={name}", *words)
+    root.check(config, "train")
+    corpus = root.build_corpus(config.data)
+    assert corpus.src_lang
+    assert corpus.tgt_lang
+
+
+def test_max_steps_and_passes_say_how_long_the_run_is(compose_train):
+    assert train.build_run(compose_train("trainer.max_steps=7")).updates == 7
+    run = train.build_run(compose_train("run.passes=3"))
+    assert (run.updates, run.passes) == (None, 3)
+
+
+def test_a_checkpoint_may_name_nothing_but_our_classes_and_layers():
+    root.refuse_foreign_targets({"_target_": "diglot.model.Transformer", "norm": {"_target_": "torch.nn.LayerNorm"}})
+    for target in ("os.system", "torch.load", "builtins.eval", "diglotte.x", "torch.nn", "torch.hub.load", 3, ["x"]):
+        with pytest.raises(UserError, match="not loaded"):
+            root.refuse_foreign_targets({"a": [{"b": {"_target_": target}}]})
+
+
+def test_what_reads_the_environment_is_kept_as_it_was_written(monkeypatch):
+    from omegaconf import OmegaConf
+
+    monkeypatch.setenv("SECRET", "hunter2")
+    config = OmegaConf.create({"a": "${oc.env:SECRET}", "b": 3, "c": "${b}", "d": ["x-${oc.env:SECRET}"]})
+    assert root.without_secrets(config) == {"a": "${oc.env:SECRET}", "b": 3, "c": 3, "d": ["x-${oc.env:SECRET}"]}
