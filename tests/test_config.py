@@ -14,7 +14,10 @@ from diglot.errors import UserError
 CHOICES = sorted(
     f"{file.parent.relative_to(root.CONF)}={file.stem}"
     for file in root.CONF.rglob("*.yaml")
-    if file.parent != root.CONF and file.parent.name != "shared" and file.stem != "checkpoint" and file.parent.name != "experiment"
+    if file.parent != root.CONF
+    and file.parent.name != "shared"
+    and file.stem != "checkpoint"
+    and file.parent.name != "experiment"
 )
 EXPERIMENTS = sorted(file.stem for file in (root.CONF / "experiment").glob("*.yaml"))
 

@@ -107,6 +107,8 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callab
                     function(config)
                 except UserError as error:  # not passed through Hydra, which would add lines of its own
                     fail(error)
+                except OmegaConfBaseException as error:  # past the check it is no mistake of the user's
+                    raise RuntimeError(f"a fault of diglot's: {error}") from error
 
             try:
                 os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -209,9 +211,8 @@ def check(config: DictConfig, config_name: str) -> None:
         for override in HydraConfig.get().overrides.hydra:
             if re.match(r"\+*hydra\.(run|sweep)\.(dir|subdir)=", override) and not re.search(r"=\.$", override):
                 raise UserError(unknown_key("hydra.run.dir", []))
-        typed = {override.lstrip("+").partition("=")[0] for override in HydraConfig.get().overrides.task}
         for one, other in EITHER_OR:
-            if {one, other} <= typed:
+            if {one, other} <= typed_overrides():
                 raise UserError(f"{one} and {other} both say how long the run is: give one of them")
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
@@ -230,6 +231,12 @@ def check(config: DictConfig, config_name: str) -> None:
         found += mistakes(value, str(key))
     if found:
         raise UserError("; ".join(found))
+
+
+def typed_overrides() -> set[str]:
+    """The keys that the command line says something of."""
+    words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    return {word.lstrip("+~").partition("=")[0] for word in words}
 
 
 def mistakes(node: Any, path: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from diglot import checkpoint as checkpoints
 from diglot.config import build_corpus, command
 from diglot.data.corpus import SPLITS, Files
 from diglot.errors import UserError
-from diglot.evaluation import EvaluationSet, evaluate, kept_text, show
+from diglot.evaluation import EvaluationSet, evaluate, kept_text, table
 from diglot.training.metrics import Scorer
 from diglot.translate import load_translator
 from diglot.translator import Translator
@@ -24,13 +24,13 @@ def main(config: DictConfig) -> None:
     scorer = Scorer(config.tgt_lang or translator.record["tgt_lang"])
     folder = Path(config.output) if config.output else path.parent / "evaluation" / evaluated.split
     results = evaluate(translator, evaluated, scorer, folder)
-    show(results)
+    print("\n".join(table(results)))
     print(f"Hypotheses, references and results: {results['folder']}/")
 
 
 def text_to_score(config: DictConfig, translator: Translator, path: Path) -> EvaluationSet:
     """The text that the command line names, else the copy in the checkpoint's run folder."""
-    if config.data is not None:
+    if config.get("data") is not None:
         corpus = build_corpus(config.data)
         languages = f"{corpus.src_lang}-{corpus.tgt_lang}"
         trained = f"{translator.record['src_lang']}-{translator.record['tgt_lang']}"

@@ -1,5 +1,6 @@
 """Scores a translator on parallel text, and keeps what it was scored on."""
 
+import io
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -133,35 +134,32 @@ def evaluate(translator: Translator, evaluated: EvaluationSet, scorer: Scorer, f
     return results
 
 
-def show(results: dict[str, Any], console: Console | None = None) -> None:
-    """Print results as a table."""
-    console = console or Console(highlight=False)
+def table(results: dict[str, Any]) -> list[str]:
+    """Results in lines to print."""
     names = [score["name"] for score in results["scores"]]
-    table = Table(
-        title=f"{results['set']} {results['split']}, {results['sentences']:,} sentences", title_justify="left"
-    )
-    table.add_column("")
-    for name in names:
-        table.add_column(name, justify="right")
-
-    def row(title: str, scores: list[dict[str, Any]]) -> None:
-        table.add_row(title, *(f"{score['value']:.2f}" for score in scores))
-
-    row("model", results["scores"])
+    rows = [("model", results["scores"])]
     if "translation_memory" in results:
-        row("translation memory", results["translation_memory"])
+        rows.append(("translation memory", results["translation_memory"]))
     if "far_from_training" in results:
         far = results["far_from_training"]
-        row(f"model, {far['sentences']} far from training", far["scores"])
-        row(f"translation memory, {far['sentences']} far from training", far["translation_memory"])
-    console.print(table)
-    for score in results["scores"]:
-        console.print(f"{score['name']}: {score['signature']}", soft_wrap=True)
+        rows.append((f"model, {far['sentences']} far from training", far["scores"]))
+        rows.append((f"translation memory, {far['sentences']} far from training", far["translation_memory"]))
+    grid = Table(title=f"{results['set']} {results['split']}: {results['sentences']:,} sentences", title_justify="left")
+    grid.add_column("")
+    for name in names:
+        grid.add_column(name, justify="right")
+    for title, scores in rows:
+        grid.add_row(title, *(f"{score['value']:.2f}" for score in scores))
+    text = io.StringIO()
+    Console(file=text, width=100).print(grid)
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    lines += [f"{score['name']}: {score['signature']}" for score in results["scores"]]
     errors = results["placeholder_errors"]
     if errors["of"]:
-        console.print(f"{errors['lines']} of {errors['of']} lines with placeholders have wrong ones")
+        lines.append(f"{errors['lines']} of {errors['of']} lines with placeholders have wrong ones")
     if results["cut_by_length_limit"]:
-        console.print(f"{results['cut_by_length_limit']} outputs were cut by the length limit")
+        lines.append(f"{results['cut_by_length_limit']} outputs were cut by the length limit")
+    return lines
 
 
 def _scores(scores: Sequence[Score]) -> list[dict[str, Any]]:

@@ -2,24 +2,17 @@
 
 import contextlib
 import ctypes
-import json
 import logging
-import os
-import platform
-import subprocess
 import sys
 import time
-import warnings
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import sentencepiece
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 
-from diglot import __version__
 from diglot import checkpoint as checkpoints
 from diglot.config import (
     build,
@@ -29,17 +22,19 @@ from diglot.config import (
     command,
     resolved,
     trial_build,
+    typed_overrides,
     without_secrets,
 )
 from diglot.data.module import TranslationData
-from diglot.data.text import write_bytes
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
-from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, show
+from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, table
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints
+from diglot.training.console import log_to, quiet
+from diglot.training.folder import run_folder, write_about
 from diglot.training.metrics import Scorer
 from diglot.training.progress import progress_callbacks
-from diglot.training.run import Run
+from diglot.training.run import Run, StopAfterLastUpdate
 from diglot.training.scores import Scores
 from diglot.training.task import TranslationTask
 from diglot.translator import Translator
@@ -54,7 +49,6 @@ def main(config: DictConfig) -> None:
 
 def train(config: DictConfig) -> Path:
     """Train as a config says and return the run's folder."""
-    start = time.monotonic()
     quiet()
     keep_memory()
     trial_build(config)
@@ -62,6 +56,8 @@ def train(config: DictConfig) -> Path:
     corpus = build_corpus(config.data)
     scorer = Scorer(corpus.tgt_lang)
     initial = checkpoints.load(config.init_from) if config.init_from is not None else None
+    if initial and any(word.startswith("tokenizer") or word == "data.vocab_size" for word in typed_overrides()):
+        raise UserError("init_from brings its tokenizer along: leave out what the command line says of one")
     tokenizer: TokenizerTrainer | Tokenizer = initial.tokenizer if initial else build(config.tokenizer, "tokenizer")
     data = build_data(config.data, corpus, tokenizer, config.seed)
     options, callbacks = build_trainer_options(config)
@@ -97,6 +93,7 @@ def train(config: DictConfig) -> Path:
     if run.compile:
         model.compile(dynamic=True)
     kept = Checkpoints(folder)
+    accumulation = data.updates(world_size=world_size).accumulation
     trainer = L.Trainer(
         **options,
         logger=build(config.logger, "logger")(save_dir=folder, name="", version=""),
@@ -104,8 +101,8 @@ def train(config: DictConfig) -> Path:
         plugins=[AtomicCheckpointIO()],
         max_epochs=1,
         max_steps=data.n_updates,
-        accumulate_grad_batches=data.updates(0, world_size).accumulation,
-        val_check_interval=run.validate_every * data.updates(0, world_size).accumulation,
+        accumulate_grad_batches=accumulation,
+        val_check_interval=run.validate_every * accumulation,
         check_val_every_n_epoch=None,
         use_distributed_sampler=False,
         enable_checkpointing=False,
@@ -114,15 +111,17 @@ def train(config: DictConfig) -> Path:
         default_root_dir=folder,
     )
     if trainer.is_global_zero:
-        write_about(folder, config, data)
+        write_about(folder, OmegaConf.to_yaml(OmegaConf.create(without_secrets(config))), data.tokenizer.model)
+        held_out = keep_held_out(folder, data)
         introduce(folder, data, model, trainer, options["precision"])
+    started = time.monotonic()
     trainer.fit(task, data)
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         say("fast_dev_run: one update and one validation went through; nothing was kept")
         return folder
-    trained = time.monotonic() - start
+    trained = time.monotonic() - started
     if trainer.is_global_zero:
-        conclude(folder, data, scorer, kept, trainer, trained)
+        conclude(folder, held_out.get("test"), scorer, kept, trainer, trained)
     return folder
 
 
@@ -148,7 +147,7 @@ def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], list[L.Ca
         trial = L.Trainer(
             **{**options, "fast_dev_run": False}, logger=False, enable_checkpointing=False, enable_progress_bar=False
         )
-    except (ValueError, TypeError, RuntimeError, L.fabric.utilities.exceptions.MisconfigurationException) as error:
+    except (ValueError, TypeError, RuntimeError, MisconfigurationException) as error:
         raise UserError(f"trainer: {error}") from None
     options["precision"] = choose_precision(wanted, trial.strategy.root_device.type)
     options["world_size"] = trial.world_size
@@ -178,62 +177,6 @@ def check_lengths(max_positions: int | None, data: TranslationData) -> None:
         )
 
 
-class StopAfterLastUpdate(L.Callback):
-    """Lets a validation follow the last update even where it falls between two."""
-
-    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        if trainer.global_step >= trainer.max_steps:
-            trainer.should_stop = True
-
-
-def run_folder(run: Run, name: str) -> Path:
-    """The run's folder, made by the first process; processes that it starts find it in their environment."""
-    if "LOCAL_RANK" in os.environ and "DIGLOT_RUN_FOLDER" in os.environ:
-        return Path(os.environ["DIGLOT_RUN_FOLDER"])
-    folder = run.new_folder(name)
-    os.environ["DIGLOT_RUN_FOLDER"] = str(folder.absolute())
-    return folder
-
-
-def write_about(folder: Path, config: DictConfig, data: TranslationData) -> None:
-    """Write the run's config, environment and held-out text into its folder."""
-    write_bytes(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(without_secrets(config))).encode())
-    packages = ("torch", "lightning", "hydra-core", "sentencepiece", "datasets", "sacrebleu", "numpy")
-    about = {
-        "diglot": __version__,
-        "commit": commit(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "packages": {name: version(name) for name in packages},
-        "command": sys.argv[1:],
-    }
-    write_bytes(folder / "environment.json", (json.dumps(about, indent=2) + "\n").encode())
-    write_bytes(folder / "tokenizer.model", data.tokenizer.model)
-    for split in ("dev", "test"):
-        if split in data.text:
-            pairs = data.text[split]
-            memory = remember(data.text["train"], pairs.src) if data.memory_baseline and split == "test" else ()
-            keep_text(
-                folder / "text",
-                EvaluationSet(data.corpus.name, split, pairs, memory),
-                data.corpus.src_lang,
-                data.corpus.tgt_lang,
-            )
-
-
-def commit() -> str | None:
-    """The checkout's commit, with a + where files have been changed since; None where it is no checkout."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    try:
-        name = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
-        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return name.stdout.strip() + ("+" if changed.stdout.strip() else "")
-
-
 def introduce(folder: Path, data: TranslationData, model: torch.nn.Module, trainer: L.Trainer, precision: str) -> None:
     """Say what is about to happen."""
     say(data.corpus.describe())
@@ -249,64 +192,43 @@ def introduce(folder: Path, data: TranslationData, model: torch.nn.Module, train
     say(f"Run: {trainer.max_steps:,} updates, in {folder}/")
 
 
+def keep_held_out(folder: Path, data: TranslationData) -> dict[str, EvaluationSet]:
+    """Write the held-out text into the run's folder, with what a translation memory answers where that is asked for."""
+    held_out: dict[str, EvaluationSet] = {}
+    for split in ("dev", "test"):
+        if split in data.text:
+            pairs = data.text[split]
+            memory = remember(data.text["train"], pairs.src) if data.memory_baseline else ()
+            held_out[split] = EvaluationSet(data.corpus.name, split, pairs, memory)
+            keep_text(folder / "text", held_out[split], data.corpus.src_lang, data.corpus.tgt_lang)
+    return held_out
+
+
 def conclude(
-    folder: Path, data: TranslationData, scorer: Scorer, kept: Checkpoints, trainer: L.Trainer, seconds: float
+    folder: Path,
+    test: EvaluationSet | None,
+    scorer: Scorer,
+    kept: Checkpoints,
+    trainer: L.Trainer,
+    seconds: float,
 ) -> None:
     """Score the best checkpoint on test text and say what was made."""
     if not kept.best.exists():
-        raise UserError("the run ended before its first validation: there is no checkpoint")
-    say(f"Trained {trainer.global_step:,} updates; best dev BLEU {kept.best_score:.2f} at update {kept.best_update:,}.")
-    if "test" in data.text:
-        translator = Translator.load(kept.best)
-        pairs = data.text["test"]
-        from diglot.evaluation import kept_text
-
-        evaluated = kept_text(folder / "text", "test", data.corpus.src_lang, data.corpus.tgt_lang)
-        results = evaluate(
-            translator,
-            evaluated or EvaluationSet(data.corpus.name, "test", pairs),
-            scorer,
-            folder / "evaluation" / "test",
-        )
-        show(results)
-    path = kept.best
+        raise UserError(f"the run ended before its first validation: there is no checkpoint in {folder}/")
     say(
-        f"Made in {seconds / 60:.1f} minutes, in {folder}/: "
-        "best.ckpt, last.ckpt, config.yaml, log.txt, events for TensorBoard\n"
-        f"Next:  make evaluate checkpoint={path}\n"
-        f"       echo 'some text' | make translate checkpoint={path}\n"
+        f"Trained {trainer.global_step:,} updates in {seconds / 60:.1f} minutes; "
+        f"best dev BLEU {kept.best_score:.2f} at update {kept.best_update:,}."
+    )
+    if test is not None:
+        results = evaluate(Translator.load(kept.best), test, scorer, folder / "evaluation" / "test")
+        for line in table(results):
+            say(line)
+    say(
+        f"Made in {folder}/: best.ckpt, last.ckpt, config.yaml, log.txt, events for TensorBoard\n"
+        f"Next:  make evaluate checkpoint={kept.best}\n"
+        f"       echo 'some text' | make translate checkpoint={kept.best}\n"
         f"       make tensorboard"
     )
-
-
-class PrintHandler(logging.Handler):
-    """Prints to whatever standard output is now: a progress bar puts itself in between."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), flush=True)
-
-
-def quiet() -> None:
-    """Show our own messages, and of the libraries' only what a user can act on."""
-    logger = logging.getLogger("diglot")
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    logger.handlers = [PrintHandler()]
-    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    sentencepiece.set_min_log_level(2)
-    for message in (
-        ".*does not have many workers.*",  # batches are collated from memory in microseconds
-        ".*The `srun` command is available.*",
-        ".*Checkpoint directory .* exists.*",
-        ".*isinstance\\(treespec, LeafSpec\\).*",
-        ".*You defined a `validation_step`.*",
-        ".*`training_step` returned `None`.*",
-        ".*Trying to infer the `batch_size`.*",
-        ".*The number of training batches.*smaller than the logging interval.*",
-        ".*tensorboard.*",
-    ):
-        warnings.filterwarnings("ignore", message=message)
 
 
 def keep_memory() -> None:
@@ -316,13 +238,6 @@ def keep_memory() -> None:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(-4, 0)  # M_MMAP_MAX: no block has pages of its own
         libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: nothing is given back
-
-
-def log_to(file: Path) -> None:
-    """Keep our messages in a file too."""
-    handler = logging.FileHandler(file, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logging.getLogger("diglot").addHandler(handler)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,8 @@ class Files(Corpus):
     carved from train (see `grouped_split`).
 
     Args:
-        train: {"src": path, "tgt": path} or {"tsv": path}; a None stands for what is not given.
+        train: {"src": path, "tgt": path} or {"tsv": path}; a None stands for what is not given. Only scoring
+            does without.
         dev: the same, or None.
         test: the same, or None.
         src_lang: language code; None takes the file's extension (`train.de`), else "src".
@@ -97,14 +98,15 @@ class Files(Corpus):
         self.dev_size, self.test_size, self.split_seed = dev_size, test_size, split_seed
         given = {"train": train, "dev": dev, "test": test}
         self.paths = {split: _given_paths(split, paths or {}) for split, paths in given.items()}
-        if not self.paths["train"]:
+        if not any(self.paths.values()):
             raise UserError(
                 "data.train.src is missing: give data.train.src=FILE data.train.tgt=FILE, or data.train.tsv=FILE"
             )
         self.src_lang, self.tgt_lang = self._languages(src_lang, tgt_lang)
 
     def _languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
-        guesses = [_language_of(self.paths["train"].get(side)) for side in ("src", "tgt")]
+        paths = next(paths for paths in self.paths.values() if paths)
+        guesses = [_language_of(paths.get(side)) for side in ("src", "tgt")]
         if guesses[0] == guesses[1]:
             guesses = [None, None]
         return src_lang or guesses[0] or "src", tgt_lang or guesses[1] or "tgt"
@@ -112,6 +114,8 @@ class Files(Corpus):
     def read(self, cache_dir: Path) -> dict[str, ParallelText]:
         self.notes = []
         splits = {split: _read_files(split, paths) for split, paths in self.paths.items() if paths}
+        if "train" not in splits:  # something to score on
+            return splits
         splits["train"], n_blank = drop_blank_pairs(splits["train"])
         if n_blank:
             self.notes.append(f"train: {n_blank} pairs with a blank side were dropped")
@@ -132,7 +136,8 @@ class Files(Corpus):
         return splits
 
     def describe(self) -> str:
-        return f"{self.name}: {self.src_lang}-{self.tgt_lang} from {' and '.join(self.paths['train'].values())}"
+        files = next(paths for paths in self.paths.values() if paths)
+        return f"{self.name}: {self.src_lang}-{self.tgt_lang} from {' and '.join(files.values())}"
 
 
 class Sample(Corpus):

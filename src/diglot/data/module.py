@@ -114,7 +114,7 @@ class TranslationData(L.LightningDataModule):
         text = self.corpus.read(self.cache_dir)
         for split in ("train", "dev"):
             if not len(text.get(split, ())):
-                raise UserError(f"{self.corpus.name}: there are no {split} pairs")
+                raise UserError(f"{self.corpus.name}: there are no {split} pairs (data.{split})")
         self.notes += self.corpus.notes
         if isinstance(self._tokenizer, TokenizerTrainer):
             with step("training the tokenizer"):

@@ -2,6 +2,9 @@
 
 from datetime import datetime
 from pathlib import Path
+from typing import Any
+
+import lightning as L
 
 from diglot.data.module import TranslationData
 from diglot.errors import UserError
@@ -65,3 +68,11 @@ class Run:
             except OSError as error:
                 raise UserError(f"{folder} cannot be made: {error.strerror}") from None
         raise UserError(f"runs/{stem} and 9,999 more exist already")
+
+
+class StopAfterLastUpdate(L.Callback):
+    """Lets a validation follow the last update even where it falls between two."""
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.global_step >= trainer.max_steps:
+            trainer.should_stop = True

@@ -1,0 +1,127 @@
+"""What each choice for speed on a CPU is worth: one training step with it and without it, side by side.
+
+    python benchmarks/training.py [--threads 2] [--rounds 15]
+
+Every round times all variants one after the other, so that a busy machine slows them alike. The table gives medians,
+and each variant's time as a multiple of the step as it is. The model is the default one, on batches of 65 x 17 tokens.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from unittest import mock
+
+import torch
+from hydra import compose, initialize_config_dir
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from diglot.config import CONF, build
+from diglot.model.dropout import Dropout
+from diglot.train import keep_memory
+from diglot.training.loss import TokenLoss, token_loss
+
+VOCAB_SIZE, ROWS, LENGTH = 4000, 65, 17
+
+
+def composed_loss(logits: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor, eps: float) -> TokenLoss:
+    """The same two sums from PyTorch's own functions."""
+    log_probs = F.log_softmax(logits, -1, dtype=torch.float32)
+    nll = -log_probs.gather(-1, labels[..., None]).squeeze(-1) * mask
+    uniform = -log_probs.mean(-1) * mask
+    return TokenLoss((1 - eps) * nll.sum() + eps * uniform.sum(), nll.sum().detach(), mask.sum())
+
+
+class Step:
+    """One update of the default model on random tokens."""
+
+    def __init__(self, fused_adam: bool = True) -> None:
+        torch.manual_seed(1)
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            config = compose("train")
+        sizes = {"src_vocab_size": VOCAB_SIZE, "tgt_vocab_size": VOCAB_SIZE}
+        self.model = build(config.model, "model", **sizes).train()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=fused_adam)
+        self.src, self.tgt, self.labels = torch.randint(4, VOCAB_SIZE, (3, ROWS, LENGTH))
+        lengths = torch.randint(LENGTH - 3, LENGTH + 1, (2, ROWS, 1))
+        self.src_mask, self.tgt_mask = torch.arange(LENGTH) < lengths
+
+    def __call__(self, loss: Callable[..., TokenLoss], precision: torch.dtype, kernel: SDPBackend | None) -> None:
+        context: AbstractContextManager = sdpa_kernel(kernel) if kernel else nullcontext()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision is torch.bfloat16):
+            with context:
+                logits = self.model(self.src, self.tgt, self.src_mask)
+            sums = loss(logits, self.labels, self.tgt_mask, 0.1)
+        (sums.smoothed / sums.tokens).backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+@contextmanager
+def torch_dropout() -> Iterator[None]:
+    with mock.patch.object(Dropout, "forward", nn.Dropout.forward):
+        yield
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments.add_argument("--rounds", type=int, default=15)
+    arguments.add_argument("--memory", choices=["kept", "given back"], help=argparse.SUPPRESS)
+    options = arguments.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.memory == "given back":  # in a process of its own: it cannot be undone
+        step = Step()
+        timed(lambda: step(token_loss, torch.bfloat16, SDPBackend.MATH), 5)
+        print(statistics.median(timed(lambda: step(token_loss, torch.bfloat16, SDPBackend.MATH), options.rounds)))
+        return
+    given_back = [sys.executable, __file__, "--memory", "given back"]
+    given_back += ["--threads", str(options.threads), "--rounds", str(options.rounds)]
+    keep_memory()
+    step, unfused = Step(), Step(fused_adam=False)
+
+    def without_ours() -> None:
+        with torch_dropout():
+            step(token_loss, torch.bfloat16, SDPBackend.MATH)
+
+    variants: dict[str, Callable[[], None]] = {
+        "as it is: bfloat16 autocast": lambda: step(token_loss, torch.bfloat16, SDPBackend.MATH),
+        "float32": lambda: step(token_loss, torch.float32, SDPBackend.MATH),
+        "PyTorch's choice of attention kernel": lambda: step(token_loss, torch.bfloat16, None),
+        "torch.nn.Dropout": without_ours,
+        "loss of PyTorch's functions": lambda: step(composed_loss, torch.bfloat16, SDPBackend.MATH),
+        "AdamW not fused": lambda: unfused(token_loss, torch.bfloat16, SDPBackend.MATH),
+    }
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for variant in variants.values():
+        timed(variant, 2)
+    for _ in range(options.rounds):
+        for name, variant in variants.items():
+            times[name] += timed(variant, 1)
+    medians = {name: statistics.median(found) for name, found in times.items()}
+    done = subprocess.run(given_back, capture_output=True, text=True, check=True)
+    medians["freed memory given back to the system"] = float(done.stdout)
+    first = next(iter(medians.values()))
+    print(f"torch {torch.__version__}, {options.threads} threads, median of {options.rounds} rounds")
+    for name, median in medians.items():
+        print(f"{name:42} {1000 * median:7.1f} ms  x{median / first:.2f}")
+    print(f"target tokens a second as it is: {int(step.tgt_mask.sum()) / first:,.0f}")
+
+
+def timed(function: Callable[[], None], times: int) -> list[float]:
+    found = []
+    for _ in range(times):
+        start = time.perf_counter()
+        function()
+        found.append(time.perf_counter() - start)
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""The commands as a user types them: learn the sample corpus, score it, translate with it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import diglot
+from diglot.data.text import read_lines
+
+pytestmark = pytest.mark.end_to_end
+
+ROOT = Path(__file__).parents[1]
+SMALL = ("data=sample", "trainer=cpu", "model.d_model=96", "model.d_ff=384", "model.dropout=0.0", "search=greedy")
+
+
+def type_command(
+    *words: str, cwd: Path, stdin: str | bytes | None = None, code: int = 0
+) -> subprocess.CompletedProcess:
+    """Type a console script, on one thread, in a folder of its own."""
+    command = [sys.executable, "-m", f"diglot.{words[0].removeprefix('diglot-')}", *words[1:]]
+    given = stdin.encode() if isinstance(stdin, str) else stdin
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+    done = subprocess.run(command, cwd=cwd, input=given, capture_output=True, env=environment, timeout=600)
+    assert done.returncode == code, done.stdout.decode() + done.stderr.decode()
+    return done
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a run that learnt the sample corpus a little, and what it printed."""
+    cwd = tmp_path_factory.mktemp("work")
+    words = ["run.updates=650", "run.validate_every=300", "scheduler.lr=3e-3", "scheduler.warmup=50"]
+    done = type_command(
+        "diglot-train", *SMALL, *words, "data.tokens_per_batch=300", "trainer.precision=32-true", cwd=cwd
+    )
+    (folder,) = (cwd / "runs").iterdir()
+    return folder, done.stdout.decode()
+
+
+def scalars(folder: Path) -> dict[str, dict[int, float]]:
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    found = {}
+    for tag in events.Tags()["scalars"]:
+        values = events.Scalars(tag)
+        found[tag] = {event.step: event.value for event in values}
+        assert len(found[tag]) == len(values), f"{tag} stands twice at a step"
+    return found
+
+
+def test_a_small_task_is_learnt_to_a_threshold(trained):
+    folder, printed = trained
+    results = json.loads((folder / "evaluation" / "test" / "results.json").read_text())
+    bleu = next(score["value"] for score in results["scores"] if score["name"] == "BLEU")
+    assert bleu > 30, printed
+    assert results["sentences"] == 200
+
+
+def test_a_run_ends_with_what_it_made_and_what_to_type_next(trained):
+    folder, printed = trained
+    for made in ("best.ckpt", "last.ckpt", "config.yaml", "environment.json", "log.txt", "tokenizer.model"):
+        assert (folder / made).stat().st_size > 0
+    for language in ("avi", "bol"):
+        for split in ("dev", "test"):
+            assert read_lines(folder / "text" / f"{split}.{language}") == read_lines(
+                ROOT / f"data/sample/{split}.{language}"
+            )
+    assert f"make evaluate checkpoint=runs/{folder.name}/best.ckpt" in printed
+    assert re.search(r"update 600 of 650, pass .*: dev BLEU .*, chrF\+\+ .*, perplexity ", printed)
+    assert not list(folder.glob(".*")), "a temporary file was left"
+
+
+def test_every_scalar_stands_at_the_number_of_updates_done(trained):
+    found = scalars(trained[0])
+    assert list(found["dev/bleu"]) == [300, 600, 650]  # the last update is validated too
+    assert list(found["train/loss"]) == list(range(50, 651, 50))
+    assert found["train/learning_rate"][50] == pytest.approx(3e-3)  # the last update of the rise
+    assert found["train/learning_rate"][650] == pytest.approx(3e-3 / 601)
+    assert "epoch" not in found
+    assert found["dev/perplexity"][650] < found["dev/perplexity"][300]
+
+
+def test_a_checkpoint_holds_plain_data_and_its_own_score(trained):
+    content = torch.load(trained[0] / "last.ckpt", weights_only=True)
+    assert content["diglot"]["update"] == content["global_step"] == 650
+    assert content["diglot"]["dev_bleu"] == pytest.approx(scalars(trained[0])["dev/bleu"][650], abs=1e-4)
+    assert content["diglot"]["config"]["run"]["updates"] == 650
+    assert content["optimizer_states"]
+
+
+def test_evaluation_gives_the_score_of_the_validation(trained):
+    folder, _ = trained
+    done = type_command("diglot-evaluate", f"checkpoint={folder}/last.ckpt", cwd=folder.parent)  # dev, by default
+    results = json.loads((folder / "evaluation" / "dev" / "results.json").read_text())
+    logged = scalars(folder)
+    assert results["split"] == "dev"
+    assert results["scores"][0]["value"] == pytest.approx(logged["dev/bleu"][650], abs=1e-3)
+    assert results["scores"][1]["value"] == pytest.approx(logged["dev/chrf"][650], abs=1e-3)
+    assert results["scores"][0]["signature"] in done.stdout.decode()
+
+
+def test_evaluation_equals_the_sacrebleu_command(trained, tmp_path):
+    folder, _ = trained
+    type_command("diglot-evaluate", f"checkpoint={folder}", "split=test", f"output={tmp_path}/scored", cwd=tmp_path)
+    ours = json.loads((tmp_path / "scored" / "results.json").read_text())["scores"]
+    command = [sys.executable, "-m", "sacrebleu", "references.bol", "-i", "hypotheses.bol"]
+    command += ["-m", "bleu", "chrf", "ter", "--chrf-word-order", "2", "-w", "6"]
+    done = subprocess.run(command, cwd=tmp_path / "scored", capture_output=True, text=True, check=True)
+    theirs = json.loads(done.stdout)
+    assert [score["value"] for score in ours] == pytest.approx([score["score"] for score in theirs], abs=1e-6)
+    assert [score["signature"] for score in ours] == [score["signature"] for score in theirs]
+
+
+def test_evaluation_takes_other_text_and_never_overwrites(trained, tmp_path):
+    folder, _ = trained
+    for side in ("avi", "bol"):
+        lines = read_lines(ROOT / f"data/sample/test.{side}")[:7]
+        (tmp_path / f"few.{side}").write_text("".join(f"{line}\n" for line in lines))
+    words = ["data=files", "data.test.src=few.avi", "data.test.tgt=few.bol", "split=test", "output=scored"]
+    for expected in ("scored", "scored_2"):
+        type_command("diglot-evaluate", f"checkpoint={folder}", *words, cwd=tmp_path)
+        assert json.loads((tmp_path / expected / "results.json").read_text())["sentences"] == 7
+    (tmp_path / "few.bol").write_text("one line\n")
+    done = type_command("diglot-evaluate", f"checkpoint={folder}", *words, cwd=tmp_path, code=2)
+    assert "few.avi has 7 lines" in done.stderr.decode()
+    assert "few.bol has 1 line" in done.stderr.decode()
+
+
+def test_a_checkpoint_is_whole_wherever_it_is_moved(trained, tmp_path):
+    folder, _ = trained
+    moved = tmp_path / "a folder, elsewhere (1)"
+    shutil.copytree(folder, moved)
+    type_command("diglot-evaluate", f"checkpoint='{moved}'", cwd=tmp_path)
+    alone = tmp_path / "alone.ckpt"
+    shutil.copy(folder / "best.ckpt", alone)
+    done = type_command("diglot-evaluate", f"checkpoint={alone}", cwd=tmp_path, code=2)
+    assert "data=files data.dev.src=FILE data.dev.tgt=FILE" in done.stderr.decode()
+    type_command("diglot-evaluate", f"checkpoint={alone}", "data=sample", cwd=tmp_path)
+
+
+def test_as_many_lines_come_out_as_go_in(trained, tmp_path):
+    folder, _ = trained
+    sources = read_lines(ROOT / "data/sample/test.avi")[:5]
+    lines = [sources[0], "", sources[1], "   ", sources[2], "{never_seen} </s> <pad> \u2028 x\ry", sources[3]]
+    given = "\n".join(lines)  # no line feed at the end
+    done = type_command("diglot-translate", f"checkpoint={folder}", cwd=tmp_path, stdin=given)
+    out = done.stdout.decode().split("\n")
+    assert len(out) == len(lines) + 1
+    assert out[-1] == ""
+    assert (out[1], out[3]) == ("", "")
+    translator = diglot.load(folder, device="cpu")
+    assert out[:-1] == translator.translate(lines)
+    assert [out[i] for i in (0, 2, 4, 6)] == [translator.translate([lines[i]])[0] for i in (0, 2, 4, 6)]
+
+    (tmp_path / "in.txt").write_text(given)
+    type_command("diglot-translate", f"checkpoint={folder}", "input=in.txt", "output=out.txt", cwd=tmp_path)
+    assert (tmp_path / "out.txt").read_text().split("\n") == out
+    empty = type_command("diglot-translate", f"checkpoint={folder}", cwd=tmp_path, stdin="")
+    assert empty.stdout == b""
+
+
+def test_bytes_that_are_not_utf8_are_refused_by_line(trained, tmp_path):
+    done = type_command("diglot-translate", f"checkpoint={trained[0]}", cwd=tmp_path, stdin=b"good\nb\xffd\n", code=2)
+    assert "standard input, line 2: not UTF-8" in done.stderr.decode()
+    assert done.stdout == b""
+
+
+def test_the_search_of_a_checkpoint_can_be_changed_by_key_or_whole(trained, tmp_path):
+    line = read_lines(ROOT / "data/sample/test.avi")[0]
+    for words in (["search.beam_size=3"], ["search=beam"], ["search.max_len_a=0.0", "search.max_len_b=2"]):
+        done = type_command("diglot-translate", f"checkpoint={trained[0]}", *words, cwd=tmp_path, stdin=line)
+        assert done.stdout.count(b"\n") == 1
+    assert b"1 of 1 outputs were cut by the length limit" in done.stderr
+    wrong = type_command("diglot-translate", f"checkpoint={trained[0]}", "search.beam=3", cwd=tmp_path, code=2)
+    assert "did you mean search.beam_size?" in wrong.stderr.decode()
+
+
+def test_a_new_run_starts_from_anothers_weights(trained, tmp_path):
+    folder, _ = trained
+    words = [f"init_from={folder}/best.ckpt", "run.updates=1", "scheduler.lr=1e-9", "run.folder=next"]
+    type_command("diglot-train", *SMALL, *words, cwd=tmp_path)
+    old, new = (torch.load(f / "best.ckpt", weights_only=True) for f in (folder, tmp_path / "next"))
+    assert torch.equal(old["diglot"]["tokenizer"], new["diglot"]["tokenizer"])
+    for name, weight in old["state_dict"].items():
+        torch.testing.assert_close(weight, new["state_dict"][name], atol=1e-5, rtol=0)
+    assert new["global_step"] == 1
+    wrong = type_command(
+        "diglot-train", *SMALL, *words[:-1], "run.folder=other", "model.d_ff=100", cwd=tmp_path, code=2
+    )
+    assert "feed_forward.sublayer.up.weight is (384, 96) there and (100, 96) here" in wrong.stderr.decode()
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_run_never_writes_into_an_existing_folder(tmp_path):
+    (tmp_path / "mine").mkdir()
+    done = type_command("diglot-train", *SMALL, "run.updates=1", "run.folder=mine", cwd=tmp_path, code=2)
+    assert "run.folder=mine exists already" in done.stderr.decode()
+    assert not list((tmp_path / "mine").iterdir())
+
+
+def test_the_same_run_twice_ends_in_the_same_weights(tmp_path):
+    words = [
+        "run.updates=6",
+        "run.validate_every=4",
+        "data.batches_per_update=2",
+        "model.dropout=0.2",
+        "data.n_workers=1",
+    ]
+    for name in ("a", "b"):
+        type_command("diglot-train", *SMALL, *words, f"run.folder={name}", cwd=tmp_path)
+    a, b = (torch.load(tmp_path / name / "last.ckpt", weights_only=True)["state_dict"] for name in "ab")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert list(scalars(tmp_path / "a")["dev/bleu"]) == [4, 6]  # updates, not batches
+
+
+def test_stopping_early_averaging_and_csv_work_together(tmp_path):
+    words = ["callbacks=[early_stopping,ema]", "callbacks.early_stopping.patience=1", "logger=csv", "run.folder=run"]
+    words += [
+        "run.updates=40",
+        "run.validate_every=2",
+        "scheduler.lr=1e-9",
+        "search.max_len_b=1",
+        "search.max_len_a=0.0",
+    ]
+    done = type_command("diglot-train", *SMALL, *words, cwd=tmp_path)
+    assert "Trained 4 updates" in done.stdout.decode()  # nothing rose after the first validation
+    content = torch.load(tmp_path / "run" / "best.ckpt", weights_only=True)
+    assert "current_model_state" in content  # state_dict is the average
+    diglot.load(tmp_path / "run")
+
+
+def test_fast_dev_run_goes_through_once_and_keeps_nothing(tmp_path):
+    done = type_command("diglot-train", *SMALL, "trainer.fast_dev_run=true", "run.folder=run", cwd=tmp_path)
+    assert "nothing was kept" in done.stdout.decode()
+    assert not list((tmp_path / "run").glob("*.ckpt"))
+
+
+def test_own_files_are_split_and_prepared(tmp_path):
+    for side in ("avi", "bol"):
+        shutil.copy(ROOT / f"data/sample/train.{side}", tmp_path / f"text.{side}")
+    words = ["data=files", "data.train.src=text.avi", "data.train.tgt=text.bol", "data.vocab_size=800"]
+    done = type_command("diglot-prepare", *words, cwd=tmp_path)
+    assert "carved from train" in done.stdout.decode()
+    too_many = type_command("diglot-prepare", *words[:-1], "data.vocab_size=50000", cwd=tmp_path, code=2)
+    assert re.search(r"vocab_size=50000 is more than this text can fill: at most \d+", too_many.stderr.decode())
