@@ -4,8 +4,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -251,3 +253,34 @@ def test_own_files_are_split_and_prepared(tmp_path):
     assert "carved from train" in done.stdout.decode()
     too_many = type_command("diglot-prepare", *words[:-1], "data.vocab_size=50000", cwd=tmp_path, code=2)
     assert re.search(r"vocab_size=50000 is more than this text can fill: at most \d+", too_many.stderr.decode())
+
+
+def test_each_job_of_a_multirun_has_a_folder_of_its_own(tmp_path):
+    type_command("diglot-train", *SMALL, "-m", "trainer.fast_dev_run=true", "model.n_heads=2,4", cwd=tmp_path)
+    configs = sorted((folder / "config.yaml").read_text() for folder in (tmp_path / "runs").iterdir())
+    assert [re.search(r"n_heads: (\d)", text).group(1) for text in configs] == ["2", "4"]
+    assert [p.name for p in tmp_path.iterdir() if p.name not in ("runs", "cache")] == []
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_ends_a_run_with_a_code_and_what_there_is(tmp_path, name, code):
+    words = [*SMALL, "run.updates=100000", "run.validate_every=5", "run.folder=run", "search.max_len_b=1"]
+    command = [sys.executable, "-m", "diglot.train", *words, "search.max_len_a=0.0"]
+    log = (tmp_path / "log").open("wb")
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    ) as run:
+        try:
+            deadline = time.monotonic() + 120
+            while not (tmp_path / "run" / "last.ckpt").exists():
+                assert run.poll() is None, (tmp_path / "log").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            run.send_signal(getattr(signal, name))
+            assert run.wait(60) == code
+        finally:
+            run.kill()
+    said = (tmp_path / "log").read_text()
+    assert "The last checkpoint is run/last.ckpt." in said
+    assert "Traceback" not in said
+    diglot.load(tmp_path / "run")

@@ -115,7 +115,11 @@ def train(config: DictConfig) -> Path:
         held_out = keep_held_out(folder, data)
         introduce(folder, data, model, trainer, options["precision"])
     started = time.monotonic()
-    trainer.fit(task, data)
+    try:
+        trainer.fit(task, data)
+    except SystemExit:  # how Lightning leaves after a signal: with 1 after Ctrl-C, with 0 after SIGTERM
+        say(f"Stopped by a signal at update {trainer.global_step:,}. {kept.describe()}")
+        sys.exit(143 if trainer.received_sigterm else 130)
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         say("fast_dev_run: one update and one validation went through; nothing was kept")
         return folder

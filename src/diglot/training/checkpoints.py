@@ -57,6 +57,10 @@ class Checkpoints(L.Callback):
         if is_best and trainer.is_global_zero:
             _link(self.last, self.best)
 
+    def describe(self) -> str:
+        """One sentence about what there is."""
+        return f"The last checkpoint is {self.last}." if self.last.exists() else "There is no checkpoint yet."
+
     def state_dict(self) -> dict[str, Any]:
         return {"best_score": self.best_score, "best_update": self.best_update}
 

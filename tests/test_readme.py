@@ -1,0 +1,40 @@
+"""The README tells the truth about commands, choices and targets."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from diglot.config import CONF
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TABLE = {
+    row[0].strip(" `"): re.findall(r"`([a-z_]+)`", row[1])
+    for row in re.findall(r"^\| (`[a-z_/]+`) \| (.*) \|$", README, flags=re.MULTILINE)
+}
+
+
+@pytest.mark.parametrize(
+    "group", ["model", "model/position", "model/residual", "model/feed_forward", "scheduler", "trainer"]
+)
+def test_the_table_names_every_choice_of_a_group(group):
+    assert set(TABLE[group]) >= {file.stem for file in (CONF / group).glob("*.yaml")}
+
+
+def test_every_make_target_named_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    named = set(re.findall(r"^make ([a-z-]+)", README, flags=re.MULTILINE))
+    assert named <= targets | {"prepare", "train", "evaluate", "translate"}
+
+
+def test_every_override_named_is_a_key_or_a_group():
+    from diglot.config import known_keys
+
+    known = {key for name in ("train", "evaluate", "translate") for key in known_keys(name)}
+    known |= {f"data.{key}.{side}" for key in ("train", "dev", "test") for side in ("src", "tgt", "tsv")}
+    known |= {"data.path", "data.config"}
+    lines = [line.partition("#")[0] for line in README.splitlines() if line.startswith("make ")]
+    words = {word for line in lines for word in re.findall(r"([a-z_./]+)=", line)}
+    assert words
+    assert words <= known
