@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from diglot import __version__
 from diglot.data.text import write_bytes
 from diglot.training.run import Run
 
@@ -30,7 +29,7 @@ def run_folder(run: Run, name: str) -> Path:
 def environment() -> dict[str, Any]:
     """What a run's numbers may depend on beside its config."""
     return {
-        "diglot": __version__,
+        "diglot": version("diglot"),
         "commit": commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -1,0 +1,36 @@
+"""The composition root: reads a command's config, checks it before anything is built, and builds objects from it.
+
+keys: which keys there are. check: what is wrong with a config. build: from config to objects. command: the frame of
+every command, which turns each mistake of the user's into one line.
+"""
+
+from diglot.config.build import (
+    build,
+    build_corpus,
+    build_data,
+    choose_precision,
+    refuse_foreign_targets,
+    resolved,
+    trial_build,
+    without_secrets,
+)
+from diglot.config.check import check, mistakes, typed_overrides
+from diglot.config.command import command
+from diglot.config.keys import CONF, known_keys
+
+__all__ = [
+    "CONF",
+    "build",
+    "build_corpus",
+    "build_data",
+    "check",
+    "choose_precision",
+    "command",
+    "known_keys",
+    "mistakes",
+    "refuse_foreign_targets",
+    "resolved",
+    "trial_build",
+    "typed_overrides",
+    "without_secrets",
+]

@@ -1,0 +1,142 @@
+"""From config to objects."""
+
+import re
+from typing import Any
+
+import torch
+from hydra.errors import HydraException
+from hydra.utils import get_object, instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from diglot.config.check import parameters_of
+from diglot.data.corpus import Corpus
+from diglot.data.module import TranslationData
+from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
+from diglot.errors import UserError
+
+
+def build(node: Any, path: str, **given: Any) -> Any:
+    """Build what a node names; a value it refuses is the user's mistake.
+
+    Raises:
+        UserError: naming the node.
+    """
+    try:
+        return instantiate(node, _convert_="all", **given)
+    except HydraException as error:
+        cause = error.__cause__
+        if isinstance(cause, UserError):
+            raise cause from None
+        if isinstance(cause, Exception):
+            raise UserError(f"{path}: {cause}") from cause
+        raise
+    except (ValueError, TypeError) as error:  # a factory refused what it was called with
+        raise UserError(f"{path}: {error}") from error
+
+
+def build_corpus(node: DictConfig) -> Corpus:
+    """The corpus that a data node names, from the keys that are its own."""
+    own = parameters_of(get_object(node._target_))
+    return build({k: v for k, v in resolved(node).items() if k in own or k == "_target_"}, "data")
+
+
+def build_data(node: DictConfig, corpus: Corpus, tokenizer: TokenizerTrainer | Tokenizer, seed: int) -> TranslationData:
+    """The data module, from the keys of a data node that are not the corpus's."""
+    own = parameters_of(TranslationData)
+    options = {k: v for k, v in resolved(node).items() if k in own}
+    target = f"{TranslationData.__module__}.{TranslationData.__qualname__}"
+    return build({"_target_": target, **options}, "data", corpus=corpus, tokenizer=tokenizer, seed=seed)
+
+
+def resolved(node: DictConfig) -> dict[str, Any]:
+    """A node as plain data with its interpolations filled in."""
+    plain: Any = OmegaConf.to_container(node, resolve=True)
+    return plain
+
+
+def without_secrets(config: DictConfig) -> dict[str, Any]:
+    """A whole config as plain data, resolved but for what reads the environment, which stays as it was written."""
+    filled: Any = OmegaConf.to_container(config, resolve=True)
+    written = OmegaConf.to_container(config, resolve=False)
+    reads_environment = re.compile(r"\$\{oc\.env:|\$\{oc\.decode:")
+
+    def merge(a: Any, b: Any) -> Any:  # a: filled in, b: as written
+        if isinstance(b, str) and reads_environment.search(b):
+            return b
+        if isinstance(a, dict) and isinstance(b, dict):
+            return {k: merge(a[k], b[k]) for k in a}
+        if isinstance(a, list) and isinstance(b, list):
+            return [merge(x, y) for x, y in zip(a, b, strict=True)]
+        return a
+
+    merged: Any = merge(filled, written)
+    assert isinstance(merged, dict)
+    return merged
+
+
+def refuse_foreign_targets(node: Any) -> None:
+    """Make sure that a config from a checkpoint names nothing but our own classes and torch's layers.
+
+    Raises:
+        UserError: naming the first other target.
+    """
+    if isinstance(node, list):
+        for item in node:
+            refuse_foreign_targets(item)
+    elif isinstance(node, dict):
+        target = node.get("_target_")
+        if target is not None and not (isinstance(target, str) and re.match(r"(diglot|torch\.nn)\.[\w.]+$", target)):
+            raise UserError(f"the checkpoint names {target!r}, which is neither diglot's nor torch.nn's: not loaded")
+        for value in node.values():
+            refuse_foreign_targets(value)
+
+
+def trial_build(config: DictConfig) -> None:
+    """Build what needs no data on a device without memory, so that a wrong value shows in a second.
+
+    Raises:
+        UserError: naming the node.
+    """
+    with torch.device("meta"):
+        build(config.model, "model", src_vocab_size=300, tgt_vocab_size=300)
+    if not 0 <= config.label_smoothing < 1:
+        raise UserError(f"label_smoothing={config.label_smoothing}: must be at least 0 and below 1")
+    if config.seed < 0:
+        raise UserError(f"seed={config.seed}: must not be negative")
+    build(config.search, "search")
+    optimizer = build(config.optimizer, "optimizer")
+    try:
+        trial = optimizer([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise UserError(f"optimizer: {error}") from error
+    scheduler = build(config.scheduler, "scheduler")
+    try:
+        scheduler(optimizer=trial, total_updates=1)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"scheduler: {error}") from error
+
+
+def choose_precision(wanted: Any, accelerator: str) -> str:
+    """The precision to train in: what was asked for, or for `auto` bfloat16 where the device computes it natively.
+
+    Args:
+        wanted: a Lightning precision, or auto.
+        accelerator: cpu, cuda, ...
+
+    Raises:
+        UserError: if the device lacks it.
+    """
+    if accelerator == "cuda":
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        has_bf16 = accelerator == "cpu" and torch.cpu._is_avx512_bf16_supported()
+    if wanted == "auto":
+        return "bf16-mixed" if has_bf16 else "32-true"
+    precision = str(wanted)
+    if accelerator == "cpu" and precision in ("16", "16-mixed", "16-true"):
+        raise UserError(f"trainer.precision={precision}: a CPU does not compute in float16; take bf16-mixed or 32-true")
+    if accelerator == "cuda" and precision.startswith("bf16") and not has_bf16:
+        raise UserError(
+            f"trainer.precision={precision}: this GPU does not compute in bfloat16; take 16-mixed or 32-true"
+        )
+    return precision

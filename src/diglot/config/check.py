@@ -1,0 +1,184 @@
+"""What is wrong with a config: names, types and missing values, found before anything is built."""
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from diglot.config.keys import OURS_INSTEAD, known_keys, unknown_key
+from diglot.data.module import TranslationData
+from diglot.errors import UserError
+
+# Types of the keys that no constructor takes, or that mean more here than to the library.
+OUR_TYPES: dict[str, Any] = {
+    "seed": int,
+    "label_smoothing": float,
+    "init_from": str | None,
+    "checkpoint": str,
+    "split": Literal["dev", "test", "train"],
+    "tgt_lang": str | None,
+    "device": str | None,
+    "input": str | None,
+    "output": str | None,
+    "tokens_per_batch": int,
+    "trainer.precision": int | str,
+    "trainer.max_steps": int | None,
+}
+
+# Two spellings of one thing.
+EITHER_OR = [("run.updates", "run.passes"), ("run.updates", "trainer.max_steps"), ("run.passes", "trainer.max_steps")]
+
+# What the code that builds a node adds to it.
+GIVEN_BY_CODE = {
+    "model": {"src_vocab_size", "tgt_vocab_size"},
+    "trainer": {"callbacks", "logger", "plugins", "accumulate_grad_batches", "val_check_interval", "max_epochs"},
+}
+
+
+def check(config: DictConfig, config_name: str) -> None:
+    """Refuse what the objects named in a config would not take: unknown names, wrong types, missing values.
+
+    Raises:
+        UserError: naming each key, what is wrong with it, and the nearest valid one.
+    """
+    if HydraConfig.initialized():
+        for override in HydraConfig.get().overrides.hydra:
+            if re.match(r"\+*hydra\.(run|sweep)\.(dir|subdir)=", override) and not re.search(r"=\.$", override):
+                raise UserError(unknown_key("hydra.run.dir", []))
+        for one, other in EITHER_OR:
+            if {one, other} <= typed_overrides():
+                raise UserError(f"{one} and {other} both say how long the run is: give one of them")
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
+    try:
+        plain = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{getattr(error, 'full_key', '')}: {str(error).splitlines()[0]}") from None
+    assert isinstance(plain, dict)
+    allowed = {key.split(".")[0] for key in known_keys(config_name)}
+    found = [unknown_key(str(key), sorted(allowed)) for key in plain if key not in allowed]
+    for key, value in plain.items():
+        wanted = OUR_TYPES.get(str(key))
+        if wanted is not None and not fits(value, wanted):
+            found.append(f"{key!s}={value!r}: must be {describe(wanted)}")
+        found += mistakes(value, str(key))
+    if found:
+        raise UserError("; ".join(found))
+
+
+def typed_overrides() -> set[str]:
+    """The keys that the command line says something of."""
+    words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    return {word.lstrip("+~").partition("=")[0] for word in words}
+
+
+def mistakes(node: Any, path: str) -> Iterator[str]:
+    """What the targets named in a node would refuse."""
+    if isinstance(node, list):
+        for i, item in enumerate(node):
+            yield from mistakes(item, f"{path}[{i}]")
+    if not isinstance(node, dict):
+        return
+    target = node.get("_target_")
+    parameters: dict[str, Any] = {}
+    if target is not None:
+        try:
+            parameters = parameters_of(get_object(target))
+        except Exception:
+            yield f"{path}._target_: there is no {target}"
+            return
+        if path == "data":
+            parameters = {**parameters_of(TranslationData), "vocab_size": int} | parameters
+            for name in ("corpus", "tokenizer", "seed"):
+                parameters.pop(name)
+    for key, value in node.items():
+        here = f"{path}.{key}"
+        if isinstance(key, str) and key.startswith("_") and key.endswith("_"):
+            continue
+        if here in OURS_INSTEAD:
+            if value is not None:
+                yield unknown_key(here, [])
+            continue
+        if target is not None and key not in parameters:
+            if "**" not in parameters:
+                known = [f"{path}.{name}" for name in parameters if name not in GIVEN_BY_CODE.get(path, ())]
+                yield unknown_key(here, known)
+            continue
+        wanted = OUR_TYPES.get(here, parameters.get(key, Any))
+        if target is not None and not fits(value, wanted):
+            yield f"{here}={value!r}: must be {describe(wanted)}"
+            continue
+        yield from mistakes(value, here)
+
+
+def parameters_of(target: Any) -> dict[str, Any]:
+    """Names and annotations of what a class or function takes; "**" stands for any other name."""
+    try:
+        signature = inspect.signature(target)
+    except ValueError:
+        return {"**": Any}
+    kinds = inspect.Parameter
+    found: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is kinds.VAR_KEYWORD:
+            found["**"] = Any
+        elif parameter.kind is not kinds.VAR_POSITIONAL:
+            found[name] = Any if parameter.annotation is kinds.empty else parameter.annotation
+    return found
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Whether a config value is of an annotated type. What a config cannot hold is not judged."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is None or annotation is type(None):
+        return value is None
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, a) for a in arguments)
+    if origin is typing.Literal:
+        return value in arguments
+    if annotation is bool:
+        return isinstance(value, bool)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if annotation is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if annotation is str:
+        return isinstance(value, str)
+    if annotation is Path:
+        return isinstance(value, str)
+    kind = origin or annotation
+    if inspect.isclass(kind) and kind is not object:
+        if issubclass(kind, Mapping):
+            return isinstance(value, dict)
+        if kind is Callable or kind.__name__ == "Callable":
+            return isinstance(value, dict) and "_target_" in value
+        if issubclass(kind, (list, tuple, set)) or kind in (Sequence, typing.Iterable):
+            return isinstance(value, list) and all(fits(v, arguments[0]) for v in value if arguments)
+        return isinstance(value, dict) and "_target_" in value
+    return True
+
+
+def describe(annotation: Any) -> str:
+    """An annotated type in the words of a config."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(describe(a) for a in arguments)
+    if origin is typing.Literal:
+        return " or ".join(str(a) for a in arguments)
+    names = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+    if annotation in names:
+        return names[annotation]
+    if inspect.isclass(origin or annotation) and issubclass(origin or annotation, (list, tuple)):
+        return "a list"
+    if inspect.isclass(origin or annotation) and issubclass(origin or annotation, Mapping):
+        return "a mapping"
+    return "something with a _target_"

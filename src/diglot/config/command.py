@@ -1,0 +1,94 @@
+"""The frame of every command: compose, check, run, and answer a mistake by one line."""
+
+import difflib
+import os
+import re
+import sys
+from collections.abc import Callable
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from diglot.config.check import check
+from diglot.config.keys import CONF, known_keys, unknown_key
+from diglot.errors import UserError
+
+
+def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
+    """Make a function of a config a command: its config is composed by Hydra from conf/<config_name>.yaml and the
+    command line, checked, and every mistake of the user's is one line on stderr and exit status 2."""
+
+    def decorate(function: Callable[[DictConfig], None]) -> Callable[[], None]:
+        def main() -> None:
+            failed = False
+            # Hydra passes errors on instead of printing them; a user who asks for that wants the traceback.
+            wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
+
+            def fail(error: BaseException) -> None:
+                nonlocal failed
+                if wants_traceback:
+                    raise error
+                failed = True
+                print(f"diglot-{config_name}: {explain(error, config_name)}", file=sys.stderr)
+
+            def checked(config: DictConfig) -> None:
+                try:
+                    check(config, config_name)
+                    function(config)
+                except UserError as error:  # not passed through Hydra, which would add lines of its own
+                    fail(error)
+                except OmegaConfBaseException as error:  # past the check it is no mistake of the user's
+                    raise RuntimeError(f"a fault of diglot's: {error}") from error
+
+            try:
+                os.environ["HYDRA_FULL_ERROR"] = "1"
+                hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(checked)()
+            except (HydraException, OmegaConfBaseException) as error:
+                fail(error)
+            except KeyboardInterrupt:
+                print(f"diglot-{config_name}: interrupted", file=sys.stderr)
+                sys.exit(130)
+            except BrokenPipeError:  # whoever read our output has gone
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                sys.exit(141)
+            finally:
+                if not wants_traceback:
+                    os.environ.pop("HYDRA_FULL_ERROR", None)
+            if failed:
+                sys.exit(2)
+
+        return main
+
+    return decorate
+
+
+def explain(error: BaseException, config_name: str) -> str:
+    """What is wrong with a config, in one line that names the key and the nearest valid one."""
+    if isinstance(error, UserError):
+        return " ".join(str(error).split())
+    text = str(error)
+    cause = error.__cause__ or error
+    key = getattr(cause, "full_key", None) or ""
+    if match := re.search(r"Could not (?:override|append to config|delete from config)[^']*'([^']*)'", text):
+        key = match.group(1)
+        detail = str(cause).splitlines()[0]
+        if "not in struct" in str(cause) or "No match" in text or "does not exist" in text or "not in" in detail:
+            return unknown_key(key, known_keys(config_name))
+        return f"{key}: {detail}"
+    if match := re.search(r"Key '([^']*)' is not in struct\s+full_key: (\S+)", text):
+        return unknown_key(match.group(2), known_keys(config_name))
+    if match := re.search(r"(?:Could not find|Could not load) '([^']*)'", text):
+        group, _, choice = match.group(1).rpartition("/")
+        options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
+        nearest = difflib.get_close_matches(choice, options, 1)
+        hint = f"; did you mean {group}={nearest[0]}?" if nearest else ""
+        return f"{group}={choice}: there is no such choice; there are {', '.join(options)}{hint}"
+    if match := re.search(r"Could not override '([^']*)'\.?\s*\n?No match in the defaults list", text):
+        return unknown_key(match.group(1), known_keys(config_name))
+    if "mismatched input" in text or "token recognition" in text or "no viable alternative" in text:
+        what = str(getattr(error, "override", None) or text.splitlines()[0])
+        return f"cannot read the override {what}: put a value with special characters in quotes, 'key=\"value\"'"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (f"{key}: " if key and key not in text else "") + "; ".join(lines[:3])

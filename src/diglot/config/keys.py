@@ -1,0 +1,74 @@
+"""Which keys a command's config has, and what a wrong one may have meant."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+# The checkout's conf/, or, in a wheel, the copy inside the package.
+CONF = next(
+    p for p in (Path(__file__).parents[3] / "conf", Path(__file__).parents[1] / "conf") if (p / "train.yaml").is_file()
+)
+
+# Keys of libraries that would go past ours, and what does it here.
+OURS_INSTEAD = {
+    "trainer.max_epochs": "run.passes",
+    "trainer.min_epochs": "run.passes",
+    "trainer.min_steps": "run.updates",
+    "trainer.limit_train_batches": "run.updates",
+    "trainer.limit_val_batches": "data (dev is always scored whole)",
+    "trainer.limit_test_batches": "data (test is always scored whole)",
+    "trainer.overfit_batches": "data.train (a small file) and run.updates",
+    "trainer.accumulate_grad_batches": "data.batches_per_update",
+    "trainer.val_check_interval": "run.validate_every",
+    "trainer.check_val_every_n_epoch": "run.validate_every",
+    "trainer.logger": "logger",
+    "trainer.callbacks": "callbacks",
+    "trainer.default_root_dir": "run.folder",
+    "trainer.enable_checkpointing": "run.validate_every (a checkpoint follows each validation)",
+    "trainer.use_distributed_sampler": "nothing: batches are shared out already",
+    "trainer.reload_dataloaders_every_n_epochs": "nothing: a run is one pass of its loader",
+    "optimizer.lr": "scheduler.lr",
+    "optimizer.params": "nothing: all weights are trained",
+    "model.src_vocab_size": "tokenizer.vocab_size",
+    "model.tgt_vocab_size": "tokenizer.vocab_size",
+    "model.vocab_size": "tokenizer.vocab_size",
+    "hydra.run.dir": "run.folder",
+}
+
+
+def known_keys(config_name: str) -> list[str]:
+    """All keys of a command's config as it stands in conf/."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose(config_name)
+    groups = [str(p.relative_to(CONF)) for p in CONF.rglob("*") if p.is_dir()]
+    return sorted({*flat_keys(OmegaConf.to_container(config)), *groups})
+
+
+def flat_keys(node: Any, path: str = "") -> Iterator[str]:
+    """The dotted path of every node of a config."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            here = f"{path}.{key}" if path else str(key)
+            yield here
+            yield from flat_keys(value, here)
+
+
+def unknown_key(key: str, known: Sequence[str]) -> str:
+    """Say that there is no such key, and which one was meant."""
+    key = key.lstrip("+~").split("@")[0]
+    if key in OURS_INSTEAD:
+        return f"{key} is not used here; what does it is {OURS_INSTEAD[key]}"
+    nearest = difflib.get_close_matches(key, known, 1, cutoff=0.6)
+    if not nearest:  # the right name in another place, like n_heads for model.n_heads
+        leaf = key.rpartition(".")[2]
+        nearest = [k for k in known if k.rpartition(".")[2] == leaf]
+        leaves = {k.rpartition(".")[2]: k for k in known}
+        nearest = nearest or [leaves[n] for n in difflib.get_close_matches(leaf, leaves, 1, cutoff=0.75)]
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    return f"there is no key {key}{hint}"
