@@ -26,9 +26,8 @@ class UpdateBar(RichProgressBar):
         metrics.pop("v_num", None)
         return metrics
 
-    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        super().on_train_epoch_start(trainer, pl_module)
-        self._describe(0.0)
+    def _get_train_description(self, current_epoch: int) -> str:
+        return "pass 0.0"
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int

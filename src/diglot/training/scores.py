@@ -1,15 +1,17 @@
 """The callback that scores the translations of every validation."""
 
+import logging
 import math
 from typing import Any
 
 import lightning as L
 import torch
-from torch import Tensor
 
 from diglot.data.batch import Batch
 from diglot.data.module import TranslationData
-from diglot.training.metrics import Score, Scorer
+from diglot.training.metrics import Scorer
+
+say = logging.getLogger("diglot").info
 
 
 class Scores(L.Callback):
@@ -20,13 +22,13 @@ class Scores(L.Callback):
 
     def __init__(self, data: TranslationData, scorer: Scorer) -> None:
         self.data, self.scorer = data, scorer
-        self.latest: list[Score] = []
+        self._told = False
         self._reset()
 
     def _reset(self) -> None:
         self._texts: dict[int, str] = {}
         self._cut: set[int] = set()
-        self._sums: list[Tensor] = []
+        self._nll, self._tokens = 0.0, 0
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._reset()
@@ -40,29 +42,31 @@ class Scores(L.Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        self._sums.append(torch.stack((outputs["nll"].double(), outputs["tokens"].double())))
+        self._nll += float(outputs["nll"])
+        self._tokens += int(outputs["tokens"])
         for pair, hypothesis in zip(batch.pairs.tolist(), outputs["hypotheses"], strict=True):
             self._texts[pair] = self.data.decode_dev(pair, hypothesis.tokens)
             if hypothesis.cut:
                 self._cut.add(pair)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        sums = torch.stack(self._sums).sum(0) if self._sums else torch.zeros(2, device=pl_module.device).double()
-        parts: list[Any] = [(sums.tolist(), self._texts, self._cut)]
+        mine = (self._nll, self._tokens, self._texts, self._cut)
+        parts: list[Any] = [mine]
         if trainer.world_size > 1:
             parts = [None] * trainer.world_size
-            torch.distributed.all_gather_object(parts, (sums.tolist(), self._texts, self._cut))
-        texts = {pair: text for _, part, _ in parts for pair, text in part.items()}
-        n_cut = len(set().union(*(cut for _, _, cut in parts)))
+            torch.distributed.all_gather_object(parts, mine)
+        nll, tokens = sum(part[0] for part in parts), sum(part[1] for part in parts)
+        texts = {pair: text for part in parts for pair, text in part[2].items()}
+        n_cut = len(set().union(*(part[3] for part in parts)))
         self._reset()
         if trainer.sanity_checking:
             return
-        nll, tokens = (sum(part[0][i] for part in parts) for i in (0, 1))
         pairs = sorted(texts)
-        self.latest = self.scorer(
-            [texts[i] for i in pairs], [self.data.text["dev"].tgt[i] for i in pairs], with_ter=False
-        )
-        bleu, chrf = self.latest
+        references = [self.data.text["dev"].tgt[i] for i in pairs]
+        bleu, chrf = self.scorer([texts[i] for i in pairs], references, with_ter=False)
+        if not self._told:
+            say(f"dev scores: {bleu.name} {bleu.signature}, {chrf.name} {chrf.signature}")
+            self._told = True
         values = {
             "dev/bleu": bleu.value,
             "dev/chrf": chrf.value,
