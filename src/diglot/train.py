@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import logging
+import resource
 import sys
 import time
 from pathlib import Path
@@ -220,7 +221,7 @@ def conclude(
     if not kept.best.exists():
         raise UserError(f"the run ended before its first validation: there is no checkpoint in {folder}/")
     say(
-        f"Trained {trainer.global_step:,} updates in {seconds / 60:.1f} minutes; "
+        f"Trained {trainer.global_step:,} updates in {seconds / 60:.1f} minutes with {peak_memory():.1f} GB of memory; "
         f"best dev BLEU {kept.best_score:.2f} at update {kept.best_update:,}."
     )
     if test is not None:
@@ -233,6 +234,12 @@ def conclude(
         f"       echo 'some text' | make translate checkpoint={kept.best}\n"
         f"       make tensorboard"
     )
+
+
+def peak_memory() -> float:
+    """The most memory that this process had at once, in GB."""
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kilobytes / (1e9 if sys.platform == "darwin" else 1e6)  # macOS counts bytes
 
 
 def keep_memory() -> None:

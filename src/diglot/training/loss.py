@@ -22,8 +22,8 @@ class TokenLoss(NamedTuple):
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """Both sums from one log-softmax, whose memory the gradient takes over: a third less time than composed of
-    PyTorch's functions, and one tensor of logits' size less."""
+    """Both sums from one log-softmax, whose memory the gradient takes over: of the tensors of logits' size, the largest
+    of a step, only one is held."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, mask: Tensor, eps: float) -> tuple[Tensor, Tensor]:
