@@ -7,8 +7,8 @@ from torch import Tensor, nn
 class Dropout(nn.Dropout):
     """As torch.nn.Dropout, at a third of the time on a CPU.
 
-    There PyTorch draws a double for each element, one after the other, which takes a seventh of a small model's
-    training step (benchmarks/training.py). Here 16 random bits decide, so `p` is exact to 1 / 65,536.
+    There PyTorch draws a double for each element, one after the other, which takes a tenth of a small model's training
+    step (benchmarks/training.py). Here 16 random bits decide, so `p` is exact to 1 / 65,536.
     """
 
     def forward(self, x: Tensor) -> Tensor:

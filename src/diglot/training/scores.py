@@ -9,7 +9,7 @@ import torch
 
 from diglot.data.batch import Batch
 from diglot.data.module import TranslationData
-from diglot.training.metrics import Scorer
+from diglot.training.metrics import Score, Scorer
 
 say = logging.getLogger("diglot").info
 
@@ -22,7 +22,7 @@ class Scores(L.Callback):
 
     def __init__(self, data: TranslationData, scorer: Scorer) -> None:
         self.data, self.scorer = data, scorer
-        self._told = False
+        self.latest: list[Score] = []
         self._reset()
 
     def _reset(self) -> None:
@@ -63,10 +63,10 @@ class Scores(L.Callback):
             return
         pairs = sorted(texts)
         references = [self.data.text["dev"].tgt[i] for i in pairs]
-        bleu, chrf = self.scorer([texts[i] for i in pairs], references, with_ter=False)
-        if not self._told:
+        bleu, chrf = scores = self.scorer([texts[i] for i in pairs], references, with_ter=False)
+        if not self.latest and trainer.is_global_zero:
             say(f"dev scores: {bleu.name} {bleu.signature}, {chrf.name} {chrf.signature}")
-            self._told = True
+        self.latest = scores
         values = {
             "dev/bleu": bleu.value,
             "dev/chrf": chrf.value,
