@@ -1,6 +1,7 @@
 """What is wrong with a config: names, types and missing values, found before anything is built."""
 
 import inspect
+import os
 import re
 import types
 import typing
@@ -50,7 +51,8 @@ def check(config: DictConfig, config_name: str) -> None:
         UserError: naming each key, what is wrong with it, and the nearest valid one.
     """
     if HydraConfig.initialized():
-        for override in HydraConfig.get().overrides.hydra:
+        started_by_lightning = "LOCAL_RANK" in os.environ  # which says where, and that is harmless
+        for override in HydraConfig.get().overrides.hydra if not started_by_lightning else ():
             if re.match(r"\+*hydra\.(run|sweep)\.(dir|subdir)=", override) and not re.search(r"=\.$", override):
                 raise UserError(unknown_key("hydra.run.dir", []))
         for one, other in EITHER_OR:

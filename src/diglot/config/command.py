@@ -24,7 +24,8 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callab
         def main() -> None:
             failed = False
             # Hydra passes errors on instead of printing them; a user who asks for that wants the traceback.
-            wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
+            # (In a process that another one of ours has started, it is that one's setting that is seen.)
+            wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1" and "LOCAL_RANK" not in os.environ
 
             def fail(error: BaseException) -> None:
                 nonlocal failed
