@@ -15,6 +15,7 @@ from diglot.data.memory import nearest
 from diglot.data.text import ParallelText, read_lines, read_parallel, write_bytes, write_lines
 from diglot.errors import UserError
 from diglot.training.metrics import Score, Scorer
+from diglot.training.run import numbered_folder
 from diglot.translator import Translator
 
 # A test source is far from training text when no training source is this similar (rapidfuzz ratio, 0-100).
@@ -124,7 +125,7 @@ def evaluate(translator: Translator, evaluated: EvaluationSet, scorer: Scorer, f
                 "scores": _scores(scorer([hypotheses[i] for i in far], [pairs.tgt[i] for i in far])),
                 "translation_memory": _scores(scorer([answers[i] for i in far], [pairs.tgt[i] for i in far])),
             }
-    folder = _new_folder(folder)
+    folder = numbered_folder(folder)
     tgt_lang = translator.record.get("tgt_lang", "tgt")
     write_lines(folder / f"hypotheses.{tgt_lang}", hypotheses)
     write_lines(folder / f"references.{tgt_lang}", pairs.tgt)
@@ -164,16 +165,3 @@ def table(results: dict[str, Any]) -> list[str]:
 
 def _scores(scores: Sequence[Score]) -> list[dict[str, Any]]:
     return [score._asdict() for score in scores]
-
-
-def _new_folder(folder: Path) -> Path:
-    for number in range(1, 10_000):
-        candidate = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
-        try:
-            candidate.mkdir(parents=True)
-            return candidate
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise UserError(f"{candidate} cannot be made: {error.strerror}") from None
-    raise UserError(f"{folder} and 9,999 more exist already")
