@@ -133,7 +133,7 @@ def test_evaluation_takes_other_text_and_never_overwrites(trained, tmp_path):
     (tmp_path / "few.bol").write_text("one line\n")
     done = type_command("diglot-evaluate", f"checkpoint={folder}", *words, cwd=tmp_path, code=2)
     assert "few.avi has 7 lines" in done.stderr.decode()
-    assert "few.bol has 1 line" in done.stderr.decode()
+    assert "few.bol has 1;" in done.stderr.decode()
 
 
 def test_a_checkpoint_is_whole_wherever_it_is_moved(trained, tmp_path):
@@ -241,7 +241,7 @@ def test_stopping_early_averaging_and_csv_work_together(tmp_path):
 
 def test_fast_dev_run_goes_through_once_and_keeps_nothing(tmp_path):
     done = type_command("diglot-train", *SMALL, "trainer.fast_dev_run=true", "run.folder=run", cwd=tmp_path)
-    assert "nothing was kept" in done.stdout.decode()
+    assert "no checkpoint was kept" in done.stdout.decode()
     assert not list((tmp_path / "run").glob("*.ckpt"))
 
 
@@ -256,8 +256,8 @@ def test_own_files_are_split_and_prepared(tmp_path):
 
 
 def test_each_job_of_a_multirun_has_a_folder_of_its_own(tmp_path):
-    type_command("diglot-train", *SMALL, "-m", "trainer.fast_dev_run=true", "model.n_heads=2,4", cwd=tmp_path)
-    configs = sorted((folder / "config.yaml").read_text() for folder in (tmp_path / "runs").iterdir())
+    type_command("diglot-train", "-m", *SMALL, "trainer.fast_dev_run=true", "model.n_heads=2,4", cwd=tmp_path)
+    configs = sorted(file.read_text() for file in (tmp_path / "runs").glob("*/config.yaml"))
     assert [re.search(r"n_heads: (\d)", text).group(1) for text in configs] == ["2", "4"]
     assert [p.name for p in tmp_path.iterdir() if p.name not in ("runs", "cache")] == []
 
@@ -284,3 +284,67 @@ def test_a_signal_ends_a_run_with_a_code_and_what_there_is(tmp_path, name, code)
     assert "The last checkpoint is run/last.ckpt." in said
     assert "Traceback" not in said
     diglot.load(tmp_path / "run")
+
+
+def test_a_damaged_or_hostile_checkpoint_is_refused_by_one_line_and_runs_nothing(trained, tmp_path):
+    good = (trained[0] / "best.ckpt").read_bytes()
+    content = torch.load(trained[0] / "best.ckpt", weights_only=True)
+
+    def changed(**parts: object) -> None:
+        torch.save({**content, "diglot": {**content["diglot"], **parts}}, tmp_path / "bad.ckpt")
+
+    def refused(*wanted: str) -> None:
+        done = type_command("diglot-translate", "checkpoint=bad.ckpt", cwd=tmp_path, stdin="a\n", code=2)
+        said = done.stderr.decode()
+        assert done.stdout == b""
+        assert said.count("\n") == 1, said
+        assert all(word in said for word in ("bad.ckpt", *wanted)), said
+
+    weights = good.index(b"data/1") + len(good) // 2  # somewhere in the middle of the weights
+    (tmp_path / "bad.ckpt").write_bytes(good[:weights] + bytes([good[weights] ^ 1]) + good[weights + 1 :])
+    refused("damaged")
+    for broken in (b"", b"no checkpoint", good[: len(good) // 2]):
+        (tmp_path / "bad.ckpt").write_bytes(broken)
+        refused("damaged, or no checkpoint")
+    canary = tmp_path / "canary"
+    writes = {"_target_": "diglot.data.text.write_lines", "path": str(canary), "lines": ["x"]}
+    changed(search=writes)
+    refused("diglot.data.text.write_lines")
+    changed(model={**content["diglot"]["model"], "norm": writes})
+    refused("diglot.data.text.write_lines")
+    torch.save({**content, "x": Gadget(str(canary))}, tmp_path / "bad.ckpt")
+    refused("refused")
+    changed(placeholder="(")
+    refused("not whole")
+    changed(search={**content["diglot"]["model"]})
+    refused()
+    torch.save({"state_dict": {}}, tmp_path / "bad.ckpt")
+    refused("not written by diglot")
+    assert not canary.exists()
+
+
+class Gadget:
+    """What a hostile pickle is made of."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return (open, (self.path, "w"))
+
+
+def test_a_run_that_diverges_says_so_and_keeps_no_such_weights(tmp_path):
+    words = ["run.updates=40", "run.validate_every=20", "scheduler.lr=1e30", "scheduler.warmup=0", "run.folder=run"]
+    done = type_command("diglot-train", *SMALL, *words, "trainer.precision=32-true", cwd=tmp_path, code=2)
+    assert "training has diverged" in done.stderr.decode()
+    assert not (tmp_path / "run" / "best.ckpt").exists()
+
+
+def test_a_device_or_an_output_that_does_not_work_is_named(trained, tmp_path):
+    words = ["diglot-translate", f"checkpoint={trained[0]}"]
+    for device in ("foo", "meta"):
+        wrong = type_command(*words, f"device={device}", cwd=tmp_path, stdin="a\n", code=2)
+        assert f"device={device}: cannot be used" in wrong.stderr.decode()
+    (tmp_path / "in.txt").write_text("a\n")
+    wrong = type_command(*words, "input=in.txt", "output=no/such/../../in.txt/out", cwd=tmp_path, code=2)
+    assert "cannot be written" in wrong.stderr.decode()

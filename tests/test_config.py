@@ -109,6 +109,22 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path
         # the grammar
         ("run.folder=a=b", "cannot read the override run.folder=a=b"),
         ("run.folder=a(b", "cannot read the override run.folder=a(b"),
+        # nothing, in odd ways
+        ("model=null", "one of model=null trainer=cpu names no choice"),
+        ("data=3", "one of data=3 trainer=cpu names no choice"),
+        ("seed=${nope}", "seed"),
+        ("seed=${oc.env:NO_SUCH_VARIABLE}", "seed"),
+        ("~seed", "seed is needed"),
+        # values that only arithmetic would find
+        ("seed=99999999999999999999", "seed=99999999999999999999: must be from 0 to"),
+        ("scheduler.lr=nan", "scheduler.lr=nan: must be a number"),
+        ("scheduler.lr=inf", "scheduler.lr=inf: must be a number"),
+        ("optimizer.betas=[0.9]", "optimizer: "),
+        ("trainer.log_every_n_steps=0", "trainer.log_every_n_steps=0: must be at least 1"),
+        ("trainer.gradient_clip_val=-1", "trainer.gradient_clip_val=-1: must be at least 0"),
+        ("trainer.precision=transformer-engine", "trainer.precision=transformer-engine"),
+        ("trainer.accelerator=nonsense", "trainer: "),
+        ("tokenizer.placeholder='x*'", "must not match where there is nothing"),
     ],
 )
 def test_a_wrong_word_is_answered_by_one_line(say, word, wanted):
@@ -170,7 +186,19 @@ def test_max_steps_and_passes_say_how_long_the_run_is(compose_train):
 
 def test_a_checkpoint_may_name_nothing_but_our_classes_and_layers():
     root.refuse_foreign_targets({"_target_": "diglot.model.Transformer", "norm": {"_target_": "torch.nn.LayerNorm"}})
-    for target in ("os.system", "torch.load", "builtins.eval", "diglotte.x", "torch.nn", "torch.hub.load", 3, ["x"]):
+    others = ["diglot.data.text.write_lines", "diglot.make.os.system", "torch.nn.modules.module.torch.hub.os.system"]
+    others += ["torch.nn.init.normal_", "torch.nn.Module.load_state_dict", "diglot.model.transformer.torch.load"]
+    for target in (
+        "os.system",
+        "torch.load",
+        "builtins.eval",
+        "diglotte.x",
+        "torch.nn",
+        "torch.hub.load",
+        3,
+        ["x"],
+        *others,
+    ):
         with pytest.raises(UserError, match="not loaded"):
             root.refuse_foreign_targets({"a": [{"b": {"_target_": target}}]})
 

@@ -1,6 +1,9 @@
 """A checkpoint is whole: model, tokenizer and search are rebuilt from it alone, and loading it runs no code."""
 
 import pickle
+import re
+import warnings
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,17 +78,23 @@ def read(path: Path) -> dict[str, Any]:
         UserError: if it is none of ours, or damaged.
     """
     try:
-        with path.open("rb") as file:
+        with path.open("rb") as file, warnings.catch_warnings(action="ignore"):
+            with zipfile.ZipFile(file) as archive:
+                damaged = archive.testzip()  # torch does not compare checksums
+            if damaged is not None:
+                raise UserError(f"checkpoint {path}: damaged, the checksum of its part {damaged} is wrong")
+            file.seek(0)
             content = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise UserError(f"checkpoint {path}: cannot be read ({error.strerror})") from None
     except pickle.UnpicklingError as error:
-        raise UserError(
-            f"checkpoint {path}: refused, it holds more than weights and plain data, or is damaged "
-            f"({str(error).splitlines()[0][:120]})"
-        ) from None
+        found = re.search(r"Unsupported (?:global|class|operand)[^.]*|GLOBAL [\w.]+", str(error))
+        what = f" ({found.group()})" if found else ""
+        raise UserError(f"checkpoint {path}: refused, it holds more than weights and plain data{what}") from None
+    except UserError:
+        raise
     except Exception as error:  # a damaged file can make the reader fail in any way
-        raise UserError(f"checkpoint {path}: damaged, or no checkpoint ({str(error).splitlines()[0][:120]})") from None
+        raise UserError(f"checkpoint {path}: damaged, or no checkpoint ({type(error).__name__})") from None
     ours = content.get("diglot") if isinstance(content, dict) else None
     if not isinstance(ours, dict) or "state_dict" not in content:
         raise UserError(f"checkpoint {path}: not written by diglot")
@@ -106,15 +115,20 @@ def load(path: str | Path) -> Checkpoint:
     try:
         tokenizer = Tokenizer(ours["tokenizer"].numpy().tobytes(), ours["placeholder"])
         refuse_foreign_targets([ours["model"], ours["search"]])
-        model = build(ours["model"], "model", src_vocab_size=tokenizer.vocab_size, tgt_vocab_size=tokenizer.vocab_size)
+        size = tokenizer.vocab_size
+        model = build(ours["model"], "model", src_vocab_size=size, tgt_vocab_size=size)
         search = build(ours["search"], "search")
-        load_weights(model, content["state_dict"], str(file))
-    except (KeyError, AttributeError, TypeError) as error:
-        raise UserError(f"checkpoint {file}: not whole ({error})") from None
+        if not isinstance(model, Transformer) or not isinstance(search, BeamSearch):
+            raise UserError("it holds no model and search")
+        load_weights(model, content["state_dict"])
+    except UserError as error:
+        raise UserError(f"checkpoint {file}: {error}") from None
+    except (KeyError, AttributeError, TypeError, re.error) as error:
+        raise UserError(f"checkpoint {file}: not whole ({type(error).__name__}: {error})") from None
     return Checkpoint(model.eval(), tokenizer, search, ours, file)
 
 
-def load_weights(model: Transformer, state_dict: dict[str, Any], origin: str) -> None:
+def load_weights(model: Transformer, state_dict: dict[str, Any]) -> None:
     """Put the weights of a task's state into a model.
 
     Raises:
@@ -131,5 +145,20 @@ def load_weights(model: Transformer, state_dict: dict[str, Any], origin: str) ->
     differences += [f"{name} is missing here" for name in weights if name not in own]
     if differences:
         more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
-        raise UserError(f"{origin}: its weights do not fit this model: {'; '.join(differences[:3])}{more}")
+        raise UserError(f"its weights do not fit this model: {'; '.join(differences[:3])}{more}")
     model.load_state_dict(weights)
+
+
+def refuse_other_model(mine: dict[str, Any], theirs: dict[str, Any], path: str = "model") -> None:
+    """Make sure that two configs name the same model, dropout apart: weights of one fit another of the same shapes, and
+    mean something else there.
+
+    Raises:
+        UserError: naming the first key in which they differ.
+    """
+    for key in {**theirs, **mine}:
+        a, b = theirs.get(key), mine.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            refuse_other_model(b, a, f"{path}.{key}")
+        elif a != b and "dropout" not in key:
+            raise UserError(f"{path}.{key} is {a} there and {b} here")

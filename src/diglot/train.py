@@ -11,7 +11,6 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 
 from diglot import checkpoint as checkpoints
@@ -72,7 +71,11 @@ def train(config: DictConfig) -> Path:
     model = build(config.model, "model", src_vocab_size=size, tgt_vocab_size=size)
     check_lengths(model.max_positions, data)
     if initial:
-        checkpoints.load_weights(model, initial.model.state_dict(), f"init_from={config.init_from}")
+        try:
+            checkpoints.load_weights(model, initial.model.state_dict())
+            checkpoints.refuse_other_model(resolved(config.model), initial.record["model"])
+        except UserError as error:
+            raise UserError(f"init_from={config.init_from}: {error}") from None
     data.n_updates = run.total_updates(data)
     config.run.updates, config.run.passes = data.n_updates, None  # as it will be
     config.trainer.precision = options["precision"]
@@ -122,7 +125,7 @@ def train(config: DictConfig) -> Path:
         say(f"Stopped by a signal at update {trainer.global_step:,}. {kept.describe()}")
         sys.exit(143 if trainer.received_sigterm else 130)
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
-        say("fast_dev_run: one update and one validation went through; nothing was kept")
+        say("fast_dev_run: training and validation went through; no checkpoint was kept")
         return folder
     trained = time.monotonic() - started
     if trainer.is_global_zero:
@@ -152,8 +155,11 @@ def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], list[L.Ca
         trial = L.Trainer(
             **{**options, "fast_dev_run": False}, logger=False, enable_checkpointing=False, enable_progress_bar=False
         )
-    except (ValueError, TypeError, RuntimeError, MisconfigurationException) as error:
+    except Exception as error:  # Lightning and what it looks for raise all kinds
         raise UserError(f"trainer: {error}") from None
+    for name, least in (("log_every_n_steps", 1), ("gradient_clip_val", 0)):
+        if options.get(name, least) < least:
+            raise UserError(f"trainer.{name}={options[name]}: must be at least {least}")
     options["precision"] = choose_precision(wanted, trial.strategy.root_device.type)
     options["world_size"] = trial.world_size
     if options["precision"] in ("16-mixed", "16") and config.optimizer.get("fused"):
@@ -162,8 +168,8 @@ def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], list[L.Ca
         )
     try:
         L.Trainer(accelerator="cpu", precision=options["precision"], logger=False, barebones=True)
-    except ValueError:
-        raise UserError(f"trainer.precision={options['precision']}: there is no such precision") from None
+    except Exception:
+        raise UserError(f"trainer.precision={options['precision']}: there is no such precision here") from None
     callbacks = [build(node, f"callbacks.{name}") for name, node in (config.callbacks or {}).items()]
     return options, callbacks
 

@@ -20,7 +20,9 @@ def main(config: DictConfig) -> None:
         if sys.stdin.isatty():
             print("Translating what you type; end with Ctrl-D.", file=sys.stderr)
         lines = split_lines(sys.stdin.buffer.read(), "standard input")
-    show = config.input is not None
+    if config.tokens_per_batch < 1:
+        raise UserError(f"tokens_per_batch={config.tokens_per_batch}: must be positive")
+    show = config.input is not None or len(lines) > 100
     translations = translator.translate_all(lines, tokens_per_batch=config.tokens_per_batch, show=show)
     cut = sum(t.cut for t in translations)
     if cut:
@@ -31,8 +33,14 @@ def main(config: DictConfig) -> None:
         write_lines(config.output, texts)
         print(f"{len(texts):,} lines: {config.output}", file=sys.stderr)
     else:
-        sys.stdout.buffer.write("".join(f"{text}\n" for text in texts).encode())
-        sys.stdout.buffer.flush()
+        try:
+            sys.stdout.buffer.write("".join(f"{text}\n" for text in texts).encode())
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            sys.stdout = None  # type: ignore[assignment]  # nothing more can be flushed into it
+            raise UserError(f"standard output: cannot be written ({error.strerror})") from None
 
 
 def load_translator(config: DictConfig) -> Translator:

@@ -52,7 +52,12 @@ class Translator:
         """
         loaded = checkpoint.load(path)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        return cls(loaded.model.to(device), loaded.tokenizer, search or loaded.search, loaded.record)
+        try:
+            model = loaded.model.to(torch.device(device))
+            torch.zeros(1, device=device).item()
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise UserError(f"device={device}: cannot be used ({str(error).splitlines()[0]})") from None
+        return cls(model, loaded.tokenizer, search or loaded.search, loaded.record)
 
     def translate(self, lines: Sequence[str], beam: int | None = None) -> list[str]:
         """The best translation of each line; that of a blank line is blank.
@@ -77,6 +82,10 @@ class Translator:
         Raises:
             UserError: naming a line that is longer than the model's positions reach.
         """
+        if isinstance(lines, str):
+            raise TypeError("lines must be a list of lines, not one text")
+        if tokens_per_batch < 1:
+            raise ValueError(f"tokens_per_batch ({tokens_per_batch}) must be positive")
         search = self.search
         if beam is not None:
             search = BeamSearch(
@@ -103,6 +112,7 @@ class Translator:
                 found = search(self.model, src, src != PAD, self.special)
                 for i, (best, *_) in zip(rows, found, strict=True):
                     text = self.tokenizer.decode(best.tokens, encoded[i].placeholders)
+                    text = text.rstrip("\r")  # before a line feed it would be taken for half of a line's end
                     results[numbers[i]] = Translation(text, best.score, best.cut)
                 advance(len(rows))
 

@@ -77,7 +77,7 @@ def test_text_comes_back_as_it_went_in(either: Tokenizer, text: str) -> None:
 
 
 # Private-use characters U+E000-U+E007 have a test of their own.
-TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=["\u2581", *SLOTS]), max_size=40)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=["\u2581", "\n", *SLOTS]), max_size=40)
 
 
 @given(TEXT)
@@ -291,3 +291,10 @@ def test_a_model_with_other_special_ids_is_refused(sample_lines: list[str]) -> N
 def test_a_damaged_model_is_refused(tokenizer: Tokenizer, damage: object) -> None:
     with pytest.raises(UserError, match="SentencePiece model"):
         Tokenizer(damage(tokenizer.model), None)  # type: ignore[operator]
+
+
+def test_a_line_break_spelt_in_bytes_is_a_blank(tokenizer: Tokenizer) -> None:
+    newline = next(i for i in range(tokenizer.vocab_size) if tokenizer.pieces([i]) == ["<0x0A>"])
+    ids = [*tokenizer.encode(["ab"])[0].ids, newline, *tokenizer.encode(["c"])[0].ids]
+    assert "\n" not in tokenizer.decode(ids)
+    assert tokenizer.decode(ids).split() == ["ab", "c"]

@@ -1,6 +1,7 @@
 """From config to objects."""
 
 import re
+import sys
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from diglot.config.check import parameters_of
 from diglot.data.corpus import Corpus
 from diglot.data.module import TranslationData
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
+from diglot.decoding import BeamSearch
 from diglot.errors import UserError
 
 
@@ -74,8 +76,12 @@ def without_secrets(config: DictConfig) -> dict[str, Any]:
     return merged
 
 
+# Where the classes live that a checkpoint's config may name.
+CHECKPOINT_CLASSES = re.compile(r"(diglot\.model|diglot\.decoding|torch\.nn)(\.[a-z_]+){0,2}\.[A-Z]\w*")
+
+
 def refuse_foreign_targets(node: Any) -> None:
-    """Make sure that a config from a checkpoint names nothing but our own classes and torch's layers.
+    """Make sure that a config from a checkpoint names nothing but our models' and searches' classes and torch's layers.
 
     Raises:
         UserError: naming the first other target.
@@ -84,11 +90,19 @@ def refuse_foreign_targets(node: Any) -> None:
         for item in node:
             refuse_foreign_targets(item)
     elif isinstance(node, dict):
-        target = node.get("_target_")
-        if target is not None and not (isinstance(target, str) and re.match(r"(diglot|torch\.nn)\.[\w.]+$", target)):
-            raise UserError(f"the checkpoint names {target!r}, which is neither diglot's nor torch.nn's: not loaded")
+        if "_target_" in node and not _is_part(node["_target_"]):
+            raise UserError(f"it names {node['_target_']!r}, which is no part of a model or search: not loaded")
         for value in node.values():
             refuse_foreign_targets(value)
+
+
+def _is_part(target: Any) -> bool:
+    """Whether a target is a class of layers or of searches: making one runs no code but that of building it."""
+    if not isinstance(target, str) or not CHECKPOINT_CLASSES.fullmatch(target):
+        return False
+    module, _, name = target.rpartition(".")
+    found = getattr(sys.modules.get(module), name, None)  # all of them are imported already
+    return isinstance(found, type) and issubclass(found, (torch.nn.Module, BeamSearch))
 
 
 def trial_build(config: DictConfig) -> None:
@@ -101,13 +115,13 @@ def trial_build(config: DictConfig) -> None:
         build(config.model, "model", src_vocab_size=300, tgt_vocab_size=300)
     if not 0 <= config.label_smoothing < 1:
         raise UserError(f"label_smoothing={config.label_smoothing}: must be at least 0 and below 1")
-    if config.seed < 0:
-        raise UserError(f"seed={config.seed}: must not be negative")
+    if not 0 <= config.seed < 2**31:
+        raise UserError(f"seed={config.seed}: must be from 0 to {2**31 - 1}")
     build(config.search, "search")
     optimizer = build(config.optimizer, "optimizer")
     try:
         trial = optimizer([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    except (ValueError, TypeError, RuntimeError) as error:
+    except Exception as error:  # torch checks little of what it is given
         raise UserError(f"optimizer: {error}") from error
     scheduler = build(config.scheduler, "scheduler")
     try:

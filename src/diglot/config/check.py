@@ -1,6 +1,7 @@
 """What is wrong with a config: names, types and missing values, found before anything is built."""
 
 import inspect
+import math
 import os
 import re
 import types
@@ -14,7 +15,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from diglot.config.keys import OURS_INSTEAD, known_keys, unknown_key
+from diglot.config.keys import OURS_INSTEAD, known_keys, required_keys, unknown_key
 from diglot.data.module import TranslationData
 from diglot.errors import UserError
 
@@ -52,22 +53,23 @@ def check(config: DictConfig, config_name: str) -> None:
     """
     if HydraConfig.initialized():
         started_by_lightning = "LOCAL_RANK" in os.environ  # which says where, and that is harmless
-        for override in HydraConfig.get().overrides.hydra if not started_by_lightning else ():
+        for override in typed_words("hydra") if not started_by_lightning else ():
             if re.match(r"\+*hydra\.(run|sweep)\.(dir|subdir)=", override) and not re.search(r"=\.$", override):
                 raise UserError(unknown_key("hydra.run.dir", []))
         for one, other in EITHER_OR:
             if {one, other} <= typed_overrides():
                 raise UserError(f"{one} and {other} both say how long the run is: give one of them")
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
     try:
         plain = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(f"{getattr(error, 'full_key', '')}: {str(error).splitlines()[0]}") from None
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
     assert isinstance(plain, dict)
     allowed = {key.split(".")[0] for key in known_keys(config_name)}
     found = [unknown_key(str(key), sorted(allowed)) for key in plain if key not in allowed]
+    found += [f"{key} is needed and must not be removed" for key in required_keys(config_name) if key not in plain]
     for key, value in plain.items():
         wanted = OUR_TYPES.get(str(key))
         if wanted is not None and not fits(value, wanted):
@@ -78,9 +80,18 @@ def check(config: DictConfig, config_name: str) -> None:
 
 
 def typed_overrides() -> set[str]:
-    """The keys that the command line says something of."""
-    words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-    return {word.lstrip("+~").partition("=")[0] for word in words}
+    """The keys that the command line gives a value."""
+    words = typed_words("task")
+    said = {word.lstrip("+~").partition("=")[0]: word.partition("=")[2] for word in words}
+    return {key for key, value in said.items() if value != "null"}
+
+
+def typed_words(kind: Literal["task", "hydra"]) -> list[str]:
+    """The overrides as they were typed: what they refer to may not exist."""
+    if not HydraConfig.initialized():
+        return []
+    words: Any = OmegaConf.to_container(getattr(HydraConfig.get().overrides, kind), resolve=False)
+    return words
 
 
 def mistakes(node: Any, path: str) -> Iterator[str]:
@@ -152,7 +163,7 @@ def fits(value: Any, annotation: Any) -> bool:
     if annotation is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if annotation is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if annotation is str:
         return isinstance(value, str)
     if annotation is Path:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 
 import hydra
-from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -22,7 +21,7 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callab
 
     def decorate(function: Callable[[DictConfig], None]) -> Callable[[], None]:
         def main() -> None:
-            failed = False
+            failed = started = False
             # Hydra passes errors on instead of printing them; a user who asks for that wants the traceback.
             # (In a process that another one of ours has started, it is that one's setting that is seen.)
             wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1" and "LOCAL_RANK" not in os.environ
@@ -35,6 +34,8 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callab
                 print(f"diglot-{config_name}: {explain(error, config_name)}", file=sys.stderr)
 
             def checked(config: DictConfig) -> None:
+                nonlocal started
+                started = True
                 try:
                     check(config, config_name)
                     function(config)
@@ -46,14 +47,16 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callab
             try:
                 os.environ["HYDRA_FULL_ERROR"] = "1"
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(checked)()
-            except (HydraException, OmegaConfBaseException) as error:
-                fail(error)
             except KeyboardInterrupt:
                 print(f"diglot-{config_name}: interrupted", file=sys.stderr)
                 sys.exit(130)
             except BrokenPipeError:  # whoever read our output has gone
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 sys.exit(141)
+            except Exception as error:
+                if started:  # a fault of ours
+                    raise
+                fail(error)
             finally:
                 if not wants_traceback:
                     os.environ.pop("HYDRA_FULL_ERROR", None)
@@ -88,6 +91,10 @@ def explain(error: BaseException, config_name: str) -> str:
         return f"{group}={choice}: there is no such choice; there are {', '.join(options)}{hint}"
     if match := re.search(r"Could not override '([^']*)'\.?\s*\n?No match in the defaults list", text):
         return unknown_key(match.group(1), known_keys(config_name))
+    if "Config group override must be" in text:
+        groups = {str(folder.relative_to(CONF)) for folder in CONF.rglob("*") if folder.is_dir()}
+        words = [word for word in sys.argv[1:] if word.partition("=")[0] in groups]
+        return f"one of {' '.join(words)} names no choice: it must be the name of a file in conf/"
     if "mismatched input" in text or "token recognition" in text or "no viable alternative" in text:
         what = str(getattr(error, "override", None) or text.splitlines()[0])
         return f"cannot read the override {what}: put a value with special characters in quotes, 'key=\"value\"'"

@@ -41,13 +41,23 @@ OURS_INSTEAD = {
 }
 
 
-def known_keys(config_name: str) -> list[str]:
-    """All keys of a command's config as it stands in conf/."""
+def plain_config(config_name: str) -> dict[str, Any]:
+    """A command's config as it stands in conf/."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose(config_name)
+        config: Any = OmegaConf.to_container(compose(config_name))
+    return config
+
+
+def required_keys(config_name: str) -> list[str]:
+    """The keys of a command's config that stand at its top."""
+    return [str(key) for key in plain_config(config_name)]
+
+
+def known_keys(config_name: str) -> list[str]:
+    """All keys of a command's config, and all groups of choices."""
     groups = [str(p.relative_to(CONF)) for p in CONF.rglob("*") if p.is_dir()]
-    return sorted({*flat_keys(OmegaConf.to_container(config)), *groups})
+    return sorted({*flat_keys(plain_config(config_name)), *groups})
 
 
 def flat_keys(node: Any, path: str = "") -> Iterator[str]:
@@ -64,7 +74,8 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
     key = key.lstrip("+~").split("@")[0]
     if key in OURS_INSTEAD:
         return f"{key} is not used here; what does it is {OURS_INSTEAD[key]}"
-    nearest = difflib.get_close_matches(key, known, 1, cutoff=0.6)
+    known = [k for k in known if k != key]
+    nearest = difflib.get_close_matches(key, known, 1, cutoff=0.75)
     if not nearest:  # the right name in another place, like n_heads for model.n_heads
         leaf = key.rpartition(".")[2]
         nearest = [k for k in known if k.rpartition(".")[2] == leaf]

@@ -95,6 +95,9 @@ class TranslationData(L.LightningDataModule):
         self.notes.append(
             f"train: {len(fits):,} of {len(src):,} pairs kept, {dropped:,} over data.max_len={self.max_len} tokens"
         )
+        long = int((np.maximum(encoded["dev"][1].lengths, encoded["dev"][2].lengths) > self.max_len).sum())
+        if long:
+            self.notes.append(f"dev: {long:,} pairs over data.max_len={self.max_len} tokens are kept; they take long")
         self.train_pairs = Pairs(src, tgt)
         self.dev_sources, *dev = encoded["dev"]
         self.dev_pairs = Pairs(*dev)

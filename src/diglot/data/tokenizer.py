@@ -80,8 +80,9 @@ class Tokenizer:
         return self._processor.encode(texts)
 
     def decode(self, ids: Sequence[int], placeholders: Sequence[str] = ()) -> str:
-        """Ids to text. A slot that the source did not fill is dropped."""
-        text = self._processor.decode(list(ids))
+        """Ids to a line of text. A slot that the source did not fill is dropped; a line break, which a model can spell
+        in bytes, is a blank."""
+        text = self._processor.decode(list(ids)).replace("\n", " ")
         if not self._pattern:
             return text
         # All at once: what stands in a slot may itself look like one.
@@ -145,6 +146,8 @@ class TokenizerTrainer:
                 re.compile(placeholder)
             except re.error as error:
                 raise ValueError(f"placeholder ({placeholder}) is no regular expression: {error}") from None
+            if re.search(placeholder, ""):
+                raise ValueError(f"placeholder ({placeholder}) must not match where there is nothing")
         self.model_type, self.vocab_size, self.character_coverage = model_type, vocab_size, character_coverage
         self.normalisation, self.placeholder = normalisation, placeholder
         self.sample_size, self.seed = sample_size, seed

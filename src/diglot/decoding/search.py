@@ -61,7 +61,7 @@ class BeamSearch:
     def __init__(
         self, *, beam_size: int = 4, length_penalty: float = 0.6, max_len_a: float = 2.0, max_len_b: int = 20
     ) -> None:
-        if beam_size < 1:
+        if not isinstance(beam_size, int) or beam_size < 1:
             raise ValueError(f"beam_size ({beam_size}) must be positive")
         if length_penalty < 0:
             raise ValueError(f"length_penalty ({length_penalty}) must not be negative")

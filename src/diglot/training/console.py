@@ -29,6 +29,7 @@ def quiet() -> None:
         ".*Checkpoint directory .* exists.*",
         ".*isinstance\\(treespec, LeafSpec\\).*",
         ".*Trying to infer the `batch_size`.*",
+        ".*Experiment logs directory .* exists.*",  # the run's own folder, just made
         ".*sync_dist=True.*",  # dev scores are gathered before they are logged, and so equal on all processes
         ".*The number of training batches.*smaller than the logging interval.*",
     ):

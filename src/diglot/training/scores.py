@@ -9,6 +9,7 @@ import torch
 
 from diglot.data.batch import Batch
 from diglot.data.module import TranslationData
+from diglot.errors import UserError
 from diglot.training.metrics import Score, Scorer
 
 say = logging.getLogger("diglot").info
@@ -61,6 +62,11 @@ class Scores(L.Callback):
         self._reset()
         if trainer.sanity_checking:
             return
+        if not math.isfinite(nll):
+            raise UserError(
+                f"training has diverged: dev loss is {nll} at update {trainer.global_step:,}; "
+                "a lower scheduler.lr or a longer scheduler.warmup may help"
+            )
         pairs = sorted(texts)
         references = [self.data.text["dev"].tgt[i] for i in pairs]
         bleu, chrf = scores = self.scorer([texts[i] for i in pairs], references, with_ter=False)
