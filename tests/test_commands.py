@@ -268,7 +268,13 @@ def test_a_signal_ends_a_run_with_a_code_and_what_there_is(tmp_path, name, code)
     command = [sys.executable, "-m", "diglot.train", *words, "search.max_len_a=0.0"]
     log = (tmp_path / "log").open("wb")
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command,
+        cwd=tmp_path,
+        stdout=log,
+        stderr=log,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # A shell that starts the tests in the background makes its children ignore Ctrl-C: this one shall not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as run:
         try:
             deadline = time.monotonic() + 120
