@@ -89,8 +89,6 @@ def explain(error: BaseException, config_name: str) -> str:
         nearest = difflib.get_close_matches(choice, options, 1)
         hint = f"; did you mean {group}={nearest[0]}?" if nearest else ""
         return f"{group}={choice}: there is no such choice; there are {', '.join(options)}{hint}"
-    if match := re.search(r"Could not override '([^']*)'\.?\s*\n?No match in the defaults list", text):
-        return unknown_key(match.group(1), known_keys(config_name))
     if "Config group override must be" in text:
         groups = {str(folder.relative_to(CONF)) for folder in CONF.rglob("*") if folder.is_dir()}
         words = [word for word in sys.argv[1:] if word.partition("=")[0] in groups]
