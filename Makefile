@@ -17,6 +17,8 @@ $(foreach .name,$(.VARIABLES),$(if $(findstring command line,$(origin $(.name)))
 
 # The interpreter that .venv is made with: the first of these that is Python 3.11 or 3.12.
 PYTHON ?= python3 python3.12 python3.11
+# Tests run side by side; those of a file stay together, for they share what takes long to make.
+override PARALLEL := -n auto --maxprocesses 4 --dist loadfile
 # What `make tensorboard` shows.
 LOGDIR ?= runs
 
@@ -24,7 +26,7 @@ override SHELL := /bin/sh
 override .SHELLFLAGS := -ec
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare train evaluate translate tensorboard test test-all check benchmark clean
+.PHONY: help setup prepare train sweep evaluate translate tensorboard test test-all check benchmark clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -34,19 +36,20 @@ setup: .venv/.ready ## Make .venv and install everything in it (the other target
 
 prepare: ## Fetch a corpus and train its tokenizer: make prepare [data=...]
 train: ## Train, evaluate, and say what to type next: make train [override ...]
+sweep: ## Train once for each of several choices: make sweep sweep=positions, make sweep model.n_heads=2,4
 evaluate: ## Score a checkpoint: make evaluate checkpoint=PATH [data=...]
 translate: ## Translate lines from standard input: make translate checkpoint=PATH [input=... output=...]
-prepare train evaluate translate: .venv/.ready
+prepare train sweep evaluate translate: .venv/.ready
 	@exec .venv/bin/python -m diglot.make $@
 
 tensorboard: .venv/.ready ## Show the curves of all runs: make tensorboard [LOGDIR=runs]
 	@exec .venv/bin/tensorboard --logdir '$(LOGDIR)'
 
 test: .venv/.ready ## Run the tests, end to end included
-	@exec .venv/bin/python -m pytest -m 'not exhaustive'
+	@exec .venv/bin/python -m pytest $(PARALLEL) -m 'not exhaustive'
 
 test-all: .venv/.ready ## Run every automatic test (long)
-	@exec .venv/bin/python -m pytest
+	@exec .venv/bin/python -m pytest $(PARALLEL)
 
 check: .venv/.ready ## Check style, formatting and types
 	@.venv/bin/ruff check

@@ -17,6 +17,7 @@ from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.model import Transformer
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"  # of the commands that tests start: several run at once
 torch.set_num_threads(1)
 
 # Sizes that all differ, so that an axis taken for another one is seen: D 24, H 3, K 8, F 40.

@@ -1,38 +1,20 @@
 """The commands as a user types them: learn the sample corpus, score it, translate with it."""
 
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import diglot
+from commands import ROOT, SMALL, scalars, type_command
 from diglot.data.text import read_lines
 
 pytestmark = pytest.mark.end_to_end
-
-ROOT = Path(__file__).parents[1]
-SMALL = ("data=sample", "trainer=cpu", "model.d_model=96", "model.d_ff=384", "model.dropout=0.0", "search=greedy")
-
-
-def type_command(
-    *words: str, cwd: Path, stdin: str | bytes | None = None, code: int = 0
-) -> subprocess.CompletedProcess:
-    """Type a console script, on one thread, in a folder of its own."""
-    command = [sys.executable, "-m", f"diglot.{words[0].removeprefix('diglot-')}", *words[1:]]
-    given = stdin.encode() if isinstance(stdin, str) else stdin
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
-    done = subprocess.run(command, cwd=cwd, input=given, capture_output=True, env=environment, timeout=600)
-    assert done.returncode == code, done.stdout.decode() + done.stderr.decode()
-    return done
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +27,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     )
     (folder,) = (cwd / "runs").iterdir()
     return folder, done.stdout.decode()
-
-
-def scalars(folder: Path) -> dict[str, dict[int, float]]:
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    events.Reload()
-    found = {}
-    for tag in events.Tags()["scalars"]:
-        values = events.Scalars(tag)
-        found[tag] = {event.step: event.value for event in values}
-        assert len(found[tag]) == len(values), f"{tag} stands twice at a step"
-    return found
 
 
 def test_a_small_task_is_learnt_to_a_threshold(trained):
@@ -201,97 +172,6 @@ def test_a_new_run_starts_from_anothers_weights(trained, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_a_run_never_writes_into_an_existing_folder(tmp_path):
-    (tmp_path / "mine").mkdir()
-    done = type_command("diglot-train", *SMALL, "run.updates=1", "run.folder=mine", cwd=tmp_path, code=2)
-    assert "run.folder=mine exists already" in done.stderr.decode()
-    assert not list((tmp_path / "mine").iterdir())
-
-
-def test_the_same_run_twice_ends_in_the_same_weights(tmp_path):
-    words = [
-        "run.updates=6",
-        "run.validate_every=4",
-        "data.batches_per_update=2",
-        "model.dropout=0.2",
-        "data.n_workers=1",
-    ]
-    for name in ("a", "b"):
-        type_command("diglot-train", *SMALL, *words, f"run.folder={name}", cwd=tmp_path)
-    a, b = (torch.load(tmp_path / name / "last.ckpt", weights_only=True)["state_dict"] for name in "ab")
-    assert all(torch.equal(a[name], b[name]) for name in a)
-    assert list(scalars(tmp_path / "a")["dev/bleu"]) == [4, 6]  # updates, not batches
-
-
-def test_stopping_early_averaging_and_csv_work_together(tmp_path):
-    words = ["callbacks=[early_stopping,ema]", "callbacks.early_stopping.patience=1", "logger=csv", "run.folder=run"]
-    words += [
-        "run.updates=40",
-        "run.validate_every=2",
-        "scheduler.lr=1e-9",
-        "search.max_len_b=1",
-        "search.max_len_a=0.0",
-    ]
-    done = type_command("diglot-train", *SMALL, *words, cwd=tmp_path)
-    assert "Trained 4 updates" in done.stdout.decode()  # nothing rose after the first validation
-    content = torch.load(tmp_path / "run" / "best.ckpt", weights_only=True)
-    assert "current_model_state" in content  # state_dict is the average
-    diglot.load(tmp_path / "run")
-
-
-def test_fast_dev_run_goes_through_once_and_keeps_nothing(tmp_path):
-    done = type_command("diglot-train", *SMALL, "trainer.fast_dev_run=true", "run.folder=run", cwd=tmp_path)
-    assert "no checkpoint was kept" in done.stdout.decode()
-    assert not list((tmp_path / "run").glob("*.ckpt"))
-
-
-def test_own_files_are_split_and_prepared(tmp_path):
-    for side in ("avi", "bol"):
-        shutil.copy(ROOT / f"data/sample/train.{side}", tmp_path / f"text.{side}")
-    words = ["data=files", "data.train.src=text.avi", "data.train.tgt=text.bol", "data.vocab_size=800"]
-    done = type_command("diglot-prepare", *words, cwd=tmp_path)
-    assert "carved from train" in done.stdout.decode()
-    too_many = type_command("diglot-prepare", *words[:-1], "data.vocab_size=50000", cwd=tmp_path, code=2)
-    assert re.search(r"vocab_size=50000 is more than this text can fill: at most \d+", too_many.stderr.decode())
-
-
-def test_each_job_of_a_multirun_has_a_folder_of_its_own(tmp_path):
-    type_command("diglot-train", "-m", *SMALL, "trainer.fast_dev_run=true", "model.n_heads=2,4", cwd=tmp_path)
-    configs = sorted(file.read_text() for file in (tmp_path / "runs").glob("*/config.yaml"))
-    assert [re.search(r"n_heads: (\d)", text).group(1) for text in configs] == ["2", "4"]
-    assert [p.name for p in tmp_path.iterdir() if p.name not in ("runs", "cache")] == []
-
-
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_signal_ends_a_run_with_a_code_and_what_there_is(tmp_path, name, code):
-    words = [*SMALL, "run.updates=100000", "run.validate_every=5", "run.folder=run", "search.max_len_b=1"]
-    command = [sys.executable, "-m", "diglot.train", *words, "search.max_len_a=0.0"]
-    log = (tmp_path / "log").open("wb")
-    with subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stdout=log,
-        stderr=log,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        # A shell that starts the tests in the background makes its children ignore Ctrl-C: this one shall not.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as run:
-        try:
-            deadline = time.monotonic() + 120
-            while not (tmp_path / "run" / "last.ckpt").exists():
-                assert run.poll() is None, (tmp_path / "log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-            run.send_signal(getattr(signal, name))
-            assert run.wait(60) == code
-        finally:
-            run.kill()
-    said = (tmp_path / "log").read_text()
-    assert "The last checkpoint is run/last.ckpt." in said
-    assert "Traceback" not in said
-    diglot.load(tmp_path / "run")
-
-
 def test_a_damaged_or_hostile_checkpoint_is_refused_by_one_line_and_runs_nothing(trained, tmp_path):
     good = (trained[0] / "best.ckpt").read_bytes()
     content = torch.load(trained[0] / "best.ckpt", weights_only=True)
@@ -337,13 +217,6 @@ class Gadget:
 
     def __reduce__(self) -> tuple:
         return (open, (self.path, "w"))
-
-
-def test_a_run_that_diverges_says_so_and_keeps_no_such_weights(tmp_path):
-    words = ["run.updates=40", "run.validate_every=20", "scheduler.lr=1e30", "scheduler.warmup=0", "run.folder=run"]
-    done = type_command("diglot-train", *SMALL, *words, "trainer.precision=32-true", cwd=tmp_path, code=2)
-    assert "training has diverged" in done.stderr.decode()
-    assert not (tmp_path / "run" / "best.ckpt").exists()
 
 
 def test_a_device_or_an_output_that_does_not_work_is_named(trained, tmp_path):

@@ -89,7 +89,14 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path
         ("data.pair=en-xx", "no language 'xx'"),
         ("trainer.precision=16-mixed", "trainer.precision=16-mixed: a CPU does not compute in float16"),
         ("trainer.precision=foo", "trainer.precision=foo: there is no such precision"),
-        ("trainer.devices=3", "take data.batches_per_update=3"),
+        ("trainer.process_timeout=0", "trainer.process_timeout=0: must be positive"),
+        ("trainer.process_timeout=soon", "trainer.process_timeout='soon': must be a number"),
+        ("watch.attention.every=0", "watch.attention: every (0) must be at least 1"),
+        ("watch.attention.layers=[0]", "watch.attention: layers ([0]) must be numbers from 1"),
+        ("watch.attention.layers=[3]", "watch.attention.layers=[3]: encoder attention has layers 1 to 2"),
+        ("watch.attention.layer=[1]", "did you mean watch.attention.layers?"),
+        ("watch=defualt", "did you mean watch=default?"),
+        ("resume=nowhere", "resume=nowhere: no such folder"),
         # targets
         ("model.position._target_=nosuch.Thing", "model.position._target_: there is no nosuch.Thing"),
         ("+callbacks.x._target_=nosuch.Y", "callbacks.x._target_: there is no nosuch.Y"),
@@ -129,6 +136,11 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path
 )
 def test_a_wrong_word_is_answered_by_one_line(say, word, wanted):
     assert wanted in say(word, "trainer=cpu")
+
+
+def test_processes_that_cannot_share_an_update_are_told_what_they_can(say):
+    words = ("trainer=cpu", "trainer.devices=3", "data.batches_per_update=4")
+    assert "take data.batches_per_update=6" in say(*words)
 
 
 def test_two_spellings_of_one_thing_are_refused_together(say):

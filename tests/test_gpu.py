@@ -1,5 +1,6 @@
 """What only a GPU can show; skipped where there is none."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -28,6 +29,7 @@ SMALL = ["data=sample", "model.d_model=96", "model.d_ff=384", "model.dropout=0.0
         ["trainer.precision=32-true"],
         ["run.compile=true"],
         ["model/position=alibi", "model/residual=post_norm"],
+        ["trainer=ddp", "trainer.devices=1"],  # nccl, with itself
     ],
 )
 def test_a_gpu_learns_and_translates_as_the_cpu_does(words, tmp_path, monkeypatch):
@@ -42,6 +44,20 @@ def test_a_gpu_learns_and_translates_as_the_cpu_does(words, tmp_path, monkeypatc
     assert sum(a == b for a, b in zip(on_gpu, on_cpu, strict=True)) >= 0.97 * len(lines)  # rounding may turn a tie
     references = read_lines(ROOT / "data" / "sample" / "test.bol")
     assert sum(a == b for a, b in zip(on_gpu, references, strict=True)) > 0.1 * len(lines)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs")
+def test_two_gpus_make_the_updates_of_one(tmp_path):
+    words = [*SMALL, "trainer.precision=32-true", "run.updates=40", "run.validate_every=20", "data.n_workers=0"]
+    weights, scores = [], []
+    for devices in (1, 2):
+        command = [sys.executable, "-m", "diglot.train", *words, "trainer=ddp", f"trainer.devices={devices}"]
+        subprocess.run([*command, f"run.folder=run{devices}"], cwd=tmp_path, check=True, timeout=300)
+        content = torch.load(tmp_path / f"run{devices}" / "last.ckpt", map_location="cpu", weights_only=True)
+        weights.append(content["state_dict"])
+        scores.append(content["diglot"]["dev_bleu"])
+    assert max((weights[0][name] - weights[1][name]).abs().max().item() for name in weights[0]) < 1e-2
+    assert scores[0] == pytest.approx(scores[1], abs=0.5)
 
 
 def test_a_precision_that_a_gpu_lacks_is_refused(monkeypatch):

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.end_to_end
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ("prepare", "train", "evaluate", "translate")
+SCRIPTS = (*COMMANDS, "sweep")
 
 
 def run(*command: str | Path, cwd: Path, environment: Mapping[str, str] | None = None) -> str:
@@ -50,10 +51,12 @@ def test_the_wheel_holds_configs_corpus_licence_and_commands(wheel):
     assert {f"diglot/conf/{command}.yaml" for command in COMMANDS} <= configs
     assert configs | corpus <= names
     assert any(name.endswith("/LICENSE") for name in names)
-    assert {f"diglot-{command} = diglot.{command}:main" for command in COMMANDS} <= set(scripts)
+    assert {f"diglot-{command} = diglot.{command}:main" for command in SCRIPTS} <= set(scripts)
+    assert "hydra_plugins/diglot_launcher/launcher.py" in names
+    assert "hydra_plugins/__init__.py" not in names, "others' plugins could not be found"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", SCRIPTS)
 def test_every_command_starts_from_the_installed_wheel(command, installed, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
     where = "import importlib.util as u; print(u.find_spec('diglot').origin)"

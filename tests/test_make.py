@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from diglot import make
 
 ROOT = Path(__file__).parents[1]
-TARGETS = "help setup prepare train evaluate translate tensorboard test test-all check benchmark clean".split()  # noqa: SIM905
+TARGETS = "help setup prepare train sweep evaluate translate tensorboard test test-all check benchmark clean".split()  # noqa: SIM905
 # The tests may themselves run under make.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
 

@@ -10,13 +10,17 @@ from diglot.config import CONF
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TABLE = {
-    row[0].strip(" `"): re.findall(r"`([a-z_]+)`", row[1])
+    row[0].strip(" `"): re.findall(r"`([a-z_0-9]+)`", row[1])
     for row in re.findall(r"^\| (`[a-z_/]+`) \| (.*) \|$", README, flags=re.MULTILINE)
 }
 
 
 @pytest.mark.parametrize(
-    "group", ["model", "model/position", "model/residual", "model/feed_forward", "scheduler", "trainer"]
+    "group",
+    [
+        *("model", "model/position", "model/residual", "model/feed_forward", "scheduler", "trainer"),
+        *("watch", "logger", "sweep"),
+    ],
 )
 def test_the_table_names_every_choice_of_a_group(group):
     assert set(TABLE[group]) >= {file.stem for file in (CONF / group).glob("*.yaml")}
@@ -25,7 +29,7 @@ def test_the_table_names_every_choice_of_a_group(group):
 def test_every_make_target_named_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     named = set(re.findall(r"^make ([a-z-]+)", README, flags=re.MULTILINE))
-    assert named <= targets | {"prepare", "train", "evaluate", "translate"}
+    assert named <= targets | {"prepare", "train", "sweep", "evaluate", "translate"}
 
 
 def test_every_override_named_is_a_key_or_a_group():
@@ -34,6 +38,8 @@ def test_every_override_named_is_a_key_or_a_group():
     known = {key for name in ("train", "evaluate", "translate") for key in known_keys(name)}
     known |= {f"data.{key}.{side}" for key in ("train", "dev", "test") for side in ("src", "tgt", "tsv")}
     known |= {"data.path", "data.config"}
+    sweeper = (CONF / "hydra/sweeper/optuna.yaml").read_text()
+    known |= {f"hydra.sweeper.{key}" for key in re.findall(r"^([a-z_]+):", sweeper, flags=re.MULTILINE)}
     lines = [line.partition("#")[0] for line in README.splitlines() if line.startswith("make ")]
     words = {word for line in lines for word in re.findall(r"([a-z_./]+)=", line)}
     assert words

@@ -1,6 +1,5 @@
 """Scores a translator on parallel text, and keeps what it was scored on."""
 
-import io
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -8,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from diglot.data.memory import nearest
 from diglot.data.text import ParallelText, read_lines, read_parallel, write_bytes, write_lines
 from diglot.errors import UserError
+from diglot.training.console import render
 from diglot.training.metrics import Score, Scorer
 from diglot.training.run import numbered_folder
 from diglot.translator import Translator
@@ -151,9 +150,7 @@ def table(results: dict[str, Any]) -> list[str]:
         grid.add_column(name, justify="right")
     for title, scores in rows:
         grid.add_row(title, *(f"{score['value']:.2f}" for score in scores))
-    text = io.StringIO()
-    Console(file=text, width=100).print(grid)
-    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    lines = render(grid)
     lines += [f"{score['name']}: {score['signature']}" for score in results["scores"]]
     errors = results["placeholder_errors"]
     if errors["of"]:

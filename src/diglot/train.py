@@ -3,17 +3,21 @@
 import contextlib
 import ctypes
 import logging
-import resource
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers.logger import DummyLogger
 from omegaconf import DictConfig, OmegaConf
 
 from diglot import checkpoint as checkpoints
+from diglot import sweep
 from diglot.config import (
     build,
     build_corpus,
@@ -29,29 +33,40 @@ from diglot.data.module import TranslationData
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
 from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, table
+from diglot.model import Transformer
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints
-from diglot.training.console import log_to, quiet
-from diglot.training.folder import run_folder, write_about
+from diglot.training.console import log_to, only_warnings, quiet
+from diglot.training.folder import CONFIG, RESULTS, is_finished, resumable_folder, run_folder, write_about
 from diglot.training.metrics import Scorer
+from diglot.training.processes import Processes, check_number, end_others, strategy
 from diglot.training.progress import progress_callbacks
+from diglot.training.report import end_report, hyper_parameters, samples, start_report, write_results
 from diglot.training.run import Run, StopAfterLastUpdate
 from diglot.training.scores import Scores
+from diglot.training.speed import Speed
 from diglot.training.task import TranslationTask
+from diglot.training.watch import Watcher
 from diglot.translator import Translator
 
 say = logging.getLogger("diglot").info
 
 
 @command("train")
-def main(config: DictConfig) -> None:
+def main(config: DictConfig) -> float | None:
+    if HydraConfig.get().mode == RunMode.MULTIRUN:  # a launcher other than ours runs the job in a process of its own
+        return sweep.run_alone(config)
     train(config)
+    return None
 
 
 def train(config: DictConfig) -> Path:
     """Train as a config says and return the run's folder."""
     quiet()
     keep_memory()
-    trial_build(config)
+    watching = build_watchers(config, trial_build(config))
+    if config.resume is not None and is_finished(resumable_folder(config.resume)):
+        say(f"{config.resume}: this run is finished; its results are in {Path(config.resume) / RESULTS}")
+        return Path(config.resume)
     run = build_run(config)
     corpus = build_corpus(config.data)
     scorer = Scorer(corpus.tgt_lang)
@@ -60,11 +75,15 @@ def train(config: DictConfig) -> Path:
         raise UserError("init_from brings its tokenizer along: leave out what the command line says of one")
     tokenizer: TokenizerTrainer | Tokenizer = initial.tokenizer if initial else build(config.tokenizer, "tokenizer")
     data = build_data(config.data, corpus, tokenizer, config.seed)
-    options, callbacks = build_trainer_options(config)
-    world_size = options.pop("world_size")
-    data.check_processes(world_size)
+    options, processes = build_trainer_options(config)
+    callbacks = [build(node, f"callbacks.{name}") for name, node in (config.callbacks or {}).items()]
+    data.check_processes(processes.world_size)
+    if not processes.is_first:
+        only_warnings()
 
-    data.prepare_data()
+    processes.meet()
+    with processes.first_alone():
+        data.prepare_data()
     data.setup()
     torch.manual_seed(config.seed)
     size = data.tokenizer.vocab_size
@@ -79,9 +98,16 @@ def train(config: DictConfig) -> Path:
     data.n_updates = run.total_updates(data)
     config.run.updates, config.run.passes = data.n_updates, None  # as it will be
     config.trainer.precision = options["precision"]
+    plain = without_secrets(config)
 
-    folder = run_folder(run, f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}")
-    log_to(folder / "log.txt")
+    folder = run_folder(run, f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}", config.resume, processes)
+    checkpoint = folder / "last.ckpt"
+    resumed_at: int | None = None
+    if config.resume is not None:
+        refuse_other_config(folder, plain)
+        resumed_at = data.start = checkpoints.read(checkpoint)["global_step"] if checkpoint.exists() else 0
+    if processes.is_first:
+        log_to(folder / "log.txt")
     record = checkpoints.record(config, data.tokenizer, corpus.name, corpus.src_lang, corpus.tgt_lang)
     task = TranslationTask(
         model=model,
@@ -96,13 +122,16 @@ def train(config: DictConfig) -> Path:
     )
     if run.compile:
         model.compile(dynamic=True)
-    kept = Checkpoints(folder)
-    accumulation = data.updates(world_size=world_size).accumulation
+    scores = Scores(data, scorer, folder / "text" / f"dev.translated.{corpus.tgt_lang}")
+    kept, speed = Checkpoints(folder), Speed()
+    accumulation = data.updates(world_size=processes.world_size).accumulation
+    logger = build(config.logger, "logger")(folder, resumed_at) if processes.is_first else DummyLogger()
     trainer = L.Trainer(
         **options,
-        logger=build(config.logger, "logger")(save_dir=folder, name="", version=""),
-        callbacks=[Scores(data, scorer), *callbacks, kept, StopAfterLastUpdate(), *progress_callbacks()],
-        plugins=[AtomicCheckpointIO()],
+        strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout),
+        logger=logger,
+        callbacks=[scores, *watching, *callbacks, kept, StopAfterLastUpdate(), *progress_callbacks(kept), speed],
+        plugins=[AtomicCheckpointIO(checkpoints.read)],
         max_epochs=1,
         max_steps=data.n_updates,
         accumulate_grad_batches=accumulation,
@@ -111,26 +140,62 @@ def train(config: DictConfig) -> Path:
         use_distributed_sampler=False,
         enable_checkpointing=False,
         enable_model_summary=False,
-        enable_progress_bar=sys.stdout.isatty(),
+        enable_progress_bar=sys.stdout.isatty() and processes.is_first,
         default_root_dir=folder,
     )
-    if trainer.is_global_zero:
-        write_about(folder, OmegaConf.to_yaml(OmegaConf.create(without_secrets(config))), data.tokenizer.model)
+    held_out: dict[str, EvaluationSet] = {}
+    if processes.is_first:
+        if not (folder / CONFIG).exists():
+            write_about(folder, OmegaConf.to_yaml(OmegaConf.create(plain)), data.tokenizer.model)
         held_out = keep_held_out(folder, data)
-        introduce(folder, data, model, trainer, options["precision"])
-    started = time.monotonic()
+        say(start_report(folder, data, model, trainer, options["precision"]))
     try:
-        trainer.fit(task, data)
+        trainer.fit(task, data, ckpt_path=checkpoint if data.start else None)
     except SystemExit:  # how Lightning leaves after a signal: with 1 after Ctrl-C, with 0 after SIGTERM
         say(f"Stopped by a signal at update {trainer.global_step:,}. {kept.describe()}")
         sys.exit(143 if trainer.received_sigterm else 130)
+    except BaseException:
+        end_others(trainer)
+        raise
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         say("fast_dev_run: training and validation went through; no checkpoint was kept")
         return folder
-    trained = time.monotonic() - started
-    if trainer.is_global_zero:
-        conclude(folder, held_out.get("test"), scorer, kept, trainer, trained)
+    if processes.is_first:
+        conclude(folder, held_out, scorer, scores, kept, speed, trainer, plain)
     return folder
+
+
+def refuse_other_config(folder: Path, plain: dict[str, Any]) -> None:
+    """Make sure that a run goes on as it began.
+
+    Raises:
+        UserError: naming the keys that are others now.
+    """
+    file = folder / CONFIG
+    if not file.exists():  # it was cut short before it had written anything
+        return
+    try:
+        before = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    except Exception as error:
+        raise UserError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
+    assert isinstance(before, dict)
+    differences = [
+        f"{key} was {old} and is {new}"
+        for key, old, new in different_values(before, plain)
+        if key not in ("resume", "run.folder", "objective") and not key.startswith("sweep.")
+    ]
+    if differences:
+        more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
+        raise UserError(f"resume={folder}: the run would go on as another one: {', '.join(differences[:3])}{more}")
+
+
+def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The keys at which two configs differ, with what stands there; a key that is missing stands for null."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in {**a, **b}:
+            yield from different_values(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
+    elif a != b:
+        yield path, a, b
 
 
 def build_run(config: DictConfig) -> Run:
@@ -144,24 +209,47 @@ def build_run(config: DictConfig) -> Run:
     return build(node, "run")
 
 
-def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], list[L.Callback]]:
-    """The trainer's options that are the user's, tried on a trainer that does nothing, and the user's callbacks."""
-    options = {
-        k: v for k, v in resolved(config.trainer).items() if k not in ("_target_", "max_steps") and v is not None
-    }
+def build_watchers(config: DictConfig, model: Transformer) -> list[L.Callback]:
+    """The callbacks that watch the model.
+
+    Args:
+        config: of the run.
+        model: one like the run's, to find what they ask for and it has not.
+    """
+    watching: list[L.Callback] = [build(node, f"watch.{name}") for name, node in config.watch.items()]
+    for watcher in watching:
+        if isinstance(watcher, Watcher):
+            watcher.check(model)
+    return watching
+
+
+def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes]:
+    """The trainer's options that are the user's, tried on a trainer that does nothing, and the run's processes."""
+    ours = ("_target_", "max_steps", "process_timeout", "strategy")
+    options = {k: v for k, v in resolved(config.trainer).items() if k not in ours and v is not None}
+    if config.trainer.process_timeout <= 0:
+        raise UserError(f"trainer.process_timeout={config.trainer.process_timeout}: must be positive")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     wanted = options.pop("precision", "auto")
-    try:
-        trial = L.Trainer(
-            **{**options, "fast_dev_run": False}, logger=False, enable_checkpointing=False, enable_progress_bar=False
-        )
-    except Exception as error:  # Lightning and what it looks for raise all kinds
-        raise UserError(f"trainer: {error}") from None
+
+    def trial(spread: Any) -> L.Trainer:
+        try:
+            return L.Trainer(
+                **{**options, "fast_dev_run": False},
+                strategy=spread,
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+            )
+        except Exception as error:  # Lightning and what it looks for raise all kinds
+            raise UserError(f"trainer: {error}") from None
+
+    trainer = trial(config.trainer.strategy)
+    check_number(trainer)
     for name, least in (("log_every_n_steps", 1), ("gradient_clip_val", 0)):
         if options.get(name, least) < least:
             raise UserError(f"trainer.{name}={options[name]}: must be at least {least}")
-    options["precision"] = choose_precision(wanted, trial.strategy.root_device.type)
-    options["world_size"] = trial.world_size
+    options["precision"] = choose_precision(wanted, trainer.strategy.root_device.type)
     if options["precision"] in ("16-mixed", "16") and config.optimizer.get("fused"):
         raise UserError(
             "trainer.precision=16-mixed scales gradients, which a fused optimizer hides: optimizer.fused=false"
@@ -170,8 +258,8 @@ def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], list[L.Ca
         L.Trainer(accelerator="cpu", precision=options["precision"], logger=False, barebones=True)
     except Exception:
         raise UserError(f"trainer.precision={options['precision']}: there is no such precision here") from None
-    callbacks = [build(node, f"callbacks.{name}") for name, node in (config.callbacks or {}).items()]
-    return options, callbacks
+    spread = strategy(config.trainer.strategy, trainer.world_size, config.trainer.process_timeout)
+    return options, Processes(trial(spread))
 
 
 def check_lengths(max_positions: int | None, data: TranslationData) -> None:
@@ -188,21 +276,6 @@ def check_lengths(max_positions: int | None, data: TranslationData) -> None:
         )
 
 
-def introduce(folder: Path, data: TranslationData, model: torch.nn.Module, trainer: L.Trainer, precision: str) -> None:
-    """Say what is about to happen."""
-    say(data.corpus.describe())
-    for note in data.notes:
-        say(f"  {note}")
-    n_parameters = sum(p.numel() for p in model.parameters())
-    device = (
-        torch.cuda.get_device_name()
-        if trainer.strategy.root_device.type == "cuda"
-        else f"CPU, {torch.get_num_threads()} threads"
-    )
-    say(f"Model: {n_parameters:,} parameters. Device: {device}, {precision}.")
-    say(f"Run: {trainer.max_steps:,} updates, in {folder}/")
-
-
 def keep_held_out(folder: Path, data: TranslationData) -> dict[str, EvaluationSet]:
     """Write the held-out text into the run's folder, with what a translation memory answers where that is asked for."""
     held_out: dict[str, EvaluationSet] = {}
@@ -217,35 +290,37 @@ def keep_held_out(folder: Path, data: TranslationData) -> dict[str, EvaluationSe
 
 def conclude(
     folder: Path,
-    test: EvaluationSet | None,
+    held_out: dict[str, EvaluationSet],
     scorer: Scorer,
+    scores: Scores,
     kept: Checkpoints,
+    speed: Speed,
     trainer: L.Trainer,
-    seconds: float,
+    config: dict[str, Any],
 ) -> None:
-    """Score the best checkpoint on test text and say what was made."""
+    """Score the best checkpoint on test text, write what the run came to, and say it."""
     if not kept.best.exists():
         raise UserError(f"the run ended before its first validation: there is no checkpoint in {folder}/")
+    say(end_report(folder, kept, speed, trainer.global_step, scores.latest))
+    translator = Translator.load(kept.best)
+    test: dict[str, Any] | None = None
+    if "test" in held_out:
+        test = evaluate(translator, held_out["test"], scorer, folder / "evaluation" / "test")
+        say("\n".join(table(test)))
+    shown = held_out.get("test", held_out["dev"])
+    say("\n".join([f"Translations by {kept.best.name} ({shown.split}):", *samples(translator.translate, shown.pairs)]))
+    results = write_results(folder, kept, speed, translator.model, trainer.global_step, test)
+    best = {f"best/{name}": float(value) for name, value in results["best"].items()}
+    for logger in trainer.loggers:
+        compared = (best,) if isinstance(logger, TensorBoardLogger) else ()
+        logger.log_hyperparams(hyper_parameters(config), *compared)
+        logger.save()
     say(
-        f"Trained {trainer.global_step:,} updates in {seconds / 60:.1f} minutes with {peak_memory():.1f} GB of memory; "
-        f"best dev BLEU {kept.best_score:.2f} at update {kept.best_update:,}."
-    )
-    if test is not None:
-        results = evaluate(Translator.load(kept.best), test, scorer, folder / "evaluation" / "test")
-        for line in table(results):
-            say(line)
-    say(
-        f"Made in {folder}/: best.ckpt, last.ckpt, config.yaml, log.txt, events for TensorBoard\n"
+        f"Made in {folder}/: best.ckpt, last.ckpt, {CONFIG}, {RESULTS}, log.txt, curves and pictures\n"
         f"Next:  make evaluate checkpoint={kept.best}\n"
         f"       echo 'some text' | make translate checkpoint={kept.best}\n"
         f"       make tensorboard"
     )
-
-
-def peak_memory() -> float:
-    """The most memory that this process had at once, in GB."""
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return kilobytes / (1e9 if sys.platform == "darwin" else 1e6)  # macOS counts bytes
 
 
 def keep_memory() -> None:

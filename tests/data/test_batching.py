@@ -137,7 +137,24 @@ def test_one_two_and_four_processes_make_the_same_updates(
         for update in range(n_updates):
             group = [batch for part in parts for batch in part[update * each : (update + 1) * each]]
             expected = alone[update * batches_per_update : (update + 1) * batches_per_update]
-            assert sorted(group, key=lambda batch: batch[-2]) == expected
+            assert sorted(group, key=lambda batch: batch[-3]) == expected
+
+
+@given(LENGTHS, st.integers(1, 5))
+def test_processes_that_share_the_rows_of_a_batch_make_the_updates_of_one(
+    pairs: list[tuple[int, int]], world_size: int
+) -> None:
+    made, n_updates = batching(pairs), 7
+    alone = list(Updates(made, n_updates))
+    assert [len(Updates(made, n_updates, None, rank, world_size)) for rank in range(world_size)] == [7] * world_size
+    shares = [list(Updates(made, n_updates, None, rank, world_size)) for rank in range(world_size)]
+    for whole, *parts in zip(alone, *shares, strict=True):
+        rows = [pair for part in parts if not part.is_spare for pair in part.pairs.tolist()]
+        assert sorted(rows) == sorted(whole.pairs.tolist())  # disjoint, and none is missing
+        assert all(len(part.pairs) for part in parts)
+        assert {part.update_target_tokens for part in parts} == {whole.update_target_tokens}
+    positions = [part.position for share in shares for part in share]
+    assert len(set(positions)) == len(positions)  # dropout is drawn from them
 
 
 def test_every_micro_batch_knows_the_target_tokens_of_its_whole_update() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from diglot.checkpoint import read
 from diglot.errors import UserError
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from diglot.training.task import TranslationTask
@@ -33,7 +34,7 @@ def save_half(error: BaseException) -> Any:
 def test_a_checkpoint_comes_back_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = tmp_path / "new" / "last.ckpt"
     for n in (1, 2):
-        AtomicCheckpointIO().save_checkpoint({"x": torch.full((3,), n)}, path)
+        AtomicCheckpointIO(read).save_checkpoint({"x": torch.full((3,), n)}, path)
         assert torch.load(path, weights_only=True)["x"].tolist() == [n] * 3
         assert names(path.parent) == ["last.ckpt"]
 
@@ -43,10 +44,10 @@ def test_a_write_that_fails_leaves_the_old_checkpoint_and_says_so_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     path = tmp_path / "last.ckpt"
-    AtomicCheckpointIO().save_checkpoint({"x": 1}, path)
+    AtomicCheckpointIO(read).save_checkpoint({"x": 1}, path)
     monkeypatch.setattr(torch, "save", save_half(error))
     with pytest.raises(UserError, match=r"last\.ckpt: the checkpoint cannot be written") as refused:
-        AtomicCheckpointIO().save_checkpoint({"x": 2}, path)
+        AtomicCheckpointIO(read).save_checkpoint({"x": 2}, path)
     assert "\n" not in str(refused.value)
     assert torch.load(path, weights_only=True) == {"x": 1}
     assert names(tmp_path) == ["last.ckpt"]
@@ -54,10 +55,10 @@ def test_a_write_that_fails_leaves_the_old_checkpoint_and_says_so_in_one_line(
 
 def test_an_interrupt_leaves_the_old_checkpoint_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "last.ckpt"
-    AtomicCheckpointIO().save_checkpoint({"x": 1}, path)
+    AtomicCheckpointIO(read).save_checkpoint({"x": 1}, path)
     monkeypatch.setattr(torch, "save", save_half(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        AtomicCheckpointIO().save_checkpoint({"x": 2}, path)
+        AtomicCheckpointIO(read).save_checkpoint({"x": 2}, path)
     assert torch.load(path, weights_only=True) == {"x": 1}
     assert names(tmp_path) == ["last.ckpt"]
 
@@ -65,28 +66,29 @@ def test_an_interrupt_leaves_the_old_checkpoint_too(tmp_path: Path, monkeypatch:
 def test_a_first_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "save", save_half(OSError(28, "No space left on device")))
     with pytest.raises(UserError):
-        AtomicCheckpointIO().save_checkpoint({"x": 2}, tmp_path / "last.ckpt")
+        AtomicCheckpointIO(read).save_checkpoint({"x": 2}, tmp_path / "last.ckpt")
     assert names(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="the checkpoint cannot be written"):
-        AtomicCheckpointIO().save_checkpoint({"x": 1}, tmp_path / "file" / "last.ckpt")
+        AtomicCheckpointIO(read).save_checkpoint({"x": 1}, tmp_path / "file" / "last.ckpt")
 
 
 class StubTrainer(SimpleNamespace):
     """Of a trainer what the callback asks for; a checkpoint holds the number of updates and what the task adds."""
 
     def save_checkpoint(self, path: Path) -> None:
-        AtomicCheckpointIO().save_checkpoint({"update": self.global_step, **self.task.record}, path)
+        AtomicCheckpointIO(read).save_checkpoint({"update": self.global_step, **self.task.record}, path)
 
 
 def validate(callback: Checkpoints, task: TranslationTask, update: int, bleu: float, **options: Any) -> None:
     trainer = StubTrainer(
         task=task,
         global_step=update,
-        callback_metrics={"dev/bleu": torch.tensor(bleu)},
+        callback_metrics={"dev/bleu": torch.tensor(bleu), "dev/chrf": torch.tensor(2 * bleu), "train/loss": 1.0},
+        loggers=[],
         **{"sanity_checking": False, "fast_dev_run": False, "is_global_zero": True} | options,
     )
     callback.on_validation_end(trainer, task)  # type: ignore[arg-type]
@@ -130,4 +132,22 @@ def test_what_is_best_survives_in_the_callback_s_state(tmp_path: Path, task: Tra
     restored.load_state_dict(callback.state_dict())
     validate(restored, task, 20, 4.0)
     assert (restored.best_update, restored.best_score) == (10, 5.0)
+    assert restored.best_metrics == {"dev/bleu": 5.0, "dev/chrf": 10.0}
     assert torch.load(tmp_path / "best.ckpt", weights_only=True)["update"] == 10
+
+
+def test_a_kill_between_the_two_names_of_the_best_checkpoint_is_made_good(
+    tmp_path: Path, task: TranslationTask
+) -> None:
+    callback = Checkpoints(tmp_path)
+    validate(callback, task, 10, 5.0)
+    validate(callback, task, 20, 6.0)
+    (tmp_path / "best.ckpt").unlink()
+    callback.on_train_start(StubTrainer(global_step=20, is_global_zero=True), task)  # type: ignore[arg-type]
+    assert torch.load(tmp_path / "best.ckpt", weights_only=True)["update"] == 20
+
+
+def test_a_checkpoint_to_go_on_from_is_read_by_our_reader(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    read = AtomicCheckpointIO(lambda path: {"read": path.name})
+    assert read.load_checkpoint(path, weights_only=False) == {"read": "last.ckpt"}

@@ -15,6 +15,7 @@ from diglot.data.module import TranslationData
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
+from diglot.model import Transformer
 
 
 def build(node: Any, path: str, **given: Any) -> Any:
@@ -105,14 +106,17 @@ def _is_part(target: Any) -> bool:
     return isinstance(found, type) and issubclass(found, (torch.nn.Module, BeamSearch))
 
 
-def trial_build(config: DictConfig) -> None:
+def trial_build(config: DictConfig) -> Transformer:
     """Build what needs no data on a device without memory, so that a wrong value shows in a second.
+
+    Returns:
+        The model, without values.
 
     Raises:
         UserError: naming the node.
     """
     with torch.device("meta"):
-        build(config.model, "model", src_vocab_size=300, tgt_vocab_size=300)
+        model = build(config.model, "model", src_vocab_size=300, tgt_vocab_size=300)
     if not 0 <= config.label_smoothing < 1:
         raise UserError(f"label_smoothing={config.label_smoothing}: must be at least 0 and below 1")
     if not 0 <= config.seed < 2**31:
@@ -128,6 +132,7 @@ def trial_build(config: DictConfig) -> None:
         scheduler(optimizer=trial, total_updates=1)
     except (ValueError, TypeError) as error:
         raise UserError(f"scheduler: {error}") from error
+    return model
 
 
 def choose_precision(wanted: Any, accelerator: str) -> str:

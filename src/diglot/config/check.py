@@ -24,6 +24,10 @@ OUR_TYPES: dict[str, Any] = {
     "seed": int,
     "label_smoothing": float,
     "init_from": str | None,
+    "resume": str | None,
+    "objective": Literal["dev/bleu", "dev/chrf", "dev/loss", "dev/perplexity"],
+    "sweep.folder": str | None,
+    "sweep.stop_at_first_failure": bool,
     "checkpoint": str,
     "split": Literal["dev", "test", "train"],
     "tgt_lang": str | None,
@@ -41,6 +45,7 @@ EITHER_OR = [("run.updates", "run.passes"), ("run.updates", "trainer.max_steps")
 # What the code that builds a node adds to it.
 GIVEN_BY_CODE = {
     "model": {"src_vocab_size", "tgt_vocab_size"},
+    "logger": {"folder", "resumed_at"},
     "trainer": {"callbacks", "logger", "plugins", "accumulate_grad_batches", "val_check_interval", "max_epochs"},
 }
 
@@ -54,8 +59,9 @@ def check(config: DictConfig, config_name: str) -> None:
     if HydraConfig.initialized():
         started_by_lightning = "LOCAL_RANK" in os.environ  # which says where, and that is harmless
         for override in typed_words("hydra") if not started_by_lightning else ():
-            if re.match(r"\+*hydra\.(run|sweep)\.(dir|subdir)=", override) and not re.search(r"=\.$", override):
-                raise UserError(unknown_key("hydra.run.dir", []))
+            match = re.match(r"\+*hydra\.(run|sweep)\.(dir|subdir)=", override)
+            if match and not re.search(r"=\.$", override):
+                raise UserError(unknown_key(f"hydra.{match.group(1)}.dir", []))
         for one, other in EITHER_OR:
             if {one, other} <= typed_overrides():
                 raise UserError(f"{one} and {other} both say how long the run is: give one of them")
@@ -113,6 +119,8 @@ def mistakes(node: Any, path: str) -> Iterator[str]:
             parameters = {**parameters_of(TranslationData), "vocab_size": int} | parameters
             for name in ("corpus", "tokenizer", "seed"):
                 parameters.pop(name)
+        if path == "trainer":
+            parameters["process_timeout"] = float
     for key, value in node.items():
         here = f"{path}.{key}"
         if isinstance(key, str) and key.startswith("_") and key.endswith("_"):
@@ -126,8 +134,11 @@ def mistakes(node: Any, path: str) -> Iterator[str]:
                 known = [f"{path}.{name}" for name in parameters if name not in GIVEN_BY_CODE.get(path, ())]
                 yield unknown_key(here, known)
             continue
+        if path == "sweep" and here not in OUR_TYPES:
+            yield unknown_key(here, [name for name in OUR_TYPES if name.startswith("sweep.")])
+            continue
         wanted = OUR_TYPES.get(here, parameters.get(key, Any))
-        if target is not None and not fits(value, wanted):
+        if not fits(value, wanted):
             yield f"{here}={value!r}: must be {describe(wanted)}"
             continue
         yield from mistakes(value, here)
@@ -152,6 +163,8 @@ def parameters_of(target: Any) -> dict[str, Any]:
 def fits(value: Any, annotation: Any) -> bool:
     """Whether a config value is of an annotated type. What a config cannot hold is not judged."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is Any:
+        return True
     if annotation is None or annotation is type(None):
         return value is None
     if origin in (typing.Union, types.UnionType):

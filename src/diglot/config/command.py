@@ -5,8 +5,13 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -15,11 +20,12 @@ from diglot.config.keys import CONF, known_keys, unknown_key
 from diglot.errors import UserError
 
 
-def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callable[[], None]]:
+def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:
     """Make a function of a config a command: its config is composed by Hydra from conf/<config_name>.yaml and the
-    command line, checked, and every mistake of the user's is one line on stderr and exit status 2."""
+    command line, checked, and every mistake of the user's is one line on stderr and exit status 2. What the function
+    returns is for Hydra's sweepers."""
 
-    def decorate(function: Callable[[DictConfig], None]) -> Callable[[], None]:
+    def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
         def main() -> None:
             failed = started = False
             # Hydra passes errors on instead of printing them; a user who asks for that wants the traceback.
@@ -33,19 +39,22 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callab
                 failed = True
                 print(f"diglot-{config_name}: {explain(error, config_name)}", file=sys.stderr)
 
-            def checked(config: DictConfig) -> None:
+            def checked(config: DictConfig) -> Any:
                 nonlocal started
                 started = True
                 try:
                     check(config, config_name)
-                    function(config)
+                    return function(config)
                 except UserError as error:  # not passed through Hydra, which would add lines of its own
+                    if HydraConfig.get().mode == RunMode.MULTIRUN:  # but its launcher has to know of it
+                        raise
                     fail(error)
                 except OmegaConfBaseException as error:  # past the check it is no mistake of the user's
                     raise RuntimeError(f"a fault of diglot's: {error}") from error
 
             try:
                 os.environ["HYDRA_FULL_ERROR"] = "1"
+                prefer_our_files()
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(checked)()
             except KeyboardInterrupt:
                 print(f"diglot-{config_name}: interrupted", file=sys.stderr)
@@ -54,7 +63,7 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callab
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 sys.exit(141)
             except Exception as error:
-                if started:  # a fault of ours
+                if started and not isinstance(error, UserError):  # a fault of ours
                     raise
                 fail(error)
             finally:
@@ -68,12 +77,23 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], None]], Callab
     return decorate
 
 
+def prefer_our_files() -> None:
+    """Let a file of ours stand for what a plugin of Hydra's brings under the same name. Hydra would merge the two, say
+    that it should not, and refuse a plugin's that is made of others."""
+    Plugins.instance()  # by now they have brought it
+    for file in (CONF / "hydra").rglob("*.yaml"):
+        node: Any = ConfigStore.instance().repo
+        for part in file.parent.relative_to(CONF).parts:
+            node = node.get(part, {})
+        node.pop(file.name, None)
+
+
 def explain(error: BaseException, config_name: str) -> str:
     """What is wrong with a config, in one line that names the key and the nearest valid one."""
-    if isinstance(error, UserError):
-        return " ".join(str(error).split())
-    text = str(error)
     cause = error.__cause__ or error
+    if isinstance(cause, UserError):
+        return " ".join(str(cause).split())
+    text = str(error)
     key = getattr(cause, "full_key", None) or ""
     if match := re.search(r"Could not (?:override|append to config|delete from config)[^']*'([^']*)'", text):
         key = match.group(1)
@@ -93,6 +113,10 @@ def explain(error: BaseException, config_name: str) -> str:
         groups = {str(folder.relative_to(CONF)) for folder in CONF.rglob("*") if folder.is_dir()}
         words = [word for word in sys.argv[1:] if word.partition("=")[0] in groups]
         return f"one of {' '.join(words)} names no choice: it must be the name of a file in conf/"
+    if match := re.search(r"Unknown plugin class : '\S*(optuna|submitit)", text):
+        extra = {"optuna": "optuna", "submitit": "slurm"}[match.group(1)]
+        how = f"pip install 'diglot[{extra}]', or in a checkout .venv/bin/pip install -e '.[{extra}]'"
+        return f"{match.group(1)} is not installed: {how}"
     if "mismatched input" in text or "token recognition" in text or "no viable alternative" in text:
         what = str(getattr(error, "override", None) or text.splitlines()[0])
         return f"cannot read the override {what}: put a value with special characters in quotes, 'key=\"value\"'"

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,13 @@ OURS_INSTEAD = {
     "model.tgt_vocab_size": "tokenizer.vocab_size",
     "model.vocab_size": "tokenizer.vocab_size",
     "hydra.run.dir": "run.folder",
+    "hydra.sweep.dir": "sweep.folder",
 }
 
 
+@cache
 def plain_config(config_name: str) -> dict[str, Any]:
-    """A command's config as it stands in conf/."""
+    """A command's config as it stands in conf/. Not to be changed."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config: Any = OmegaConf.to_container(compose(config_name))

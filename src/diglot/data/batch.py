@@ -19,7 +19,7 @@ class Batch(NamedTuple):
         src_mask: (B, S).
         tgt_in: what the decoder is given, <s> y (B, T).
         labels: what it should say, y </s> (B, T).
-        tgt_mask: (B, T).
+        tgt_mask: (B, T); False everywhere in a batch that counts nowhere.
         pairs: numbers of the pairs (B,).
         update_target_tokens: target tokens of its whole update, on all processes together.
         position: the micro-batch's number in the run's stream.
@@ -93,7 +93,7 @@ class Pairs(torch.utils.data.Dataset):
             src_mask=src != PAD,
             tgt_in=pad(targets, first=BOS),
             labels=labels,
-            tgt_mask=labels != PAD,
+            tgt_mask=torch.zeros_like(labels, dtype=torch.bool) if micro_batch.is_spare else labels != PAD,
             pairs=torch.from_numpy(micro_batch.pairs),
             update_target_tokens=micro_batch.update_target_tokens,
             position=micro_batch.position,

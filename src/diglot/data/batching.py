@@ -17,6 +17,7 @@ class MicroBatch(NamedTuple):
     progress: float  # share of the pass that is done after it
     position: int  # number in the whole stream, from 0
     update_target_tokens: int  # in all micro-batches of its update together, on all processes
+    is_spare: bool = False  # computed to keep step with the other processes, and counted nowhere
 
 
 def split_by_budget(lengths: np.ndarray, budget: int) -> list[tuple[int, int]]:
@@ -32,6 +33,13 @@ def split_by_budget(lengths: np.ndarray, budget: int) -> list[tuple[int, int]]:
         runs.append((start, stop))
         start = stop
     return runs
+
+
+def share_rows(pairs: np.ndarray, rank: int, world_size: int) -> tuple[np.ndarray, bool]:
+    """One process's rows of a batch. Where there are fewer rows than processes, some get a row of another one, to keep
+    step with them; the second value says so."""
+    mine = pairs[rank::world_size]
+    return (mine, False) if len(mine) else (pairs[:1], True)
 
 
 class Batching:
@@ -100,12 +108,13 @@ class Updates:
     """The micro-batches of one process's share of a whole run: what its training loader yields.
 
     An update is the next `batches_per_update` batches of the stream, across a pass's end too. Of these each of
-    `world_size` processes takes an equal part, so 1, 2 and 4 processes make the same updates.
+    `world_size` processes takes an equal part; where an update is one batch, each takes every so many-th of its rows.
+    So 1, 2 and 4 processes make the same updates, and each process has the same number of micro-batches.
 
     Args:
         batching: the stream.
         n_updates: length of the run.
-        batches_per_update: global number G of batches in an update.
+        batches_per_update: global number G of batches in an update; None: one, whose rows the processes share.
         rank: number of this process.
         world_size: how many processes there are; must divide G.
         start: updates already done.
@@ -115,20 +124,22 @@ class Updates:
         self,
         batching: Batching,
         n_updates: int,
-        batches_per_update: int = 1,
+        batches_per_update: int | None = None,
         rank: int = 0,
         world_size: int = 1,
         start: int = 0,
     ) -> None:
-        if batches_per_update % world_size:
+        if batches_per_update is not None and batches_per_update % world_size:
             raise ValueError(f"{world_size} processes do not divide {batches_per_update} batches per update")
-        self.batching, self.n_updates, self.batches_per_update = batching, n_updates, batches_per_update
-        self.rank, self.world_size, self.start = rank, world_size, start
+        self.batching, self.n_updates, self.start = batching, n_updates, start
+        self.batches_per_update = batches_per_update or 1
+        self.rank, self.world_size = rank, world_size
+        self.shares_rows = batches_per_update is None
 
     @property
     def accumulation(self) -> int:
         """Micro-batches of one update on one process."""
-        return self.batches_per_update // self.world_size
+        return 1 if self.shares_rows else self.batches_per_update // self.world_size
 
     def __len__(self) -> int:
         return self.n_updates * self.accumulation
@@ -140,13 +151,19 @@ class Updates:
             if update < self.start:
                 continue
             target_tokens = sum(int(self.batching.tgt_lengths[pairs].sum()) for pairs, _, _ in group)
+            if self.shares_rows:
+                (pairs, pass_number, progress) = group[0]
+                mine, is_spare = share_rows(pairs, self.rank, self.world_size)
+                position = update * self.world_size + self.rank
+                yield MicroBatch(mine, pass_number, progress, position, target_tokens, is_spare)
+                continue
             for i in range(self.rank, self.batches_per_update, self.world_size):
                 pairs, pass_number, progress = group[i]
                 position = update * self.batches_per_update + i
                 yield MicroBatch(pairs, pass_number, progress, position, target_tokens)
 
 
-def updates_in(batching: Batching, passes: int, batches_per_update: int) -> int:
+def updates_in(batching: Batching, passes: int, batches_per_update: int | None = None) -> int:
     """How many updates it takes to see all data `passes` times."""
     batches = sum(batching.count(pass_number) for pass_number in range(passes))
-    return -(-batches // batches_per_update)
+    return -(-batches // (batches_per_update or 1))

@@ -1,8 +1,8 @@
 """The LightningDataModule: from a corpus to the batches of a run."""
 
 import hashlib
-from collections.abc import Sequence
-from functools import partial
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import lightning as L
@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from diglot.data.batch import Batch, FlatIds, Pairs
-from diglot.data.batching import Batching, MicroBatch, Updates, split_by_budget, updates_in
+from diglot.data.batching import Batching, MicroBatch, Updates, share_rows, split_by_budget, updates_in
 from diglot.data.corpus import Corpus
 from diglot.data.progress import step
 from diglot.data.text import ParallelText
@@ -28,7 +28,8 @@ class TranslationData(L.LightningDataModule):
         seed: of all orders.
         cache_dir: folder for what is fetched or trained once.
         tokens_per_batch: a batch of n rows obeys n x longest side <= tokens_per_batch, padding and </s> counted.
-        batches_per_update: batches whose gradients make one update, on all processes together.
+        batches_per_update: batches whose gradients make one update, on all processes together; None: one batch, whose
+            rows the processes share.
         eval_tokens_per_batch: the budget of dev batches.
         max_len: a training pair with a side of more tokens, </s> counted, is left out; dev and test never are.
         n_workers: processes that collate training batches; 0 collates in the training process.
@@ -43,7 +44,7 @@ class TranslationData(L.LightningDataModule):
         seed: int,
         cache_dir: str = "cache",
         tokens_per_batch: int = 4096,
-        batches_per_update: int = 1,
+        batches_per_update: int | None = None,
         eval_tokens_per_batch: int = 4096,
         max_len: int = 256,
         n_workers: int = 0,
@@ -57,7 +58,7 @@ class TranslationData(L.LightningDataModule):
             ("max_len", max_len, 2),
             ("n_workers", n_workers, 0),
         ):
-            if value < least:
+            if value is not None and value < least:
                 raise ValueError(f"{name} ({value}) must be at least {least}")
         if max_len > tokens_per_batch:
             raise ValueError(f"max_len ({max_len}) must not be above tokens_per_batch ({tokens_per_batch})")
@@ -69,6 +70,7 @@ class TranslationData(L.LightningDataModule):
         self.text: dict[str, ParallelText] = {}
         self.notes: list[str] = []  # what the user should know about the data, one line each
         self.n_updates = 0  # length of the run, set by whoever knows its budget
+        self.start = 0  # updates of it that are done already
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -146,7 +148,7 @@ class TranslationData(L.LightningDataModule):
         Raises:
             UserError: naming the next number of batches that they can.
         """
-        if self.batches_per_update % world_size:
+        if self.batches_per_update is not None and self.batches_per_update % world_size:
             fitting = -(-self.batches_per_update // world_size) * world_size
             raise UserError(
                 f"data.batches_per_update={self.batches_per_update} cannot be shared by {world_size} processes: "
@@ -158,11 +160,11 @@ class TranslationData(L.LightningDataModule):
         self.check_processes(world_size)
         return Updates(self.batching, self.n_updates, self.batches_per_update, rank, world_size, start)
 
-    def train_dataloader(self) -> DataLoader:
+    def train_dataloader(self) -> "TimedLoader":
         trainer = self.trainer
         rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-        updates = self.updates(rank, world_size)
-        return DataLoader(
+        updates = self.updates(rank, world_size, self.start)
+        return TimedLoader(
             KeptPairs(self.train_pairs, self.kept),
             sampler=updates,
             batch_size=None,  # the sampler's items are whole batches
@@ -174,8 +176,30 @@ class TranslationData(L.LightningDataModule):
     def val_dataloader(self) -> DataLoader:
         trainer = self.trainer
         rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-        batches = eval_batches(self.dev_pairs.src.lengths, self.dev_pairs.tgt.lengths, self.eval_tokens_per_batch)
-        return DataLoader(self.dev_pairs, sampler=batches[rank::world_size], batch_size=None)
+        lengths = self.dev_pairs.src.lengths, self.dev_pairs.tgt.lengths
+        batches = eval_batches(*lengths, self.eval_tokens_per_batch, rank, world_size)
+        return DataLoader(self.dev_pairs, sampler=batches, batch_size=None)
+
+
+class TimedLoader(DataLoader):
+    """A loader that knows how long it was waited for.
+
+    Attributes:
+        waited: seconds.
+    """
+
+    waited = 0.0
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        batches = super().__iter__()
+        while True:
+            began = time.perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            self.waited += time.perf_counter() - began
+            yield batch
 
 
 class KeptPairs(torch.utils.data.Dataset):
@@ -188,10 +212,16 @@ class KeptPairs(torch.utils.data.Dataset):
         return self.pairs[micro_batch._replace(pairs=self.kept[micro_batch.pairs])]
 
 
-def eval_batches(src_lengths: np.ndarray, tgt_lengths: np.ndarray, tokens_per_batch: int) -> Sequence[MicroBatch]:
-    """All pairs once, longest first, in batches of like lengths under the budget."""
+def eval_batches(
+    src_lengths: np.ndarray, tgt_lengths: np.ndarray, tokens_per_batch: int, rank: int = 0, world_size: int = 1
+) -> Sequence[MicroBatch]:
+    """One process's share of all pairs, longest first, in batches of like lengths under the budget: the processes share
+    the rows of each batch, so that they have equally many."""
     longest = np.maximum(src_lengths, tgt_lengths)
     order = np.argsort(longest, kind="stable")
     runs = split_by_budget(longest[order], tokens_per_batch)
-    batch = partial(MicroBatch, pass_number=0, progress=0.0, update_target_tokens=0)
-    return [batch(order[slice(*run)], position=i) for i, run in enumerate(reversed(runs))]
+    batches = []
+    for i, run in enumerate(reversed(runs)):
+        mine, is_spare = share_rows(order[slice(*run)], rank, world_size)
+        batches.append(MicroBatch(mine, 0, 0.0, position=i, update_target_tokens=0, is_spare=is_spare))
+    return batches

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+shows = True  # False in a process beside which another one shows the same
+
 
 @contextmanager
 def step(description: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
@@ -20,7 +22,9 @@ def step(description: str, total: int | None = None) -> Iterator[Callable[[int],
     Yields:
         A function to call with the number of units just done.
     """
-    if sys.stderr.isatty():
+    if not shows:
+        yield lambda done: None
+    elif sys.stderr.isatty():
         bar = [] if total is None else [BarColumn(), TaskProgressColumn()]
         columns = [SpinnerColumn(), TextColumn("{task.description}"), *bar, TimeElapsedColumn()]
         with Progress(*columns, console=Console(stderr=True)) as progress:

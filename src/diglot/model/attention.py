@@ -1,5 +1,6 @@
 """Multi-head attention (Vaswani et al., 2017) with an optional key-value cache."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -47,6 +48,21 @@ def visibility(
     return Visibility(mask)
 
 
+def weights_of(q: Tensor, k: Tensor, visible: Visibility) -> Tensor:
+    """What `scaled_dot_product_attention` weighs the values with, in float32: (B, H, Q, M).
+
+    Each row sums to one; that of a query that may see nothing is zero.
+    """
+    scores = q.float() @ k.float().transpose(-2, -1) / q.size(-1) ** 0.5  # (B, H, Q, K) -> (B, H, Q, M)
+    mask = visible.mask
+    if visible.is_causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else scores + mask
+    blind = scores.isneginf().all(-1, keepdim=True)
+    return scores.softmax(-1).masked_fill(blind, 0.0)
+
+
 class KeyValueCache:
     """The keys and values that one attention has seen while decoding, each (B, H, M, K)."""
 
@@ -78,11 +94,16 @@ class Attention(nn.Module):
         n_heads: number H of heads.
         d_head: width K of a head.
         dropout: share of the attention weights that training drops.
+
+    Attributes:
+        watcher: is handed the weights (B, H, Q, M) of each call. The call itself does not use them: the fused kernels
+            never form them. See Transformer.attention_weights.
     """
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, dropout: float) -> None:
         super().__init__()
         self.n_heads, self.dropout = n_heads, dropout
+        self.watcher: Callable[[Tensor], None] | None = None
         self.query = nn.Linear(d_model, n_heads * d_head)
         self.key = nn.Linear(d_model, n_heads * d_head)
         self.value = nn.Linear(d_model, n_heads * d_head)
@@ -93,6 +114,8 @@ class Attention(nn.Module):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> Tensor:
         """Queries (B, H, Q, K) look at keys and values (B, H, M, K): (B, Q, D)."""
+        if self.watcher is not None:
+            self.watcher(weights_of(q, k, visible))
         dropout = self.dropout if self.training else 0.0
         heads = F.scaled_dot_product_attention(q, k, v, visible.mask, dropout, visible.is_causal)
         return self.out(heads.transpose(1, 2).flatten(2))  # (B, H, Q, K) -> (B, Q, D)

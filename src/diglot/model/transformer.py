@@ -1,7 +1,8 @@
 """The encoder-decoder Transformer (Vaswani et al., 2017)."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from contextlib import nullcontext
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +68,20 @@ class DecoderCache:
             layer.target.select(hypotheses)
             if sentences is not None:
                 layer.source.select(sentences)
+
+
+class AttentionWeights(NamedTuple):
+    """How much each query looks at each key: for each layer a float32 tensor (B, H, Q, M), whose rows sum to one.
+
+    Attributes:
+        encoder: of source tokens looking at source tokens (B, H, S, S).
+        decoder: of target tokens looking at themselves and what came before (B, H, T, T).
+        cross: of target tokens looking at source tokens (B, H, T, S).
+    """
+
+    encoder: list[Tensor]
+    decoder: list[Tensor]
+    cross: list[Tensor]
 
 
 class Transformer(nn.Module):
@@ -230,8 +245,37 @@ class Transformer(nn.Module):
         """Source tokens (B, S) and the target so far (B, T) to logits (B, T, V) of each next target token."""
         return self.decode(tgt_in, self.encode(src, src_mask), src_mask)
 
+    @torch.no_grad()
+    def attention_weights(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None = None) -> AttentionWeights:
+        """Who looks at whom when source tokens (B, S) and the target so far (B, T) are read, without dropout.
+
+        Computed aside in the weights' own precision, as translations are: the model, its mode, its gradients and the
+        random numbers stay as they were.
+        """
+        found = AttentionWeights([], [], [])
+        watched: list[tuple[Attention, list[Tensor]]] = []
+        watched += [(m, found.encoder) for m in self.encoder.modules() if isinstance(m, SelfAttention)]
+        watched += [(m, found.decoder) for m in self.decoder.modules() if isinstance(m, SelfAttention)]
+        watched += [(m, found.cross) for m in self.decoder.modules() if isinstance(m, CrossAttention)]
+        modes = [(module, module.training) for module in self.modules()]
+        try:
+            self.eval()
+            for attention, weights in watched:
+                attention.watcher = weights.append
+            # The meta device, on which a model is only tried, knows no autocast.
+            with nullcontext() if src.is_meta else torch.autocast(src.device.type, enabled=False):
+                self.decode(tgt_in, self.encode(src, src_mask), src_mask)
+        finally:
+            for attention, _ in watched:
+                attention.watcher = None
+            for module, training in modes:
+                module.training = training
+        return found
+
     @staticmethod
     def _attention_dtype(x: Tensor) -> torch.dtype:
         """The type that queries will have: under autocast the projections change it."""
         device = x.device.type
+        if x.is_meta:  # which knows no autocast
+            return x.dtype
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype

@@ -3,6 +3,7 @@
 import os
 import secrets
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,22 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from diglot.errors import UserError
+from diglot.training.loggers import flush
 from diglot.training.task import TranslationTask
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its final name and renames it: under that name it is whole or not there."""
+    """Writes a checkpoint beside its final name and renames it: under that name it is whole or not there.
+
+    Args:
+        read: how a checkpoint is read: without running code that is in it.
+    """
+
+    def __init__(self, read: Callable[[Path], dict[str, Any]]) -> None:
+        self.read = read
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        return self.read(Path(path))
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         path = Path(path)
@@ -42,6 +54,12 @@ class Checkpoints(L.Callback):
         self.last, self.best, self.monitor = folder / "last.ckpt", folder / "best.ckpt", monitor
         self.best_score = float("-inf")
         self.best_update = 0
+        self.best_metrics: dict[str, float] = {}  # all dev scores of the best checkpoint, as they are logged
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # A run that goes on may have been killed between writing the checkpoint and giving it its second name.
+        if trainer.is_global_zero and self.best_update and self.best_update == trainer.global_step:
+            _link(self.last, self.best)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, TranslationTask)
@@ -51,8 +69,12 @@ class Checkpoints(L.Callback):
         is_best = score > self.best_score
         if is_best:
             self.best_score, self.best_update = score, trainer.global_step
+            self.best_metrics = {
+                name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("dev/")
+            }
         pl_module.record["update"] = trainer.global_step
         pl_module.record["dev_bleu"] = score
+        flush(trainer.loggers)
         trainer.save_checkpoint(self.last)
         if is_best and trainer.is_global_zero:
             _link(self.last, self.best)
@@ -62,10 +84,11 @@ class Checkpoints(L.Callback):
         return f"The last checkpoint is {self.last}." if self.last.exists() else "There is no checkpoint yet."
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best_score": self.best_score, "best_update": self.best_update}
+        return {"best_score": self.best_score, "best_update": self.best_update, "best_metrics": self.best_metrics}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best_score, self.best_update = state_dict["best_score"], state_dict["best_update"]
+        self.best_metrics = dict(state_dict["best_metrics"])
 
 
 def _temporary(path: Path) -> Path:

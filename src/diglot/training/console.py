@@ -1,10 +1,15 @@
 """What a run says, where it goes, and what libraries would say in between."""
 
+import io
 import logging
 import warnings
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
+from rich.console import Console
+
+from diglot.data import progress
 
 
 class PrintHandler(logging.Handler):
@@ -32,8 +37,22 @@ def quiet() -> None:
         ".*Experiment logs directory .* exists.*",  # the run's own folder, just made
         ".*sync_dist=True.*",  # dev scores are gathered before they are logged, and so equal on all processes
         ".*The number of training batches.*smaller than the logging interval.*",
+        ".*resuming from a checkpoint that ended before the epoch ended.*",  # the loader starts at that update
     ):
         warnings.filterwarnings("ignore", message=message)
+
+
+def only_warnings() -> None:
+    """Say nothing in a process beside which another one says the same."""
+    logging.getLogger("diglot").setLevel(logging.WARNING)
+    progress.shows = False
+
+
+def render(renderable: Any, width: int = 100) -> list[str]:
+    """What rich makes of something, as plain lines."""
+    text = io.StringIO()
+    Console(file=text, width=width).print(renderable)
+    return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
 def log_to(file: Path) -> None:

@@ -1,5 +1,6 @@
 """A run's folder: whole, and of one run alone."""
 
+import fcntl
 import json
 import os
 import platform
@@ -12,18 +13,79 @@ from typing import Any
 import torch
 
 from diglot.data.text import write_bytes
+from diglot.errors import UserError
+from diglot.training.processes import Processes
 from diglot.training.run import Run
 
 PACKAGES = ("torch", "lightning", "hydra-core", "sentencepiece", "datasets", "sacrebleu", "numpy")
 
 
-def run_folder(run: Run, name: str) -> Path:
-    """The run's folder, made by the first process; processes that it starts find it in their environment."""
-    if "LOCAL_RANK" in os.environ and "DIGLOT_RUN_FOLDER" in os.environ:
+# What says that a folder is a run's, and that the run is done.
+CONFIG, RESULTS = "config.yaml", "results.json"
+# What a sweep leaves in a folder that a run is to begin in.
+JOB = "job.json"
+
+held: list[int] = []  # descriptors of the folders that this process holds until it ends
+
+
+def run_folder(run: Run, name: str, resume: str | None, processes: Processes) -> Path:
+    """The run's folder, found or made by the first process for all.
+
+    Args:
+        run: says which one.
+        name: ends the name of a folder that the user did not name.
+        resume: the folder of a run to go on with; None: a new one.
+        processes: that share it.
+    """
+    if "LOCAL_RANK" in os.environ and "DIGLOT_RUN_FOLDER" in os.environ:  # started by the first process
         return Path(os.environ["DIGLOT_RUN_FOLDER"])
-    folder = run.new_folder(name)
-    os.environ["DIGLOT_RUN_FOLDER"] = str(folder.absolute())
+    folder: Any = None
+    if processes.is_first:
+        folder = run.new_folder(name) if resume is None else resumable_folder(resume)
+        hold(folder)
+    folder = Path(processes.shared(folder))
+    if not processes.are_met:
+        os.environ["DIGLOT_RUN_FOLDER"] = str(folder.absolute())
     return folder
+
+
+def resumable_folder(path: str) -> Path:
+    """The folder of a run that can go on.
+
+    Raises:
+        UserError: if there is no run in it.
+    """
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"resume={path}: no such folder")
+    if not any((folder / name).is_file() for name in (CONFIG, JOB)):
+        raise UserError(f"resume={path}: there is no run in it (no {CONFIG})")
+    return folder
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the run in a folder came to its end."""
+    try:
+        return bool(json.loads((folder / RESULTS).read_text(encoding="utf-8")).get("finished"))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def hold(folder: Path) -> None:
+    """Make sure that no other process writes into a run's folder as long as this one lives.
+
+    Raises:
+        UserError: if one does.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UserError(f"{folder}: another process is training in it") from None
+    except OSError:  # a file system without locks
+        pass
+    held.append(descriptor)
 
 
 def environment() -> dict[str, Any]:
@@ -42,7 +104,7 @@ def environment() -> dict[str, Any]:
 
 def write_about(folder: Path, config_yaml: str, tokenizer_model: bytes) -> None:
     """Write what the run is into its folder."""
-    write_bytes(folder / "config.yaml", config_yaml.encode())
+    write_bytes(folder / CONFIG, config_yaml.encode())
     write_bytes(folder / "environment.json", (json.dumps(environment(), indent=2) + "\n").encode())
     write_bytes(folder / "tokenizer.model", tokenizer_model)
 

@@ -9,6 +9,7 @@ import lightning as L
 from lightning.pytorch.callbacks import RichProgressBar
 
 from diglot.data.batch import Batch
+from diglot.training.checkpoints import Checkpoints
 
 
 class UpdateBar(RichProgressBar):
@@ -43,10 +44,10 @@ class UpdateBar(RichProgressBar):
 class ValidationLines(L.Callback):
     """Says one line for each validation: where the run stands and what it scored."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Checkpoints) -> None:
+        self.kept = kept
         self._start = 0.0
         self._passes = 0.0
-        self._best = float("-inf")
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._start = time.monotonic()
@@ -69,13 +70,12 @@ class ValidationLines(L.Callback):
             f"dev BLEU {bleu:.2f}, chrF++ {float(metrics['dev/chrf']):.2f}, "
             f"perplexity {float(metrics['dev/perplexity']):.2f}"
             + (f", {cut} outputs cut by the length limit" if cut else "")
-            + (", best so far" if bleu > self._best else "")
+            + (", best so far" if self.kept.best_update == trainer.global_step else "")
         )
-        self._best = max(self._best, bleu)
         logging.getLogger("diglot").info(line)
 
 
-def progress_callbacks() -> list[L.Callback]:
+def progress_callbacks(kept: Checkpoints) -> list[L.Callback]:
     """The bar only where it can be seen as one."""
-    lines: list[L.Callback] = [ValidationLines()]
+    lines: list[L.Callback] = [ValidationLines(kept)]
     return [UpdateBar(), *lines] if sys.stdout.isatty() else lines

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -9,6 +10,7 @@ import torch
 
 from diglot.data.batch import Batch
 from diglot.data.module import TranslationData
+from diglot.data.text import write_lines
 from diglot.errors import UserError
 from diglot.training.metrics import Score, Scorer
 
@@ -19,11 +21,21 @@ class Scores(L.Callback):
     """Logs dev BLEU and chrF++ of real decoding, perplexity, and how many outputs the length limit cut.
 
     Every sentence counts once, whatever the number of processes.
+
+    Args:
+        data: whose dev text is translated.
+        scorer: for its target language.
+        output: where the newest translations are written, a line for each dev source; None: nowhere.
+
+    Attributes:
+        latest: scores of the newest validation.
+        translations: of the newest validation, by the number of the dev pair, on every process.
     """
 
-    def __init__(self, data: TranslationData, scorer: Scorer) -> None:
-        self.data, self.scorer = data, scorer
+    def __init__(self, data: TranslationData, scorer: Scorer, output: Path | None = None) -> None:
+        self.data, self.scorer, self.output = data, scorer, output
         self.latest: list[Score] = []
+        self.translations: dict[int, str] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -68,6 +80,9 @@ class Scores(L.Callback):
                 "a lower scheduler.lr or a longer scheduler.warmup may help"
             )
         pairs = sorted(texts)
+        self.translations = {pair: texts[pair] for pair in pairs}
+        if self.output is not None and trainer.is_global_zero:
+            write_lines(self.output, [text.rstrip("\r") for text in self.translations.values()])
         references = [self.data.text["dev"].tgt[i] for i in pairs]
         bleu, chrf = scores = self.scorer([texts[i] for i in pairs], references, with_ter=False)
         if not self.latest and trainer.is_global_zero:

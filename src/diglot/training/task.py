@@ -55,6 +55,7 @@ class TranslationTask(L.LightningModule):
         self.make_optimizer, self.make_scheduler, self.total_updates = optimizer, scheduler, total_updates
         self.label_smoothing, self.seed, self.record = label_smoothing, seed, record
         self._sums: Tensor | None = None  # smoothed loss, nll, tokens of the update so far
+        self._gradient_norm: Tensor | None = None  # of the newest update, before clipping
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(self.parameters(), lr=1.0)  # the schedule says the whole rate
@@ -66,9 +67,12 @@ class TranslationTask(L.LightningModule):
     ) -> None:
         # Lightning refuses to clip for a fused optimizer, which unscales float16 gradients by itself, in any precision.
         if gradient_clip_val and gradient_clip_algorithm != "value" and self.trainer.precision != "16-mixed":
-            torch.nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
-        else:
-            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+            self._gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
+            return
+        if self._is_logged(self.trainer.global_step + 1):
+            gradients = [p.grad for p in self.parameters() if p.grad is not None]
+            self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
+        self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout is a function of where the run stands, so that nothing about it needs saving. The seed and the
@@ -94,13 +98,21 @@ class TranslationTask(L.LightningModule):
             return
         total, self._sums = self._sums, None
         updates_done = self.trainer.global_step + 1  # the update follows right after this
-        if updates_done % self.trainer.log_every_n_steps:  # type: ignore[attr-defined]
+        if not self._is_logged(updates_done):
             return
         smoothed, nll, tokens = self.trainer.strategy.reduce(total, reduce_op="sum").unbind()
         self.log("train/loss", smoothed / tokens)
         self.log("train/perplexity", (nll / tokens).exp(), prog_bar=True)
         self.log("train/learning_rate", self.trainer.optimizers[0].param_groups[0]["lr"])
         self.log("step", float(updates_done))  # Lightning writes one less otherwise, and a constant epoch
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        if self._gradient_norm is not None and self._is_logged(self.trainer.global_step):
+            self.log("train/gradient_norm", self._gradient_norm)
+        self._gradient_norm = None
+
+    def _is_logged(self, update: int) -> bool:
+        return update % self.trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
 
     def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         """Teacher-forced likelihood and real decoding, both in the weights' own precision: a dev score is what
@@ -113,6 +125,10 @@ class TranslationTask(L.LightningModule):
     def translate(self, batch: Batch) -> list[Hypothesis]:
         """The best hypothesis of each source."""
         return [best[0] for best in self.search(self.model, batch.src, batch.src_mask, self.special)]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # Lightning turns the model into its precision only after it has put the weights in: float64 would be rounded.
+        self.model.to(next(value.dtype for value in checkpoint["state_dict"].values() if value.is_floating_point()))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["diglot"] = self.record

@@ -1,0 +1,161 @@
+"""Pictures and text of a run: how they are drawn, and how they reach its loggers."""
+
+import math
+import unicodedata
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import lightning as L
+import numpy as np
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
+from PIL import Image
+
+from diglot.data.text import write_bytes
+
+# Fonts with the characters that matplotlib's own lacks; it takes each character from the first that has it.
+MORE_FONTS = (
+    *("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Noto Sans KR", "Source Han Sans"),
+    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "IPAexGothic", "NanumGothic"),
+    *("PingFang SC", "Hiragino Sans", "Apple SD Gothic Neo", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic"),
+    *("Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans Devanagari", "Noto Sans Thai", "Arial Unicode MS"),
+)
+# All in inches.
+CELL = 0.16  # a token's row or column
+LEAST_SIDE, MOST_SIDE = 0.9, 5.0  # of a panel
+LEAST_STEP = 0.12  # from one label to the next: where tokens are too many, not each has one
+GAP = 0.15
+TITLE = 0.25
+LETTER = 0.06  # a character of a label
+LONGEST_LABEL = 18  # characters
+
+
+class Panel(NamedTuple):
+    """One heat map: values (rows, columns), NaN where there is nothing to show."""
+
+    title: str
+    values: np.ndarray
+
+
+def draw(
+    panels: Sequence[Panel],
+    title: str,
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+) -> Figure:
+    """Heat maps of one size side by side, labelled at the outer edges.
+
+    With labels, values are shares from 0 to 1, a cell for each label. Without, values of both signs are coloured from
+    minus to plus the largest and the axes are numbered.
+    """
+    width, height = (2.2 if labels is None else _side(len(labels)) for labels in (columns, rows))
+    left, bottom = (0.5 if labels is None else LETTER * max(map(_letters, labels)) + 0.2 for labels in (rows, columns))
+    across = min(4, len(panels))
+    down = -(-len(panels) // across)
+    total_width = max(left + across * (width + GAP), LETTER * 1.4 * len(title))
+    total_height = TITLE + down * (TITLE + height) + bottom
+    figure = Figure(figsize=(total_width, total_height), dpi=100)
+    figure.text(0.1 / total_width, 1 - 0.05 / total_height, title, fontsize=9, va="top")
+    for i, (name, values) in enumerate(panels):
+        row, column = divmod(i, across)
+        x, y = left + column * (width + GAP), total_height - TITLE - row * (TITLE + height) - TITLE - height
+        axes = figure.add_axes((x / total_width, y / total_height, width / total_width, height / total_height))
+        most = np.nanmax(np.abs(values)) if rows is None and not np.isnan(values).all() else 1.0
+        axes.imshow(
+            values,
+            cmap="RdBu_r" if rows is None else "viridis",
+            vmin=-most if rows is None else 0,
+            vmax=most,
+            aspect="auto",
+            interpolation="nearest",
+        )
+        axes.set_title(name, fontsize=7, pad=2)
+        axes.tick_params(length=2, pad=1, labelsize=7)
+        # Text takes most of the time: it stands once for a row or column of panels.
+        for axis, labels, side, is_outer, rotation in (
+            (axes.yaxis, rows, height, column == 0, 0),
+            (axes.xaxis, columns, width, i + across >= len(panels), 90),
+        ):
+            if not is_outer:
+                axis.set_ticks([])
+            elif labels is not None:
+                ticks = range(0, len(labels), math.ceil(LEAST_STEP * len(labels) / side))
+                texts = [_shortened(labels[i]) for i in ticks]
+                axis.set_ticks(ticks, texts, fontfamily=_fonts(), rotation=rotation, parse_math=False)
+    return figure
+
+
+def log_figure(trainer: L.Trainer, tag: str, figure: Figure, step: int) -> None:
+    """Hand a figure to each logger that takes pictures; a CSV logger's lies under figures/ in its folder."""
+    pixels = _pixels(figure)
+    for logger in trainer.loggers:
+        match logger:
+            case TensorBoardLogger():
+                logger.experiment.add_image(tag, pixels, step, dataformats="HWC")
+            case CSVLogger():
+                file = _file(logger, tag, step, "png")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels).save(file)
+            case WandbLogger():
+                logger.log_image(tag, [pixels], step=step)
+            case MLFlowLogger():
+                logger.experiment.log_image(logger.run_id, pixels, artifact_file=f"figures/{tag}/{step}.png")
+
+
+def log_text(trainer: L.Trainer, tag: str, markdown: str, step: int) -> None:
+    """Hand a text in Markdown to each logger that takes texts; a CSV logger's lies under figures/ in its folder."""
+    for logger in trainer.loggers:
+        match logger:
+            case TensorBoardLogger():
+                logger.experiment.add_text(tag, markdown, step)
+            case CSVLogger():
+                file = _file(logger, tag, step, "md")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_bytes(file, markdown.encode())
+            case WandbLogger():
+                logger.log_text(tag, columns=["markdown"], data=[[markdown]], step=step)
+            case MLFlowLogger():
+                logger.experiment.log_text(logger.run_id, markdown, f"figures/{tag}/{step}.md")
+
+
+def log_scalars(trainer: L.Trainer, values: Mapping[str, float], step: int) -> None:
+    """Hand values to each logger, from the one process that knows them."""
+    for logger in trainer.loggers:
+        logger.log_metrics(dict(values), step)
+
+
+def _file(logger: CSVLogger, tag: str, step: int, suffix: str) -> Path:
+    return Path(logger.log_dir) / "figures" / tag / f"{step}.{suffix}"
+
+
+def _pixels(figure: Figure) -> np.ndarray:
+    """(height, width, 3) bytes."""
+    canvas = FigureCanvasAgg(figure)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box stands for it
+        canvas.draw()
+    return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
+
+
+@cache
+def _fonts() -> list[str]:
+    installed = set(fontManager.get_font_names())
+    return ["DejaVu Sans", *(font for font in MORE_FONTS if font in installed)]
+
+
+def _side(n_cells: int) -> float:
+    return min(max(n_cells * CELL, LEAST_SIDE), MOST_SIDE)
+
+
+def _letters(label: str) -> int:
+    """How wide a label is; a Chinese character counts twice."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in _shortened(label))
+
+
+def _shortened(label: str) -> str:
+    return label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"

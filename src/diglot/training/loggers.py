@@ -1,0 +1,103 @@
+"""Where a run's curves go.
+
+Each maker takes the run's folder and, for a run that goes on, the update it goes on from, so that every value stands
+once at its step.
+"""
+
+import csv as csv_format
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+
+from diglot.data.text import write_bytes
+from diglot.errors import UserError
+
+
+def tensorboard(folder: Path, resumed_at: int | None = None, **options: Any) -> Logger:
+    """Events in the run's folder, for `make tensorboard`.
+
+    Args:
+        folder: the run's.
+        resumed_at: updates that were done when the run was taken up again; what was logged after it does not count.
+        options: of torch.utils.tensorboard.SummaryWriter.
+    """
+    if resumed_at is not None:
+        options["purge_step"] = resumed_at + 1
+    return TensorBoardLogger(folder, name="", version="", default_hp_metric=False, **options)
+
+
+def csv(folder: Path, resumed_at: int | None = None, flush_logs_every_n_steps: int = 100) -> Logger:
+    """One table, metrics.csv. For the arguments see `tensorboard`."""
+    file = folder / "metrics.csv"
+    rows: list[dict[str, Any]] = []
+    if resumed_at is not None and file.exists():
+        with file.open(newline="", encoding="utf-8") as lines:
+            rows = [row for row in csv_format.DictReader(lines) if int(row["step"]) <= resumed_at]
+    logger = CSVLogger(folder, name="", version="", flush_logs_every_n_steps=flush_logs_every_n_steps)
+    if rows:  # Lightning would delete them
+        logger.experiment.metrics = rows
+        logger.save()
+    return logger
+
+
+def wandb(folder: Path, resumed_at: int | None = None, project: str = "diglot", **options: Any) -> Logger:
+    """Weights & Biases; WANDB_MODE=offline keeps all in the run's folder.
+
+    Args:
+        folder: the run's.
+        resumed_at: see `tensorboard`; the service itself leaves out steps that it has seen.
+        project: where the run is listed.
+        options: of lightning.pytorch.loggers.WandbLogger and wandb.init.
+    """
+    try:
+        return WandbLogger(
+            name=folder.name, id=folder.name, resume="allow", save_dir=folder, project=project, **options
+        )
+    except ModuleNotFoundError:
+        raise _missing("wandb") from None
+
+
+def mlflow(
+    folder: Path,
+    resumed_at: int | None = None,
+    tracking_uri: str | None = None,
+    experiment_name: str = "diglot",
+    **options: Any,
+) -> Logger:
+    """MLflow.
+
+    Args:
+        folder: the run's.
+        resumed_at: see `tensorboard`.
+        tracking_uri: of a server or database; None: mlflow.db beside the run's folder.
+        experiment_name: where the run is listed.
+        options: of lightning.pytorch.loggers.MLFlowLogger.
+    """
+    about = folder / "mlflow.txt"  # the run's id, to go on with it
+    if resumed_at is not None and about.exists():
+        options["run_id"] = about.read_text(encoding="utf-8").strip()
+    try:
+        logger = MLFlowLogger(
+            experiment_name=experiment_name,
+            run_name=folder.name,
+            tracking_uri=tracking_uri or f"sqlite:///{folder.absolute().parent / 'mlflow.db'}",
+            **options,
+        )
+    except ModuleNotFoundError:
+        raise _missing("mlflow") from None
+    write_bytes(about, f"{logger.run_id}\n".encode())
+    return logger
+
+
+def flush(loggers: list[Logger]) -> None:
+    """Write out what loggers hold back, so that a kill after a checkpoint loses no value that came before it."""
+    for logger in loggers:
+        if isinstance(logger, TensorBoardLogger):
+            logger.experiment.flush()
+        elif isinstance(logger, CSVLogger):
+            logger.save()
+
+
+def _missing(package: str) -> UserError:
+    return UserError(f"logger={package} needs a package that is not installed: pip install 'diglot[{package}]'")

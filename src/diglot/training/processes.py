@@ -1,0 +1,111 @@
+"""Several processes that train one model: how they find each other, and what only one of them does."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+from lightning.pytorch.strategies import DDPStrategy
+
+from diglot.errors import UserError
+
+PROCESSES_BY_LIGHTNING = ("auto", "ddp")
+
+
+def strategy(wanted: Any, world_size: int, timeout: float) -> Any:
+    """What Lightning is to spread a run by: DistributedDataParallel with a time limit of ours, or what was asked for.
+
+    Args:
+        wanted: a Lightning strategy by name.
+        world_size: number of processes on all nodes.
+        timeout: seconds after which a process that waits for another one gives up.
+    """
+    if wanted not in PROCESSES_BY_LIGHTNING or (wanted == "auto" and world_size == 1):
+        return wanted
+    return DDPStrategy(timeout=timedelta(seconds=timeout))
+
+
+def check_number(trainer: L.Trainer) -> None:
+    """Make sure that torchrun or SLURM started as many processes as the config speaks of.
+
+    Raises:
+        UserError: naming both numbers.
+    """
+    environment = getattr(trainer.strategy, "cluster_environment", None)
+    if isinstance(environment, (TorchElasticEnvironment, SLURMEnvironment)):
+        started, expected = environment.world_size(), trainer.num_devices * trainer.num_nodes
+        if started != expected:
+            raise UserError(
+                f"{started} processes were started, but trainer.devices x trainer.num_nodes is "
+                f"{trainer.num_devices} x {trainer.num_nodes}"
+            )
+
+
+def end_others(trainer: L.Trainer, patience: float = 10.0) -> None:
+    """End the processes that Lightning started for this one, where this one fails: they would wait for it for ever.
+
+    Args:
+        trainer: this process's.
+        patience: seconds that they have to end by themselves.
+    """
+    others = getattr(trainer.strategy.launcher, "procs", [])
+    deadline = time.monotonic() + patience
+    for other in others:
+        try:
+            other.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            other.kill()
+
+
+class Processes:
+    """The processes of a run, before its trainer exists.
+
+    On one machine Lightning starts the others when training begins, as runs of the same command. torchrun and SLURM
+    start all at once: these meet here, so that one of them can make the run's folder for all.
+
+    Args:
+        trainer: a trainer with the run's options, which does nothing else.
+    """
+
+    def __init__(self, trainer: L.Trainer) -> None:
+        self.strategy, self.world_size, self.rank = trainer.strategy, trainer.world_size, trainer.global_rank
+        self.local_rank = trainer.local_rank
+        environment = getattr(trainer.strategy, "cluster_environment", None)
+        from_outside = environment is not None and environment.creates_processes_externally
+        self.are_met = self.world_size > 1 and from_outside and "DIGLOT_RUN_FOLDER" not in os.environ
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def meet(self) -> None:
+        """Wait for all processes that were started from outside.
+
+        Raises:
+            UserError: if they do not come.
+        """
+        if not self.are_met:
+            return
+        try:
+            self.strategy.setup_environment()
+        except (RuntimeError, ValueError, torch.distributed.DistError) as error:
+            raise UserError(f"the processes do not find each other: {str(error).splitlines()[0]}") from None
+
+    @contextmanager
+    def first_alone(self) -> Iterator[None]:
+        """The block is run by the first process of each node, then by the others, which find what it made."""
+        if self.are_met and self.local_rank:
+            self.strategy.barrier()
+        yield
+        if self.are_met and not self.local_rank:
+            self.strategy.barrier()
+
+    def shared(self, value: Any) -> Any:
+        """The first process's value, on all that have met."""
+        return self.strategy.broadcast(value) if self.are_met else value

@@ -1,0 +1,115 @@
+"""The callback that measures how fast a run trains, and what it spends its time and memory on."""
+
+import resource
+import sys
+import time
+from typing import Any
+
+import lightning as L
+import torch
+
+from diglot.data.batch import Batch
+
+
+class Speed(L.Callback):
+    """Logs speed, padding share, waiting and memory as often as the trainer logs, and adds them up over the run.
+
+    All is measured outside validations. It must be the last callback, so that what others do in a validation counts
+    as part of it.
+
+    Attributes:
+        seconds: spent training so far, earlier parts of a resumed run included.
+        target_tokens: trained on in these seconds, on all processes together.
+    """
+
+    def __init__(self) -> None:
+        self.seconds, self.target_tokens = 0.0, 0
+        self._began = 0.0  # when the clock was started or last read
+        self._pending = 0  # target tokens of the update that is being computed
+        self._interval: dict[str, float] = {"seconds": 0.0, "tokens": 0, "updates": 0, "waited": 0.0}
+        self._update = 0
+        self._waited = 0.0  # what the loader said when the interval began
+        self._real: torch.Tensor | int = 0  # tokens and places of the interval's batches on this process
+        self._places = 0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._began, self._update = time.perf_counter(), trainer.global_step
+        self._reset(trainer)
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        self._real = self._real + batch.src_mask.sum() + batch.tgt_mask.sum()
+        self._places += batch.src_mask.numel() + batch.tgt_mask.numel()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        if trainer.global_step == self._update:
+            return  # in the middle of an update
+        self._update = trainer.global_step
+        self._interval["tokens"] += batch.update_target_tokens
+        self._interval["updates"] += 1
+        if self._update % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            self._stop()
+            for name, value in self._values(trainer).items():
+                pl_module.log(name, value, rank_zero_only=False)
+            self._reset(trainer)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._stop()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._began = time.perf_counter()
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        """Add what was done since the clock was last read to the sums."""
+        now = time.perf_counter()
+        self._interval["seconds"] += now - self._began
+        self.seconds += now - self._began
+        self.target_tokens += int(self._interval["tokens"]) - self._pending
+        self._pending = int(self._interval["tokens"])
+        self._began = now
+
+    def _values(self, trainer: L.Trainer) -> dict[str, float]:
+        interval, seconds = self._interval, max(self._interval["seconds"], 1e-9)
+        values = {
+            "speed/target_tokens_per_second": interval["tokens"] / seconds,
+            "speed/updates_per_second": interval["updates"] / seconds,
+            "speed/waiting_for_data": (_waited(trainer) - self._waited) / seconds,  # share of the time
+            "speed/memory_gb": peak_memory(),
+            "train/padding": 1 - float(self._real) / max(1, self._places),  # share of all places
+        }
+        if trainer.strategy.root_device.type == "cuda":
+            values["speed/gpu_memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
+        return values
+
+    def _reset(self, trainer: L.Trainer) -> None:
+        self._interval = dict.fromkeys(self._interval, 0)
+        self._pending, self._real, self._places = 0, 0, 0
+        self._waited = _waited(trainer)
+
+    @property
+    def target_tokens_per_second(self) -> float:
+        """Over the whole run."""
+        return self.target_tokens / self.seconds if self.seconds else 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self.seconds, "target_tokens": self.target_tokens}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.seconds, self.target_tokens = state_dict["seconds"], state_dict["target_tokens"]
+
+
+def _waited(trainer: L.Trainer) -> float:
+    """Seconds that training has waited for its loader."""
+    return getattr(trainer.train_dataloader, "waited", 0.0)
+
+
+def peak_memory() -> float:
+    """The most memory that this process had at once, in GB."""
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kilobytes / (1e9 if sys.platform == "darwin" else 1e6)  # macOS counts bytes

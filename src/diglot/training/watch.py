@@ -1,0 +1,328 @@
+"""Callbacks that show what a model does while it learns: pictures, texts and numbers of fixed dev sentences.
+
+They watch in the first process alone and change nothing about the run: whoever watches gets the same weights.
+"""
+
+from typing import Any, Literal
+
+import lightning as L
+import numpy as np
+import torch
+from lightning.pytorch.trainer.states import TrainerFn
+
+from diglot.data.batch import Batch
+from diglot.data.batching import MicroBatch
+from diglot.data.module import TranslationData
+from diglot.data.tokenizer import SLOTS
+from diglot.errors import UserError
+from diglot.model import Transformer
+from diglot.model.position import PositionEncoding
+from diglot.model.transformer import AttentionWeights
+from diglot.training.figures import Panel, draw, log_figure, log_scalars, log_text
+from diglot.training.heads import HeadSums
+from diglot.training.scores import Scores
+from diglot.training.task import TranslationTask
+
+KINDS = {  # of attention: what looks at what
+    "encoder": "self-attention of the encoder, source on source",
+    "decoder": "self-attention of the decoder, target on target",
+    "cross": "cross-attention, target on source",
+}
+
+
+class Watcher(L.Callback):
+    """Looks at the model at every so many-th validation and at the one after the last update.
+
+    It looks while the weights are those that were validated: an average of weights is there until the validation epoch
+    has ended.
+
+    Args:
+        every: validations from one look to the next.
+    """
+
+    def __init__(self, every: int) -> None:
+        _at_least(1, every=every)
+        self.every = every
+
+    def check(self, model: Transformer) -> None:
+        """Refuse a model in which there is not what is to be looked at, before the run has cost anything.
+
+        Args:
+            model: one like the run's; its values do not matter, so it may be on the meta device.
+
+        Raises:
+            UserError: naming what there is.
+        """
+
+    def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
+        """Log what there is to see. Only the first process gets here, so nothing in it may wait for the others."""
+        raise NotImplementedError
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if _shows(trainer) and self._is_due(trainer):
+            self.look(trainer, *_parts(trainer, pl_module))
+
+    def _is_due(self, trainer: L.Trainer) -> bool:
+        if 0 < trainer.max_steps <= trainer.global_step:
+            return True
+        # Where the run stands says how many validations there were, also when it has been taken up again.
+        micro_batches = trainer.global_step * trainer.accumulate_grad_batches
+        return micro_batches // (trainer.val_check_batch or 1) % self.every == 0
+
+
+class AttentionMaps(Watcher):
+    """Draws what each head looks at when it reads a dev sentence with its reference as the target: a figure for each
+    sentence, layer and kind of attention, with a panel for each head.
+
+    Args:
+        sentences: how many; those nearest to `length`, the same in every run on the same data.
+        length: tokens of each side.
+        layers: numbers of the layers, from 1, or from -1 at the last backwards; or all.
+        heads: numbers of the heads, likewise; None: all.
+        kinds: of encoder, decoder and cross; None: all.
+        every: see Watcher.
+    """
+
+    def __init__(
+        self,
+        *,
+        sentences: int = 2,
+        length: int = 12,
+        layers: list[int] | Literal["all"] = [-1],  # noqa: B006  # nothing changes it
+        heads: list[int] | None = None,
+        kinds: list[Literal["encoder", "decoder", "cross"]] | None = None,
+        every: int = 2,
+    ) -> None:
+        super().__init__(every)
+        _at_least(1, sentences=sentences, length=length)
+        self.layers, self.heads = None if layers == "all" else layers, heads
+        for name, numbers in (("layers", self.layers), ("heads", heads)):
+            if isinstance(numbers, str) or (numbers is not None and (not numbers or 0 in numbers)):
+                raise ValueError(f"{name} ({numbers}) must be numbers from 1, or from -1 at the last backwards")
+        if kinds is not None and (not kinds or not set(kinds) <= set(KINDS)):
+            raise ValueError(f"kinds ({kinds}) must be some of {', '.join(KINDS)}")
+        self.sentences, self.length = sentences, length
+        self.kinds: list[str] = list(KINDS if kinds is None else kinds)
+
+    def check(self, model: Transformer) -> None:
+        tokens = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+        weights = model.attention_weights(tokens, tokens)
+        for kind in self.kinds:
+            maps = getattr(weights, kind)
+            for i in _chosen("layers", self.layers, len(maps), kind):
+                _chosen("heads", self.heads, maps[i].size(1), kind)
+
+    def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
+        for number, pair in enumerate(nearest(data, self.sentences, self.length), start=1):
+            batch = dev_sentence(data, pair)
+            weights = attention_weights(task, batch)
+            source, target = (self._labels(data, pair, ids[0].tolist()) for ids in (batch.src, batch.tgt_in))
+            for kind in self.kinds:
+                maps = getattr(weights, kind)
+                for i in _chosen("layers", self.layers, len(maps), kind):
+                    heads = _chosen("heads", self.heads, maps[i].size(1), kind)
+                    figure = draw(
+                        [Panel(f"layer {i + 1} head {h + 1}", maps[i][0, h].cpu().numpy()) for h in heads],
+                        f"{KINDS[kind]}: layer {i + 1}, sentence {number}, update {trainer.global_step:,}",
+                        rows=source if kind == "encoder" else target,
+                        columns=target if kind == "decoder" else source,
+                    )
+                    tag = f"attention/{kind}_layer{i + 1}_sentence{number}"
+                    log_figure(trainer, tag, figure, trainer.global_step)
+
+    def _labels(self, data: TranslationData, pair: int, ids: list[int]) -> list[str]:
+        """Tokens as text; a placeholder stands for its slot."""
+        names = str.maketrans(dict(zip(SLOTS, data.dev_sources[pair].placeholders)))
+        return [piece.translate(names) for piece in data.tokenizer.pieces(ids)]
+
+
+class HeadStatistics(Watcher):
+    """Logs how widely each head looks, and which heads are dead: see HeadSums.
+
+    Args:
+        sentences: dev sentences to add up over, of all lengths, the same in every run on the same data.
+        every: see Watcher.
+    """
+
+    def __init__(self, *, sentences: int = 32, every: int = 2) -> None:
+        super().__init__(every)
+        _at_least(1, sentences=sentences)
+        self.sentences = sentences
+
+    def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
+        sums: dict[tuple[str, int], HeadSums] = {}  # by kind and layer
+        for pair in spread(data, self.sentences):  # one at a time: no padding, and little memory
+            for kind, maps in attention_weights(task, dev_sentence(data, pair))._asdict().items():
+                for layer, weights in enumerate(maps, start=1):
+                    sums.setdefault((kind, layer), HeadSums(kind == "decoder")).add(weights[0])
+        values: dict[str, float] = {}
+        for (kind, layer), of_heads in sums.items():
+            if of_heads:
+                dead = of_heads.dead.tolist()
+                for head, entropy in enumerate(of_heads.entropy.tolist()):
+                    values[f"entropy/{kind}_layer{layer}_head{head + 1}"] = entropy
+                    values[f"dead/{kind}_layer{layer}_head{head + 1}"] = float(dead[head])
+                total = f"dead_heads/{kind}"
+                values[total] = values.get(total, 0.0) + sum(dead)
+        log_scalars(trainer, values, trainer.global_step)
+
+
+class PositionMaps(Watcher):
+    """Draws what the position encodings say: once where nothing about them is trained, else at every look.
+
+    Args:
+        positions: how many, from the first.
+        every: see Watcher.
+    """
+
+    def __init__(self, *, positions: int = 64, every: int = 2) -> None:
+        super().__init__(every)
+        _at_least(2, positions=positions)
+        self.positions = positions
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.global_step == 0 and _shows(trainer):
+            self._draw(trainer, *_parts(trainer, pl_module), trained=False)
+
+    def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
+        self._draw(trainer, task, data, trained=True)
+
+    def _draw(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData, trained: bool) -> None:
+        for name, encoding in task.model.named_children():
+            if not isinstance(encoding, PositionEncoding):
+                continue
+            if any(parameter.requires_grad for parameter in encoding.parameters()) != trained:
+                continue
+            stack = name.removesuffix("_position")
+            panels = position_panels(encoding, self.positions, task.device)
+            if panels:
+                title = f"{stack} positions: {type(encoding).__name__}, update {trainer.global_step:,}"
+                log_figure(trainer, f"position/{stack}", draw(panels, title), trainer.global_step)
+
+
+class SampleTranslations(Watcher):
+    """Shows a table of dev sentences, their references and how they are translated.
+
+    Args:
+        sentences: how many, of all lengths, the same in every run on the same data.
+        every: see Watcher.
+    """
+
+    def __init__(self, *, sentences: int = 5, every: int = 1) -> None:
+        super().__init__(every)
+        _at_least(1, sentences=sentences)
+        self.sentences = sentences
+
+    def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
+        translations = next(c for c in trainer.callbacks if isinstance(c, Scores)).translations  # type: ignore[attr-defined]
+        dev = data.text["dev"]
+        lines = ["| | source | reference | translation |", "|---|---|---|---|"]
+        for pair in spread(data, self.sentences):
+            if pair in translations:  # with limit_val_batches not all are
+                texts = (dev.src[pair], dev.tgt[pair], translations[pair])
+                lines.append(f"| {pair + 1} | {' | '.join(map(literal, texts))} |")
+        log_text(trainer, "translations/dev", "\n".join(lines), trainer.global_step)
+
+
+def literal(text: str) -> str:
+    """A line that Markdown and HTML show as it is."""
+    special = {ord(c): f"&#{ord(c)};" for c in "\\`*_[]<>|&~$"}
+    return " ".join(text.split()).translate(special)
+
+
+def attention_weights(task: TranslationTask, batch: Batch) -> AttentionWeights:
+    src, tgt_in, src_mask = (x.to(task.device) for x in (batch.src, batch.tgt_in, batch.src_mask))
+    return task.model.attention_weights(src, tgt_in, src_mask)
+
+
+def position_panels(encoding: PositionEncoding, n_positions: int, device: torch.device) -> list[Panel]:
+    """What each hook of an encoding does, read off its results, so that a new encoding is no new case.
+
+    That is: what is added to token vectors, positions x dimensions; how alike vectors of ones are after their rotation,
+    positions x positions; and what is added to scores, queries x keys, a panel for each head.
+    """
+    found: list[Panel] = []
+    positions = torch.arange(min(n_positions, encoding.max_positions or n_positions), device=device)
+    with torch.no_grad():
+        nothing = torch.zeros(1, len(positions), encoding.d_model, device=device)
+        table = encoding.embed(nothing, positions)[0]
+        if table.any():
+            found.append(_panel("dimensions by positions", table))
+        ones = torch.ones(1, 1, len(positions), encoding.d_head, device=device)
+        rotated = encoding.rotate(ones, positions)[0, 0]
+        if not torch.equal(rotated, ones[0, 0]):
+            found.append(_panel("similarity", rotated @ rotated.T / encoding.d_head))
+        bias = encoding.bias(positions, positions)
+        if bias is not None:
+            if encoding.causal:  # what comes after is never seen
+                bias = bias.masked_fill(positions[None, :] > positions[:, None], torch.nan)
+            found += [_panel(f"bias, head {head}", values) for head, values in enumerate(bias, start=1)]
+    return found
+
+
+def _panel(title: str, values: torch.Tensor) -> Panel:
+    array = values.float().cpu().numpy()
+    return Panel(f"{title} ({np.nanmin(array):.2g} to {np.nanmax(array):.2g})", array)
+
+
+def dev_sentence(data: TranslationData, pair: int) -> Batch:
+    """A dev pair by itself."""
+    return data.dev_pairs[MicroBatch(np.array([pair]), 0, 0.0, 0, 0)]
+
+
+def nearest(data: TranslationData, n: int, length: int) -> list[int]:
+    """The numbers of the n dev pairs whose sides are nearest to a length in tokens, the nearest first."""
+    pairs = _watchable(data)
+    distance = sum(abs(side.lengths[pairs] - length) for side in (data.dev_pairs.src, data.dev_pairs.tgt))
+    return pairs[np.argsort(distance, kind="stable")][:n].tolist()
+
+
+def spread(data: TranslationData, n: int) -> list[int]:
+    """The numbers of n dev pairs of all lengths, from short to long."""
+    pairs = _watchable(data)
+    n = min(n, len(pairs))
+    order = np.argsort(data.dev_pairs.src.lengths[pairs], kind="stable")
+    return pairs[order[(np.arange(n) * 2 + 1) * len(pairs) // (2 * max(n, 1))]].tolist()
+
+
+def _watchable(data: TranslationData) -> np.ndarray:
+    """The numbers of the dev pairs with text on both sides and not longer than what is trained on."""
+    lengths = np.stack((data.dev_pairs.src.lengths, data.dev_pairs.tgt.lengths))
+    return np.flatnonzero((lengths.min(0) > 1) & (lengths.max(0) <= data.max_len))
+
+
+def _shows(trainer: L.Trainer) -> bool:
+    """Whether this is the one process that logs, in a run that does."""
+    is_training = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+    return trainer.is_global_zero and is_training and not trainer.fast_dev_run  # type: ignore[attr-defined]
+
+
+def _parts(trainer: L.Trainer, pl_module: L.LightningModule) -> tuple[TranslationTask, TranslationData]:
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    assert isinstance(pl_module, TranslationTask)
+    assert isinstance(data, TranslationData)
+    return pl_module, data
+
+
+def _chosen(name: str, numbers: list[int] | None, count: int, kind: str) -> list[int]:
+    """Indices from 0 of what is numbered from 1, or from -1 at the last backwards.
+
+    Raises:
+        UserError: naming the numbers that there are.
+    """
+    if not count:
+        return []  # a model without this kind of attention
+    if numbers is None:
+        return list(range(count))
+    if any(not 1 <= abs(number) <= count for number in numbers):
+        raise UserError(
+            f"watch.attention.{name}={numbers}: {kind} attention has {name} 1 to {count}, "
+            f"or from the last -1 to -{count}"
+        )
+    return sorted({(number - 1) if number > 0 else count + number for number in numbers})
+
+
+def _at_least(least: int, **values: int) -> None:
+    for name, value in values.items():
+        if value < least:
+            raise ValueError(f"{name} ({value}) must be at least {least}")

@@ -1,0 +1,207 @@
+"""Runs the jobs of a sweep one after another, each in a process of its own, so that none of them ends the others."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import HydraException
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+if TYPE_CHECKING:
+    from diglot.sweep import Job, Sweep
+
+
+class DiglotLauncher(Launcher):
+    """See the module.
+
+    Args:
+        module: what a job runs.
+    """
+
+    def __init__(self, module: str = "diglot.train") -> None:
+        self.module = module
+        self.sweep: Sweep | None = None
+        self.refused: list[Exception] = []
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.context, self.config = hydra_context, config
+        choose_folder(config)
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Check all jobs, then run those that are not finished.
+
+        Raises:
+            UserError: if one is wrong, or the user wants no more after the first failure.
+        """
+        from diglot import sweep as sweeps
+        from diglot.errors import UserError
+
+        try:
+            configs = [job_config(self.context, self.config, list(overrides)) for overrides in job_overrides]
+        except UserError as error:
+            if self.sweep is None:
+                raise
+            # A search has asked for what does not go together: it is to ask for something else.
+            sweeps.say(str(error))
+            self.refused.append(error)
+            return [Returned(self.sweep, error) for _ in job_overrides]
+        if self.sweep is None:
+            sweep = sweeps.Sweep(Path(self.config.hydra.sweep.dir), self.config.objective)
+            sweep.lock()
+            for job in sweep.jobs:  # those whose launcher was killed
+                if job.status == "running":
+                    job.status = "interrupted"
+                    job.write()
+            self.sweep = sweep
+        constant = constant_overrides(self.config)
+        jobs = [
+            self.sweep.job(overrides, [o for o in overrides if o not in constant], hash)
+            for overrides, (_, hash) in zip(job_overrides, configs, strict=True)
+        ]
+        # Jobs that come out equal are one.
+        unique = list({job.hash: (job, config) for job, (config, _) in zip(jobs, configs, strict=True)}.values())
+        n_jobs = OmegaConf.select(self.config, "hydra.sweeper.n_trials") or initial_job_idx + len(unique)
+        with sweeps.Signals() as signals:
+            for number, (job, config) in enumerate(unique, initial_job_idx + 1):
+                self._run(job, f"job {number} of {n_jobs}", bool(config.trainer.fast_dev_run), signals)
+                if signals.received:
+                    sweeps.say("Stopped by a signal; the same command again goes on")
+                    raise KeyboardInterrupt if signals.received[0] == 2 else SystemExit(128 + signals.received[0])
+                if job.status == "failed" and self.config.sweep.stop_at_first_failure:
+                    self.sweep.conclude()
+                    raise sweeps.some_failed([sweeps.failed(job, self.sweep.jobs)], len(unique))
+        by_hash = {job.hash: job for job, _ in unique}
+        return [Returned(self.sweep, by_hash[job.hash]) for job in jobs]
+
+    def _run(self, job: "Job", which: str, tries_only: bool, signals: Any) -> None:
+        from diglot import sweep as sweeps
+
+        assert self.sweep is not None
+        jobs = self.sweep.jobs
+        name = sweeps.label(job, jobs)
+        if job.status == "finished":
+            sweeps.say(f"{which}: {name}: finished before, {sweeps.outcome(job)} ({job.folder})")
+            return
+        goes_on = "goes on in" if job.status in ("running", "interrupted", "failed") else "->"
+        sweeps.say(f"{which}: {name} {goes_on} {job.folder}")
+        words = sweeps.command(self.module, self.config.hydra, job.overrides, job.folder)
+        try:
+            sweeps.run(job, words, signals, tries_only)
+        finally:
+            self.sweep.write_tables()
+        sweeps.say(f"{which}: {sweeps.outcome(job)}")
+        if job.status == "failed":
+            sweeps.say(f"  its overrides: {name}\n  its log: {job.folder / sweeps.OUTPUT}")
+
+
+class Returned(JobReturn):
+    """What Hydra is told of a job: its objective's value, or why it failed."""
+
+    def __init__(self, sweep: "Sweep", job: "Job | Exception") -> None:
+        from diglot.sweep import failed
+
+        super().__init__()
+        if isinstance(job, Exception):
+            self.status, self._return_value = JobStatus.FAILED, job
+        elif job.status in ("finished", "tried"):
+            self.status, self._return_value = JobStatus.COMPLETED, job.value(sweep.objective)
+        else:
+            self.status, self._return_value = JobStatus.FAILED, failed(job, sweep.jobs)
+
+    @property  # type: ignore[misc]
+    def return_value(self) -> Any:  # JobReturn's would print lines of its own
+        if self.status == JobStatus.FAILED:
+            raise self._return_value
+        return self._return_value
+
+
+def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[str]) -> tuple[DictConfig, str]:
+    """A job's config and its hash, after all that can be found wrong with it before there is data.
+
+    Raises:
+        UserError: naming the job.
+    """
+    from diglot.config import build_corpus, check, trial_build
+    from diglot.config.command import explain
+    from diglot.errors import UserError
+    from diglot.sweep import config_hash
+    from diglot.train import build_run, build_watchers
+
+    try:
+        composed = context.config_loader.load_sweep_config(sweep_config, overrides)
+        config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+        with hydra_config(composed):
+            check(config, "train")
+            for key, instead in (("run.folder", "sweep.folder names"), ("resume", "the same command again finds")):
+                if OmegaConf.select(config, key) is not None:
+                    raise UserError(f"{key} is for a single run; {instead} the folder of all jobs")
+            build_watchers(config, trial_build(config))
+            build_run(config)
+            build_corpus(config.data)
+            return config, config_hash(config)
+    except (UserError, HydraException, OmegaConfBaseException) as error:
+        constant = constant_overrides(sweep_config)
+        varied = " ".join(word for word in overrides if word not in constant and not word.startswith("sweep.folder="))
+        raise UserError(f"{f'job {varied}: ' if varied else ''}{explain(error, 'train')}") from None
+
+
+@contextmanager
+def hydra_config(config: DictConfig) -> Iterator[None]:
+    """Let what asks for Hydra's own config, like ${hydra:job.name}, see that of a config."""
+    before = HydraConfig.instance().cfg
+    HydraConfig.instance().set_config(config)
+    try:
+        yield
+    finally:
+        HydraConfig.instance().cfg = before
+        OmegaConf.set_readonly(config.hydra, False)  # as it was
+
+
+def constant_overrides(config: DictConfig) -> set[str]:
+    """The overrides of a sweep's command line that give a key one value."""
+    typed = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
+    pairs = {f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in typed if not o.is_sweep_override()}
+    return pairs | {str(o.input_line) for o in typed if not o.is_sweep_override()}
+
+
+def choose_folder(config: DictConfig) -> None:
+    """Put a sweep's folder where Hydra expects it. Without sweep.folder, the same command finds the same one."""
+    from diglot.sweep import config_hash
+
+    if config.sweep.folder is not None:
+        folder = Path(config.sweep.folder).expanduser()
+    else:
+        typed = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
+        apart = ("resume", "objective", "sweep.", "run.folder")
+        task = sorted(str(o.input_line) for o in typed if not o.get_key_element().lstrip("+~").startswith(apart))
+        sweeper = OmegaConf.to_container(config.hydra.sweeper, resolve=False)
+        chosen = config.hydra.runtime.choices
+        name = chosen.get("sweep")
+        if name in (None, "default"):
+            name = "optuna" if chosen.get("hydra/sweeper") == "optuna" else ""
+            name = name or "_".join(key_name(o.key_or_group) for o in typed if o.is_sweep_override())
+        with hydra_config(config):
+            folder = Path("runs") / f"sweep_{name[:40]}_{config_hash(config, task, sweeper, length=8)}"
+    with open_dict(config.hydra.sweep):
+        config.hydra.sweep.dir = str(folder)
+
+
+def for_launcher(launcher: Launcher, config: DictConfig) -> list[str]:
+    """What the jobs of other launchers have to be told: there a job finds its folder by itself."""
+    from diglot.sweep import quoted
+
+    if isinstance(launcher, DiglotLauncher) or config.sweep.folder is not None:
+        return []
+    return [f"sweep.folder={quoted(config.hydra.sweep.dir)}"]
+
+
+def key_name(key: str) -> str:
+    """The last part of a key or group."""
+    return key.rpartition("/")[2].rpartition(".")[2]

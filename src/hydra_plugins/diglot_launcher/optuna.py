@@ -1,0 +1,50 @@
+"""Hydra's Optuna sweeper, with our table at its end. It is there where the extra diglot[optuna] is installed."""
+
+import contextlib
+import logging
+from pathlib import Path
+
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+
+from hydra_plugins.diglot_launcher.launcher import choose_folder, for_launcher
+
+OmegaConf.register_new_resolver(
+    "diglot.direction", lambda o: "maximize" if o in ("dev/bleu", "dev/chrf") else "minimize", replace=True
+)
+
+with contextlib.suppress(ImportError):
+    from hydra_plugins.hydra_optuna_sweeper.optuna_sweeper import OptunaSweeper
+
+    class DiglotOptunaSweeper(OptunaSweeper):
+        """See the module."""
+
+        def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+            self.config = config
+            choose_folder(config)
+            super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
+
+        def sweep(self, arguments: list[str]) -> None:
+            """Run all trials.
+
+            Raises:
+                UserError: if one failed; the others have run then.
+            """
+            import optuna
+
+            from diglot.sweep import Sweep, failed, some_failed
+
+            optuna.logging.set_verbosity(optuna.logging.WARNING)
+            logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(logging.CRITICAL)  # the launcher says it
+            sweep = Sweep(Path(self.config.hydra.sweep.dir), self.config.objective)
+            try:
+                super().sweep([*arguments, *for_launcher(self.sweeper.launcher, self.config)])
+            except ValueError:  # there is no best trial
+                if any(job.results for job in sweep.jobs) or not sweep.jobs:
+                    raise
+            jobs = sweep.jobs
+            sweep.conclude()
+            broken: list[Exception] = [failed(job, jobs) for job in jobs if job.status not in ("finished", "tried")]
+            broken += getattr(self.sweeper.launcher, "refused", [])
+            if broken:
+                raise some_failed(broken, self.sweeper.job_idx)

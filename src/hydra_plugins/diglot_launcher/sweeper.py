@@ -1,0 +1,148 @@
+"""Says which jobs a sweep has: the product of what the command line varies, and of a list of rows."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+
+from hydra_plugins.diglot_launcher.launcher import DiglotLauncher, choose_folder, for_launcher, job_config
+
+
+class DiglotSweeper(BasicSweeper):
+    """Hydra's product of choices, and rows: mappings of overrides, each a line of a table like a paper's.
+
+    A row's values may refer to the config that the rest of the command line makes, and calculate: see the end of this
+    file.
+
+    Args:
+        rows: the mappings.
+        params: what is varied beside the command line, like {model.n_heads: "2,4"}.
+        max_batch_size: of the jobs that a launcher is given at once.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Mapping[str, Any]] = (),
+        params: dict[str, str] | None = None,
+        max_batch_size: int | None = None,
+    ) -> None:
+        super().__init__(max_batch_size, params)
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        choose_folder(config)
+        super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
+
+    def sweep(self, arguments: list[str]) -> list[JobReturn]:
+        """Run all jobs.
+
+        Raises:
+            UserError: if nothing varies, or a job failed; the others have run then.
+        """
+        from diglot.errors import UserError
+        from diglot.sweep import Sweep, some_failed
+
+        assert self.config is not None
+        assert self.hydra_context is not None
+        assert self.launcher is not None
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        overrides = parser.parse_overrides(
+            [*self._parse_config(), *arguments, *for_launcher(self.launcher, self.config)]
+        )
+        # Not as they reached __init__: there the references in them are filled in already.
+        rows = OmegaConf.to_container(self.config.hydra.sweeper, resolve=False).get("rows") or []  # type: ignore[union-attr]
+        if not rows and not any(override.is_sweep_override() for override in overrides):
+            raise UserError(
+                "nothing varies: name a sweep, like sweep=positions, or several values, like model.n_heads=2,4"
+            )
+        for override in overrides:
+            if override.is_sweep_override() and not override.is_discrete_sweep():
+                raise UserError(
+                    f"{override.input_line} names no choices to try one by one: it is for hydra/sweeper=optuna"
+                )
+        (product,) = self.split_arguments(overrides, None)
+        jobs = [words for combination in product for words in self._with_rows(combination, rows)]
+
+        sweep = Sweep(Path(self.config.hydra.sweep.dir), self.config.objective)
+        if not isinstance(self.launcher, DiglotLauncher):  # which does this itself
+            for job in jobs:
+                job_config(self.hydra_context, self.config, job)
+            sweep.lock()
+        results: list[JobReturn] = []
+        try:
+            for batch in self.split_overrides_to_chunks(jobs, self.max_batch_size):
+                results += self.launcher.launch(batch, initial_job_idx=len(results))
+            sweep.conclude()
+        finally:
+            sweep.unlock()
+        if errors := [result._return_value for result in results if result.status == JobStatus.FAILED]:
+            raise some_failed(errors, len(results))
+        return results
+
+    def _with_rows(self, combination: list[str], rows: list[Mapping[str, Any]]) -> list[list[str]]:
+        """A job for each row, whose overrides come last and so win."""
+        if not rows:
+            return [combination]
+        assert self.config is not None
+        assert self.hydra_context is not None
+        config = self.hydra_context.config_loader.load_sweep_config(self.config, combination)
+        return [combination + words for words in filled_in(rows, config)]
+
+
+def filled_in(rows: Sequence[Mapping[str, Any]], config: DictConfig) -> list[list[str]]:
+    """Rows as overrides, with their references to a config filled in."""
+    found = []
+    for row in rows:
+        node = OmegaConf.create(dict(row))
+        node._set_parent(config)
+        values = OmegaConf.to_container(node, resolve=True)
+        assert isinstance(values, dict)
+        found.append([f"{key!s}={as_override(value)}" for key, value in values.items()])
+    return found
+
+
+def as_override(value: Any) -> str:
+    """A value as the command line has it."""
+    from diglot.sweep import quoted
+
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{as_override(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(as_override(item) for item in value) + "]"
+    if isinstance(value, str):
+        return quoted(value)
+    return "null" if value is None else str(value).lower()
+
+
+# What rows calculate with. Each takes what is scaled, and the factor as a fraction: times / by.
+
+
+def scaled(value: float, times: float, by: float = 1, of: int = 1) -> int:
+    """The positive multiple of `of` nearest to a scaled value."""
+    return max(1, math.floor(value * times / by / of + 0.5)) * of
+
+
+def scaled_heads(model: DictConfig, times: float, by: float = 1) -> int:
+    """The number of heads nearest to a model's scaled one that shares its width out evenly."""
+    wanted = model.n_heads * times / by
+    fitting = [n for n in range(1, model.d_model + 1) if model.d_model % (2 * n) == 0]
+    return min(fitting or [1], key=lambda n: abs(n - wanted))
+
+
+def scaled_head(model: DictConfig, times: float, by: float = 1) -> int:
+    """The even width of a head nearest to the scaled one of a model's heads."""
+    return scaled(model.d_head or model.d_model / model.n_heads, times, by, of=2)
+
+
+def scaled_width(model: DictConfig, times: float, by: float = 1) -> int:
+    """The model width nearest to a model's scaled one that its heads share out evenly."""
+    return scaled(model.d_model, times, by, of=2 * model.n_heads)
+
+
+for _function in (scaled, scaled_heads, scaled_head, scaled_width):
+    OmegaConf.register_new_resolver(f"diglot.{_function.__name__}", _function, replace=True)

@@ -1,0 +1,35 @@
+"""Typing commands in tests, and reading what they leave."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+ROOT = Path(__file__).parents[1]
+SMALL = ("data=sample", "trainer=cpu", "model.d_model=96", "model.d_ff=384", "model.dropout=0.0", "search=greedy")
+
+
+def type_command(
+    *words: str, cwd: Path, stdin: str | bytes | None = None, code: int = 0
+) -> subprocess.CompletedProcess:
+    """Type a console script, on one thread, in a folder of its own."""
+    command = [sys.executable, "-m", f"diglot.{words[0].removeprefix('diglot-')}", *words[1:]]
+    given = stdin.encode() if isinstance(stdin, str) else stdin
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+    done = subprocess.run(command, cwd=cwd, input=given, capture_output=True, env=environment, timeout=600)
+    assert done.returncode == code, done.stdout.decode() + done.stderr.decode()
+    return done
+
+
+def scalars(folder: Path) -> dict[str, dict[int, float]]:
+    """The curves in a run's folder, value by step; each step stands once."""
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    found = {}
+    for tag in events.Tags()["scalars"]:
+        values = events.Scalars(tag)
+        found[tag] = {event.step: event.value for event in values}
+        assert len(found[tag]) == len(values), f"{tag} stands twice at a step"
+    return found

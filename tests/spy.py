@@ -1,0 +1,27 @@
+"""Callbacks for tests that start commands: put this folder on PYTHONPATH and name them on the command line."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+
+class Spy(L.Callback):
+    """Writes down which pairs each process was given; SPY_KILL_AT, SPY_HANG_AT=RANK:UPDATE kill or stop a process."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, index: int) -> None:
+        counted = batch.pairs.tolist() if batch.tgt_mask.any() else []
+        line = json.dumps({"update": trainer.global_step + 1, "passes": batch.passes, "pairs": counted})
+        with (Path(os.environ["SPY_FOLDER"]) / f"{trainer.global_rank}.jsonl").open("a") as file:
+            file.write(line + "\n")
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        here = f"{trainer.global_rank}:{trainer.global_step}"
+        if os.environ.get("SPY_KILL_AT") == here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if os.environ.get("SPY_HANG_AT") == here:
+            time.sleep(3600)

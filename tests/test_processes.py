@@ -1,0 +1,190 @@
+"""Two processes train the model that one would have trained, and a run that was cut short goes on as it would have."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from commands import scalars
+from diglot.data.text import read_lines
+
+pytestmark = pytest.mark.end_to_end
+
+HERE = Path(__file__).parent
+SPY = "+callbacks.spy._target_=spy.Spy"
+TINY = (
+    "trainer=cpu",
+    "trainer.precision=64-true",  # sums in another order differ by 1e-16 then, and Adam cannot make much of that
+    "trainer.log_every_n_steps=1",
+    "model.d_model=32",
+    "model.n_heads=2",
+    "model.d_ff=48",
+    "model.dropout=0",
+    "search=greedy",
+    "search.max_len_a=0",
+    "search.max_len_b=6",
+    "watch.attention.every=1",
+    "watch.attention.sentences=1",
+)
+
+
+def start(*words: str, cwd: Path, module: tuple[str, ...] = (), **environment: str) -> subprocess.Popen:
+    """Start diglot-train on one thread, with what the spies need."""
+    (cwd / "spied").mkdir(exist_ok=True)
+    command = [sys.executable, *module, "-m", "diglot.train", *words]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE), "SPY_FOLDER": str(cwd / "spied")}
+    return subprocess.Popen(
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**env, **environment}
+    )
+
+
+def finish(run: subprocess.Popen, code: int = 0) -> str:
+    said, _ = run.communicate(timeout=120)
+    assert run.returncode == code, said
+    return said
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "last.ckpt", weights_only=True)["state_dict"]
+
+
+def spied(folder: Path, rank: int) -> list[dict]:
+    return [json.loads(line) for line in (folder / "spied" / f"{rank}.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def seven(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Overrides that name seven sentences of uneven lengths, to train on and as dev text."""
+    folder = tmp_path_factory.mktemp("seven")
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+    lines = [" ".join(words[i : i + 1 + (i * 5) % 7]) for i in range(7)]
+    (folder / "a.en").write_text("".join(f"{line}\n" for line in lines))
+    (folder / "a.de").write_text("".join(f"{line[::-1]}\n" for line in lines))
+    files = [
+        f"data.{split}.{side}={folder}/a.{end}" for split in ("train", "dev", "test") for side, end in SIDES.items()
+    ]
+    return ("data=files", *files, "data.vocab_size=290", "data.tokens_per_batch=60", "data.max_len=60", "run.passes=2")
+
+
+SIDES = {"src": "en", "tgt": "de"}
+
+
+def test_two_processes_make_the_updates_and_the_translations_of_one(tmp_path: Path, seven: tuple[str, ...]) -> None:
+    folders = {}
+    for name, words in (("one", ()), ("two", ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2"))):
+        folders[name] = cwd = tmp_path / name
+        cwd.mkdir()
+        began = time.monotonic()
+        said = finish(start(*seven, *TINY, *words, SPY, "run.validate_every=2", "run.folder=run", cwd=cwd))
+        assert time.monotonic() - began < 60, said
+        assert said.count("update 2 of ") == 1, said  # the other process is silent
+    one, two = folders["one"], folders["two"]
+
+    # Each pass is every sentence once: shared out without overlap, in equally many batches.
+    alone, shares = spied(one, 0), [spied(two, rank) for rank in (0, 1)]
+    assert [len(share) for share in shares] == [len(alone)] * 2
+    for whole, *parts in zip(alone, *shares, strict=True):
+        assert sorted(whole["pairs"]) == sorted(parts[0]["pairs"] + parts[1]["pairs"])
+    seen = Counter(pair for share in shares for line in share for pair in line["pairs"])
+    assert seen == Counter(dict.fromkeys(range(7), 2))
+
+    # The same weights, curves, scores and translations; every dev sentence once and in order.
+    ours, theirs = weights(one / "run"), weights(two / "run")
+    moved = max((theirs[name] - ours[name]).abs().max().item() for name in ours)
+    assert moved < 1e-9
+    steps, same = scalars(one / "run"), scalars(two / "run")
+    assert steps.keys() == same.keys()
+    for tag, values in steps.items():
+        assert list(values) == list(same[tag]), tag
+        if not tag.startswith("speed/") and tag != "train/padding":
+            assert same[tag] == pytest.approx(values, rel=1e-5), tag
+    translated = [read_lines(folder / "run" / "text" / "dev.translated.de") for folder in (one, two)]
+    assert len(translated[0]) == 7
+    assert translated[0] == translated[1]
+    assert sum(1 for file in (two / "run").iterdir() if file.name.startswith("events")) == sum(
+        1 for file in (one / "run").iterdir() if file.name.startswith("events")
+    )
+
+
+def test_processes_started_from_outside_share_one_folder(tmp_path: Path, seven: tuple[str, ...]) -> None:
+    words = [*seven, *TINY, "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "run.validate_every=9"]
+    said = finish(start(*words, cwd=tmp_path, module=("-m", "torch.distributed.run", "--nproc-per-node", "2")))
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "results.json").exists(), said
+    assert said.count("Made in ") == 1
+
+
+def test_processes_that_are_not_as_many_as_the_config_says_are_refused(tmp_path: Path, seven: tuple[str, ...]) -> None:
+    slurm = {"NTASKS": 2, "NTASKS_PER_NODE": 2, "PROCID": 0, "LOCALID": 0, "NODEID": 0, "NNODES": 1, "JOB_ID": 7}
+    environment = {f"SLURM_{name}": str(value) for name, value in slurm.items()}
+    words = [*seven, *TINY, "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=3"]
+    said = finish(start(*words, cwd=tmp_path, SLURM_JOB_NAME="train", **environment), code=2)
+    assert said == "diglot-train: 2 processes were started, but trainer.devices x trainer.num_nodes is 3 x 1\n"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.exhaustive
+def test_a_process_that_hangs_ends_the_run_after_the_timeout(tmp_path: Path, seven: tuple[str, ...]) -> None:
+    words = [*seven, *TINY, SPY, "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "run.folder=run"]
+    began = time.monotonic()
+    run = start(*words, "trainer.process_timeout=8", cwd=tmp_path, SPY_HANG_AT="1:1")
+    try:
+        said, _ = run.communicate(timeout=90)  # it waits for the other one's end too, which has the same output
+    finally:
+        run.kill()
+    assert run.returncode not in (0, None), said
+    assert time.monotonic() - began < 80
+
+
+def test_a_run_goes_on_where_it_was_killed_and_each_step_stands_once(tmp_path: Path, seven: tuple[str, ...]) -> None:
+    words = [*seven[:-1], *TINY, SPY, "run.updates=12", "run.validate_every=5", "model.dropout=0.1"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    for folder in (whole, cut):
+        folder.mkdir()
+    finish(start(*words, "run.folder=run", cwd=whole))
+    finish(start(*words, "run.folder=run", cwd=cut, SPY_KILL_AT="0:8"), code=-9)
+    said = finish(start(*words, "resume=run", cwd=cut))
+    assert "12 updates, 5 of them done" in said
+    assert all(torch.equal(value, weights(cut / "run")[name]) for name, value in weights(whole / "run").items())
+    updates = [line["update"] for line in spied(cut, 0)]
+    assert updates == [*range(1, 9), *range(6, 13)]
+    by_update = {line["update"]: line["pairs"] for line in spied(whole, 0)}
+    assert all(by_update[line["update"]] == line["pairs"] for line in spied(cut, 0))
+    expected, found = scalars(whole / "run"), scalars(cut / "run")
+    assert list(found["train/loss"]) == list(range(1, 13))
+    assert list(found["dev/bleu"]) == [5, 10, 12]
+    assert expected.keys() == found.keys()
+    for tag in expected:
+        if not tag.startswith("speed/"):
+            assert expected[tag] == found[tag], tag
+
+    # A finished run, another config and a folder without a run are each said in one line.
+    assert "this run is finished" in finish(start(*words, "resume=run", cwd=cut))
+    (cut / "run" / "results.json").unlink()
+    said = finish(start(*words, "resume=run", "label_smoothing=0.2", cwd=cut), code=2)
+    assert "label_smoothing was 0.1 and is 0.2" in said.splitlines()[-1]
+    assert "there is no run in it" in finish(start(*words, "resume=spied", cwd=cut), code=2)
+
+
+def test_a_sanity_check_leaves_no_trace(tmp_path: Path, seven: tuple[str, ...]) -> None:
+    words = [*seven[:-1], *TINY, "run.updates=4", "run.validate_every=2"]
+    runs = [start(*words, f"run.folder=sanity{n}", f"trainer.num_sanity_val_steps={n}", cwd=tmp_path) for n in (0, 2)]
+    for run in runs:
+        finish(run)
+    without, with_check = (scalars(tmp_path / name) for name in ("sanity0", "sanity2"))
+    for found in (without, with_check):
+        for tag in [tag for tag in found if tag.startswith("speed/")]:
+            found.pop(tag)
+    assert without == with_check
+    assert without["best/bleu"]
+    names = [sorted(file.name for file in (tmp_path / name).glob("*.ckpt")) for name in ("sanity0", "sanity2")]
+    assert names[0] == names[1]
+    assert all(
+        torch.equal(value, weights(tmp_path / "sanity2")[name]) for name, value in weights(tmp_path / "sanity0").items()
+    )

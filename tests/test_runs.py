@@ -1,0 +1,108 @@
+"""Training runs as a user types them: alike when repeated, stopped, or gone wrong."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import diglot
+from commands import ROOT, SMALL, scalars, type_command
+
+pytestmark = pytest.mark.end_to_end
+
+
+def test_a_run_never_writes_into_an_existing_folder(tmp_path):
+    (tmp_path / "mine").mkdir()
+    done = type_command("diglot-train", *SMALL, "run.updates=1", "run.folder=mine", cwd=tmp_path, code=2)
+    assert "run.folder=mine exists already" in done.stderr.decode()
+    assert not list((tmp_path / "mine").iterdir())
+
+
+def test_the_same_run_twice_ends_in_the_same_weights(tmp_path):
+    words = [
+        "run.updates=6",
+        "run.validate_every=4",
+        "data.batches_per_update=2",
+        "model.dropout=0.2",
+        "data.n_workers=1",
+    ]
+    for name in ("a", "b"):
+        type_command("diglot-train", *SMALL, *words, f"run.folder={name}", cwd=tmp_path)
+    a, b = (torch.load(tmp_path / name / "last.ckpt", weights_only=True)["state_dict"] for name in "ab")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert list(scalars(tmp_path / "a")["dev/bleu"]) == [4, 6]  # updates, not batches
+
+
+def test_stopping_early_averaging_and_csv_work_together(tmp_path):
+    words = ["callbacks=[early_stopping,ema]", "callbacks.early_stopping.patience=1", "logger=csv", "run.folder=run"]
+    words += [
+        "run.updates=40",
+        "run.validate_every=2",
+        "scheduler.lr=1e-9",
+        "search.max_len_b=1",
+        "search.max_len_a=0.0",
+    ]
+    done = type_command("diglot-train", *SMALL, *words, cwd=tmp_path)
+    assert "Trained 4 updates" in done.stdout.decode()  # nothing rose after the first validation
+    content = torch.load(tmp_path / "run" / "best.ckpt", weights_only=True)
+    assert "current_model_state" in content  # state_dict is the average
+    diglot.load(tmp_path / "run")
+
+
+def test_fast_dev_run_goes_through_once_and_keeps_nothing(tmp_path):
+    done = type_command("diglot-train", *SMALL, "trainer.fast_dev_run=true", "run.folder=run", cwd=tmp_path)
+    assert "no checkpoint was kept" in done.stdout.decode()
+    assert not list((tmp_path / "run").glob("*.ckpt"))
+
+
+def test_own_files_are_split_and_prepared(tmp_path):
+    for side in ("avi", "bol"):
+        shutil.copy(ROOT / f"data/sample/train.{side}", tmp_path / f"text.{side}")
+    words = ["data=files", "data.train.src=text.avi", "data.train.tgt=text.bol", "data.vocab_size=800"]
+    done = type_command("diglot-prepare", *words, cwd=tmp_path)
+    assert "carved from train" in done.stdout.decode()
+    too_many = type_command("diglot-prepare", *words[:-1], "data.vocab_size=50000", cwd=tmp_path, code=2)
+    assert re.search(r"vocab_size=50000 is more than this text can fill: at most \d+", too_many.stderr.decode())
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_ends_a_run_with_a_code_and_what_there_is(tmp_path, name, code):
+    words = [*SMALL, "run.updates=100000", "run.validate_every=5", "run.folder=run", "search.max_len_b=1"]
+    command = [sys.executable, "-m", "diglot.train", *words, "search.max_len_a=0.0"]
+    log = (tmp_path / "log").open("wb")
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=log,
+        stderr=log,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # A shell that starts the tests in the background makes its children ignore Ctrl-C: this one shall not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as run:
+        try:
+            deadline = time.monotonic() + 120
+            while not (tmp_path / "run" / "last.ckpt").exists():
+                assert run.poll() is None, (tmp_path / "log").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            run.send_signal(getattr(signal, name))
+            assert run.wait(60) == code
+        finally:
+            run.kill()
+    said = (tmp_path / "log").read_text()
+    assert "The last checkpoint is run/last.ckpt." in said
+    assert "Traceback" not in said
+    diglot.load(tmp_path / "run")
+
+
+def test_a_run_that_diverges_says_so_and_keeps_no_such_weights(tmp_path):
+    words = ["run.updates=40", "run.validate_every=20", "scheduler.lr=1e30", "scheduler.warmup=0", "run.folder=run"]
+    done = type_command("diglot-train", *SMALL, *words, "trainer.precision=32-true", cwd=tmp_path, code=2)
+    assert "training has diverged" in done.stderr.decode()
+    assert not (tmp_path / "run" / "best.ckpt").exists()

@@ -1,0 +1,483 @@
+"""A sweep does not die: each job is a process of its own, what breaks is named, and the same command goes on."""
+
+import csv
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from diglot import config, sweep
+from diglot.errors import UserError
+from diglot.train import main as train_main
+from diglot.training.run import Run
+from hydra_plugins.diglot_launcher import sweeper
+from hydra_plugins.diglot_launcher.sweeper import filled_in
+
+# A job that trains nothing. MODE says what it does, for which number of heads: fail2, kill2, stop2, silent2, slow.
+STUB = """\
+import json, os, signal, sys, time
+from pathlib import Path
+
+words = dict(word.partition("=")[::2] for word in sys.argv[1:])
+folder = Path(words["resume"].strip("'"))
+heads = words.get("model.n_heads", "0")
+mode = os.environ.get("MODE", "")
+with (folder / "starts").open("a") as file:
+    file.write(json.dumps([sys.argv[1:], dict(os.environ), os.getpid(), os.getsid(0)]) + "\\n")
+print("update 1 of 2, pass 0.1, 0:00: dev BLEU 1.00", flush=True)
+if mode == f"fail{heads}":
+    print("diglot-train: data.train.src=x: no such file", file=sys.stderr)
+    sys.exit(2)
+if mode == f"kill{heads}":
+    os.kill(os.getpid(), signal.SIGKILL)
+if mode == f"stop{heads}":
+    sys.exit(143)
+if mode == f"silent{heads}":
+    sys.exit(0)
+if mode.startswith("slow"):
+    if mode == "slow_deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (folder / "slow").touch()
+    time.sleep(60)
+best = {"bleu": 10.0 + int(heads), "chrf": 20.0, "loss": 1.5 - int(heads), "perplexity": 4.5, "update": 2}
+results = {"finished": True, "best": best, "parameters": 1_000_000 + int(heads), "tokens_per_second": 1234.5}
+(folder / "results.json").write_text(json.dumps({**results, "minutes": 0.5, "updates": 2, "checkpoint": "best.ckpt"}))
+"""
+WORDS = ("data=sample", "trainer=cpu", "hydra.launcher.module=stub_job")
+SMALL = (
+    "data=sample",
+    "trainer=cpu",
+    "model.d_model=32",
+    "model.d_ff=64",
+    "search.max_len_a=0.0",
+    "search.max_len_b=3",
+)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with the job that trains nothing."""
+    stubs = tmp_path / "stubs"
+    stubs.mkdir()
+    (stubs / "stub_job.py").write_text(STUB)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(stubs))
+    monkeypatch.delenv("MODE", raising=False)
+    monkeypatch.chdir(work)
+    return work
+
+
+@pytest.fixture
+def type_sweep(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., tuple]:
+    """Types `diglot-sweep ...` and returns what it printed, out and err."""
+
+    def typed(*words: str, code: int = 0, mode: str = "", always: tuple[str, ...] = WORDS) -> tuple[str, str]:
+        monkeypatch.setenv("MODE", mode)
+        monkeypatch.setattr(sys, "argv", ["diglot-sweep", *always, *words])
+        GlobalHydra.instance().clear()
+        status = 0
+        try:
+            sweep.main()
+        except SystemExit as stopped:
+            status = stopped.code if isinstance(stopped.code, int) else 1
+        out, err = capsys.readouterr()
+        assert status == code, out + err
+        return out, err
+
+    return typed
+
+
+def the_sweep(work: Path) -> Path:
+    """The one sweep folder there is."""
+    (folder,) = (work / "runs").iterdir()
+    return folder
+
+
+def table_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "table.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def starts(folder: Path) -> list[list]:
+    """How often and how a job was started."""
+    return [json.loads(line) for line in (folder / "starts").read_text().splitlines()]
+
+
+def test_each_job_has_a_folder_a_process_and_a_row(here, type_sweep, monkeypatch):
+    for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE", "DIGLOT_RUN_FOLDER", "SLURM_NTASKS"):
+        monkeypatch.setenv(name, "1")
+    out, _ = type_sweep("model.n_heads=1,2,4")
+    folder = the_sweep(here)
+    jobs = sorted(path for path in folder.iterdir() if path.is_dir())
+    assert [job.name for job in jobs] == ["01_n_heads-1", "02_n_heads-2", "03_n_heads-4"]
+    sessions = set()
+    for job, heads in zip(jobs, (1, 2, 4), strict=True):
+        ((words, environment, process, session),) = starts(job)
+        assert words[:2] == ["--config-name", "train"]
+        assert words[-2:] == ["hydra.mode=RUN", f"resume={job.relative_to(here)}"]
+        assert {"data=sample", "trainer=cpu", f"model.n_heads={heads}"} <= set(words)
+        assert not environment.keys() & sweep.DISTRIBUTED
+        assert process == session != os.getsid(0)
+        sessions.add(session)
+        record = json.loads((job / "job.json").read_text())
+        assert (record["status"], record["exit_status"], record["process"]) == ("finished", 0, None)
+    assert len(sessions) == 3
+    rows = table_of(folder)
+    assert [row["overrides"] for row in rows] == ["model.n_heads=1", "model.n_heads=2", "model.n_heads=4"]
+    assert list(rows[2].values())[2:9] == ["finished", "14.0", "20.0", "4.5", "1000004", "1234.5", "0.5"]
+    assert rows[2]["checkpoint"] == str(jobs[2].relative_to(here) / "best.ckpt")
+    assert (
+        "| 3 | `model.n_heads=4` | finished | 14.00 | 20.00 | 4.50 | 1,000,004 | 1,234 | 0.5 |"
+        in (folder / "table.md").read_text()
+    )
+    assert (folder / "table.png").read_bytes().startswith(b"\x89PNG")
+    assert f"job 2 of 3: model.n_heads=2 -> {jobs[1].relative_to(here)}" in out
+    assert "\n  update 1 of 2, pass 0.1, 0:00: dev BLEU 1.00\n" in out
+    assert "Best by dev/bleu (14.00): job 3, model.n_heads=4" in out
+
+
+@pytest.mark.parametrize(
+    ("mode", "says"),
+    [
+        ("fail2", "failed with exit status 2: diglot-train: data.train.src=x: no such file"),
+        ("kill2", "was killed by SIGKILL"),
+        ("stop2", "was stopped by SIGTERM"),
+        ("silent2", "ended without results"),
+    ],
+)
+def test_the_others_go_on_and_the_same_command_mends_it(here, type_sweep, mode, says):
+    out, err = type_sweep("model.n_heads=1,2,4", code=2, mode=mode)
+    folder = the_sweep(here)
+    broken = folder / "02_n_heads-2"
+    line = next(line for line in out.splitlines() if line.startswith("job 2 of 3: ") and "->" not in line)
+    assert says in line, "it is not named at once"
+    assert out.index(line) < out.index("job 3 of 3")
+    assert f"  its overrides: model.n_heads=2\n  its log: {broken.relative_to(here)}/output.txt" in out
+    assert len(err.splitlines()) == 1
+    assert f"1 of 3 jobs failed: model.n_heads=2 {says}" in err
+    assert [row["status"] for row in table_of(folder)] == ["finished", "failed", "finished"]
+    if mode == "fail2":
+        assert "no such file" in (broken / "output.txt").read_text()
+
+    out, _ = type_sweep("model.n_heads=1,2,4")
+    assert the_sweep(here) == folder
+    assert [len(starts(folder / name)) for name in ("01_n_heads-1", "02_n_heads-2", "03_n_heads-4")] == [1, 2, 1]
+    assert "job 1 of 3: model.n_heads=1: finished before, dev BLEU 11.00" in out
+    assert f"job 2 of 3: model.n_heads=2 goes on in {broken.relative_to(here)}" in out
+    assert [row["status"] for row in table_of(folder)] == ["finished"] * 3
+
+
+def test_a_user_may_stop_at_the_first_failure(here, type_sweep):
+    out, err = type_sweep("model.n_heads=1,2,4", "sweep.stop_at_first_failure=true", code=2, mode="fail2")
+    assert [row["status"] for row in table_of(the_sweep(here))] == ["finished", "failed", "not started"]
+    assert "model.n_heads=2 failed with exit status 2" in err
+    assert "job 3 of 3" not in out
+    type_sweep("model.n_heads=1,2,4")  # how a sweep is run is no part of what it is
+    assert [row["status"] for row in table_of(the_sweep(here))] == ["finished"] * 3
+
+
+def test_a_sweep_is_extended_in_its_folder(here, type_sweep):
+    type_sweep("model.n_heads=1,2", "sweep.folder=mine")
+    type_sweep("model.n_heads=1,2,4", "sweep.folder=mine", "objective=dev/loss")
+    rows = table_of(Path("mine"))
+    assert [(row["job"], row["overrides"]) for row in rows] == [
+        (str(i), f"model.n_heads={2 ** (i - 1)}") for i in (1, 2, 3)
+    ]
+    assert [len(starts(path)) for path in Path("mine").iterdir() if path.is_dir()] == [1, 1, 1]
+    type_sweep("model.n_heads=1,2", "sweep.folder=mine", "seed=2")  # the same words, and other jobs
+    assert [row["overrides"] for row in table_of(Path("mine"))][3:] == [
+        "model.n_heads=1 seed=2",
+        "model.n_heads=2 seed=2",
+    ]
+
+
+def test_the_same_command_in_another_order_is_the_same_sweep(here, type_sweep):
+    type_sweep("model.n_heads=1,2", "seed=3")
+    type_sweep("seed=3", "model.n_heads=1,2", "objective=dev/chrf")
+    type_sweep("seed=3", "model.n_heads=1,2", "objective=dev/loss", "sweep.stop_at_first_failure=true")
+    folder = the_sweep(here)
+    assert [len(starts(path)) for path in folder.iterdir() if path.is_dir()] == [1, 1]
+    type_sweep("seed=3", "model.n_heads=1,2", "model.d_ff=100")
+    assert len(list((here / "runs").iterdir())) == 2
+
+
+def test_two_sweeps_never_share_a_folder_at_a_time(here, type_sweep):
+    type_sweep("model.n_heads=1,2", "sweep.folder=mine")
+    with Path("mine/.lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        _, err = type_sweep("model.n_heads=1,2,4", "sweep.folder=mine", code=2)
+    assert err == "diglot-train: another sweep is at work in mine\n"
+    assert len(table_of(Path("mine"))) == 2
+    Path("other").mkdir()
+    Path("other/thesis.txt").touch()
+    _, err = type_sweep("model.n_heads=1,2", "sweep.folder=other", code=2)
+    assert "sweep.folder=other exists and is no sweep's folder" in err
+    assert [path.name for path in Path("other").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ([], "nothing varies: name a sweep, like sweep=positions"),
+        (["seed=2"], "nothing varies"),
+        (["model.n_head=1,2"], "job model.n_head=1: there is no key model.n_head; did you mean model.n_heads?"),
+        (["model/position=rotry,alibi"], "did you mean model/position=rotary?"),
+        (["model/position=alibi,rotry"], "did you mean model/position=rotary?"),
+        (["model.n_heads=1,5"], "job model.n_heads=5: model: n_heads (5) must divide d_model (192)"),
+        (["seed=1,2", "objective=dev/blue"], "objective='dev/blue': must be dev/bleu or dev/chrf or dev/loss"),
+        (["sweep=positions", "objective=bleu"], "objective='bleu': must be dev/bleu"),
+        (["sweep=positons"], "did you mean sweep=positions?"),
+        (["seed=1,2", "sweep.stop_at_first_failure=3"], "must be true or false"),
+        (["seed=1,2", "+sweep.foldr=x"], "no key sweep.foldr; did you mean sweep.folder?"),
+        (["seed=1,2", "run.folder=x"], "run.folder is for a single run"),
+        (["seed=1,2", "resume=x"], "resume is for a single run"),
+        (["seed=1,2", "hydra.sweep.dir=x"], "what does it is sweep.folder"),
+        (["run.updates=10,0"], "job run.updates=0: run: updates (0) must be positive"),
+        (["model.dropout=interval(0,1)"], "it is for hydra/sweeper=optuna"),
+        (["seed=1,2", "hydra/launcher=nope"], "there are diglot, submitit_local, submitit_slurm"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_made(here, type_sweep, words, wanted):
+    out, err = type_sweep(*words, code=2)
+    assert wanted in err
+    assert len(err.splitlines()) == 1
+    assert out == ""
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(("extra", "plugin"), [("optuna", "sweeper=optuna"), ("slurm", "launcher=submitit_slurm")])
+def test_an_extra_that_is_missing_is_named(here, type_sweep, extra, plugin):
+    if find_spec(f"hydra_plugins.hydra_{extra.replace('slurm', 'submitit')}_" + plugin.partition("=")[0]):
+        pytest.skip("it is installed")
+    group, _, name = plugin.partition("=")
+    ConfigStore.instance().store(name, {"defaults": [], "x": 1}, f"hydra/{group}")  # as plugins bring it; ours is taken
+    _, err = type_sweep("seed=1,2", f"hydra/{plugin}", code=2, always=WORDS[:2])
+    assert f"is not installed: pip install 'diglot[{extra}]'" in err
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(("model", "n_rows"), [("tiny", 18), ("base", 19), ("big", 19)])
+def test_every_row_of_table_3_can_be_built(compose_train, model, n_rows):
+    """tiny's two layers have a third and two thirds in common."""
+    rows = OmegaConf.to_container(OmegaConf.load(config.CONF / "sweep" / "table3.yaml").hydra.sweeper.rows)
+    jobs = filled_in(rows, compose_train(f"model={model}"))
+    for words in jobs:
+        config.trial_build(compose_train(f"model={model}", *words))
+    found = [" ".join(words) for words in jobs]
+    assert len(set(found)) == n_rows
+    if model == "base":  # the paper's own numbers
+        wanted = ["", *(f"model.n_heads={h} model.d_head=null" for h in (1, 4, 16, 32))]
+        wanted += ["model.d_head=16", "model.d_head=32"]
+        wanted += [f"model.n_encoder_layers={n} model.n_decoder_layers={n}" for n in (2, 4, 8)]
+        wanted += ["model.d_model=256 model.d_head=null", "model.d_model=1024 model.d_head=null"]
+        wanted += ["model.d_ff=1024", "model.d_ff=4096", "model.dropout=0.0", "model.dropout=0.2"]
+        assert found == [*wanted, "label_smoothing=0.0", "label_smoothing=0.2", "model/position=learned"]
+
+
+@given(st.integers(1, 300), st.integers(1, 20), st.sampled_from([0.25, 0.5, 2, 4]))
+def test_scaled_sizes_fit_together(half_width, n_heads, times):
+    model = OmegaConf.create({"d_model": 2 * half_width, "n_heads": n_heads, "d_head": None})
+    heads = sweeper.scaled_heads(model, times)
+    assert heads >= 1
+    assert model.d_model % (2 * heads) == 0
+    assert sweeper.scaled_head(model, times) % 2 == 0
+    assert sweeper.scaled_width(model, times) % (2 * n_heads) == 0
+    assert sweeper.scaled(1, 1, 8) == 1
+
+
+def test_rows_and_what_the_command_line_varies_are_multiplied(here, type_sweep):
+    rows = "[{model.d_ff:100},{model.d_ff:'${diglot.scaled:${model.d_model},2}'},{model.d_ff:100}]"  # one stands twice
+    type_sweep(f"hydra.sweeper.rows={rows}", "model.d_model=48,96", "sweep.folder=mine")
+    found = [row["overrides"] for row in table_of(Path("mine"))]
+    assert found == [f"model.d_model={d} model.d_ff={f}" for d, f in ((48, 100), (48, 96), (96, 100), (96, 192))]
+
+
+def test_positions_are_swept_without_a_word_for_it(here, type_sweep, monkeypatch):
+    """`make train sweep=positions` is a sweep, too."""
+    monkeypatch.setattr(sweep, "main", train_main)
+    type_sweep("sweep=positions")
+    assert len(table_of(the_sweep(here))) == 12
+    assert the_sweep(here).name.startswith("sweep_positions_")
+
+
+def test_the_jobs_of_another_launcher_are_such_processes_too(here, type_sweep, monkeypatch):
+    monkeypatch.setattr(sweep, "main", config.command("train")(lambda c: sweep.run_alone(c, "stub_job")))
+    words = ["-m", *WORDS[:2], "hydra/launcher=basic", "model.n_heads=1,2,4"]
+    _, err = type_sweep(*words, code=2, mode="fail2", always=())
+    folder = the_sweep(here)
+    assert len(err.splitlines()) == 1
+    assert "1 of 3 jobs failed: model.n_heads=2 failed with exit status 2: diglot-train: data.train.src=x" in err
+    assert [row["status"] for row in table_of(folder)] == ["finished", "failed", "finished"]
+    out, _ = type_sweep(*words, always=())
+    assert [len(starts(folder / name)) for name in ("01", "02", "03")] == [1, 2, 1]
+    assert "Best by dev/bleu (14.00): job 3, model.n_heads=4" in out
+    _, err = type_sweep(*words[:-1], "model.n_heads=1,5", code=2, always=())
+    assert "job model.n_heads=5: model: n_heads (5) must divide" in err
+    assert the_sweep(here) == folder
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_no_job_outlives_its_launcher(here, number, code):
+    command = [sys.executable, "-m", "diglot.sweep", *WORDS, "model.n_heads=1,2"]
+    mode = {**os.environ, "MODE": "slow", "OMP_NUM_THREADS": "1"}
+    launcher = subprocess.Popen(
+        command, env=mode, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    first = wait_for(lambda: next(here.glob("runs/*/*/slow"), None)).parent
+    ((_, _, process, _),) = starts(first)
+    launcher.send_signal(number)
+    out, err = launcher.communicate(timeout=30)
+    assert launcher.returncode == code, out + err
+    wait_for(lambda: not alive(process))
+    assert not (the_sweep(here) / "02_n_heads-2" / "starts").exists()
+    if number != signal.SIGKILL:
+        assert "the same command again goes on" in out
+        assert [row["status"] for row in table_of(the_sweep(here))] == ["interrupted", "not started"]
+        assert "Traceback" not in err
+
+
+def test_a_job_that_does_not_hear_is_killed(here, monkeypatch):
+    monkeypatch.setenv("MODE", "slow_deaf")
+    monkeypatch.setattr(sweep, "GRACE", 0.3)
+    folder = here / "job"
+    folder.mkdir()
+    job = sweep.Job(folder, 1, (), (), "")
+    signals = sweep.Signals()
+    threading.Timer(1.0, signals.received.append, [signal.SIGTERM]).start()
+    wanted = time.monotonic() + 20
+    sweep.run(job, [sys.executable, "-m", "stub_job", f"resume={folder}"], signals)
+    assert time.monotonic() < wanted
+    assert (job.status, job.exit_status) == ("interrupted", -signal.SIGKILL)
+
+
+def alive(process: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition: Callable, seconds: float = 60):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ the parts
+
+
+@given(st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1))
+def test_a_quoted_value_is_read_back(text):
+    (override,) = OverridesParser.create().parse_overrides([f"a={sweep.quoted(text)}"])
+    assert not override.is_sweep_override()
+    value = override.value()
+    assert isinstance(value, str)
+    assert OmegaConf.create({"a": value}).a == text
+
+
+def test_a_table_shows_overrides_letter_by_letter(tmp_path):
+    jobs = []
+    for i, word in enumerate(["note='a|b'", "note='`x`'", "note=[bold]"], 1):
+        (tmp_path / str(i)).mkdir()
+        jobs.append(sweep.Job(tmp_path / str(i), i, ("seed=1", word), (word,), str(i)))
+    lines = sweep.as_markdown(jobs).splitlines()
+    assert lines[2].startswith(r"| 1 | `note='a\|b'` | not started |")
+    assert lines[3].startswith("| 2 | `` note='`x`' `` |")
+    assert "note=[bold]" in sweep.as_text(jobs, tmp_path)
+    assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
+
+
+def test_a_folders_name_has_nothing_that_a_shell_or_hydra_reads():
+    words = ["+model/position@x=a,b", "scheduler.lr=0.00123456789", "note='a b/${c}'", "x.y=[1, 2]"]
+    (name,) = sweep.slug(words)
+    assert name == "x-a-b_lr-0.001235_note-a-b-c_y-1-2"
+    assert len(sweep.slug([f"a{i}=1" for i in range(50)])[0]) <= 60
+    assert sweep.slug([]) == []
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    (tmp_path / "01").mkdir()
+    (tmp_path / "01" / "job.json").write_text("{")
+    with pytest.raises(UserError, match=r"01/job.json: damaged"):
+        _ = sweep.Sweep(tmp_path, "dev/bleu").jobs
+
+
+def test_the_best_job_follows_the_objective(tmp_path):
+    for i, (bleu, loss) in enumerate([(3.0, 2.0), (5.0, 4.0)], 1):
+        (tmp_path / str(i)).mkdir()
+        sweep.Job(tmp_path / str(i), i, (), (), str(i)).write()
+        results = {"finished": True, "best": {"bleu": bleu, "loss": loss}}
+        (tmp_path / str(i) / "results.json").write_text(json.dumps(results))
+    for objective, best in (("dev/bleu", 2), ("dev/loss", 1)):
+        found = sweep.Sweep(tmp_path, objective)
+        assert found.best(found.jobs).number == best
+
+
+# ---------------------------------------------------------------------------------------- as a user types them
+
+
+def test_runs_started_in_the_same_second_have_folders_of_their_own(here):
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda _: Run(updates=1).new_folder("x"), range(12)))
+    assert len(set(made)) == len(list((here / "runs").iterdir())) == 12
+
+
+@pytest.mark.end_to_end
+def test_a_sweep_of_runs_with_two_processes_each(here, type_sweep):
+    type_sweep("seed=1,2", "trainer.devices=2", "data.batches_per_update=2", "run.updates=1", always=SMALL)
+    assert sorted(path.name for path in here.iterdir()) == ["cache", "runs"]
+    folder = the_sweep(here)
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["01_seed-1", "02_seed-2"]
+    assert [row["status"] for row in table_of(folder)] == ["finished"] * 2
+    for job in ("01_seed-1", "02_seed-2"):
+        assert (folder / job / "best.ckpt").exists()
+
+
+@pytest.mark.end_to_end
+def test_a_job_that_is_killed_while_it_trains_goes_on(here, type_sweep):
+    words = ["seed=1,2,3", "run.updates=60", "run.validate_every=20"]
+
+    def kill_when_it_trains() -> None:
+        output = wait_for(lambda: next(here.glob("runs/*/02_*/output.txt"), None), 120)
+        wait_for(lambda: "update 20 of 60" in output.read_text())
+        os.kill(json.loads((output.parent / "job.json").read_text())["process"], signal.SIGKILL)
+
+    watcher = threading.Thread(target=kill_when_it_trains)
+    watcher.start()
+    out, err = type_sweep(*words, code=2, always=SMALL)
+    watcher.join()
+    folder = the_sweep(here)
+    job = folder / "02_seed-2"
+    assert f"job 2 of 3: was killed by SIGKILL\n  its overrides: seed=2\n  its log: {job.relative_to(here)}" in out
+    assert "1 of 3 jobs failed: seed=2 was killed by SIGKILL" in err
+    assert [row["status"] for row in table_of(folder)] == ["finished", "failed", "finished"]
+
+    others = [path for name in ("01_seed-1", "03_seed-3") for path in (folder / name).glob("*.ckpt")]
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in others}
+    assert len(before) == 4
+    out, _ = type_sweep(*words, always=SMALL)
+    assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in others} == before
+    assert [row["status"] for row in table_of(folder)] == ["finished"] * 3
+    assert "update 20 of 60" not in out, "it began anew"
+    assert json.loads((job / "results.json").read_text())["updates"] == 60

@@ -1,0 +1,48 @@
+"""A run that goes on goes on with its curves."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from diglot.errors import UserError
+from diglot.training import loggers
+
+
+def test_a_table_keeps_the_rows_up_to_where_a_run_goes_on(tmp_path: Path) -> None:
+    first = loggers.csv(tmp_path)
+    for step in (1, 2, 3, 4):
+        first.log_metrics({"loss": step / 10}, step)
+    first.save()
+    second = loggers.csv(tmp_path, resumed_at=2)
+    for step in (3, 4, 5):
+        second.log_metrics({"loss": step / 10, "new": 1.0}, step)
+    second.save()
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["step"], row["loss"]) for row in rows] == [(str(n), str(n / 10)) for n in (1, 2, 3, 4, 5)]
+    assert [row["new"] for row in rows] == ["", "", "1.0", "1.0", "1.0"]
+
+
+def test_events_after_where_a_run_goes_on_are_forgotten(tmp_path: Path) -> None:
+    for resumed_at, steps in ((None, (1, 2, 3, 4)), (2, (3, 4, 5))):
+        logger = loggers.tensorboard(tmp_path, resumed_at)
+        for step in steps:
+            logger.log_metrics({"loss": float(step)}, step)
+        loggers.flush([logger])
+        logger.finalize("success")
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_logger_that_is_not_installed_says_what_to_install(tmp_path: Path, name: str) -> None:
+    try:
+        __import__(name)
+    except ImportError:
+        with pytest.raises(UserError, match=rf"pip install 'diglot\[{name}\]'"):
+            getattr(loggers, name)(tmp_path)
+    else:
+        pytest.skip(f"{name} is installed")

@@ -1,0 +1,85 @@
+"""Speed is that of training alone: the clock stands still in validations, and a resumed run counts on."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from diglot.training import speed as module
+from diglot.training.speed import Speed
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+
+def micro_batch(real: int, places: int, update_target_tokens: int) -> Any:
+    src_mask, tgt_mask = torch.zeros(2, places // 4, dtype=torch.bool), torch.zeros(2, places // 4, dtype=torch.bool)
+    src_mask.view(-1)[: real // 2] = True
+    tgt_mask.view(-1)[: real - real // 2] = True
+    return SimpleNamespace(src_mask=src_mask, tgt_mask=tgt_mask, update_target_tokens=update_target_tokens)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    made = SimpleNamespace(clock=Clock(monkeypatch), logged=[], loader=SimpleNamespace(waited=0.0))
+    device = SimpleNamespace(root_device=torch.device("cpu"))
+    made.trainer = SimpleNamespace(global_step=0, log_every_n_steps=2, strategy=device, train_dataloader=made.loader)
+    made.module = SimpleNamespace(log=lambda name, value, **_: made.logged.append((name, value)))
+    return made
+
+
+def train(run: SimpleNamespace, callback: Speed, seconds: float, micro_batches: int = 1, tokens: int = 60) -> None:
+    """One update; each micro-batch has 30 tokens in 40 places and 0.1 s of waiting."""
+    for i in range(micro_batches):
+        batch = micro_batch(30, 40, tokens)
+        callback.on_train_batch_start(run.trainer, run.module, batch, i)
+        run.clock.now += seconds / micro_batches
+        run.loader.waited += 0.1
+        if i == micro_batches - 1:
+            run.trainer.global_step += 1
+        callback.on_train_batch_end(run.trainer, run.module, None, batch, i)
+
+
+def test_it_counts_updates_and_not_micro_batches_nor_validations(run: SimpleNamespace) -> None:
+    callback = Speed()
+    callback.on_train_start(run.trainer, run.module)
+    train(run, callback, seconds=2.0, micro_batches=2)
+    assert not run.logged
+    callback.on_validation_start(run.trainer, run.module)
+    run.clock.now += 1000
+    callback.on_validation_end(run.trainer, run.module)
+    train(run, callback, seconds=4.0, micro_batches=2)
+    found = dict(run.logged)
+    assert found["speed/target_tokens_per_second"] == pytest.approx(120 / 6)
+    assert found["speed/updates_per_second"] == pytest.approx(2 / 6)
+    assert found["speed/waiting_for_data"] == pytest.approx(0.4 / 6)
+    assert found["train/padding"] == pytest.approx(0.25)
+    assert found["speed/memory_gb"] > 0.05
+    train(run, callback, seconds=1.0)
+    train(run, callback, seconds=1.0)
+    assert dict(run.logged)["speed/target_tokens_per_second"] == pytest.approx(60)  # of the newest interval alone
+    callback.on_train_end(run.trainer, run.module)
+    assert (callback.seconds, callback.target_tokens) == (pytest.approx(8.0), 240)
+    assert callback.target_tokens_per_second == pytest.approx(30)
+
+
+def test_a_resumed_run_counts_on(run: SimpleNamespace) -> None:
+    first, second = Speed(), Speed()
+    first.on_train_start(run.trainer, run.module)
+    train(run, first, seconds=3.0)
+    first.on_validation_start(run.trainer, run.module)  # where checkpoints are written
+    second.load_state_dict(first.state_dict())
+    second.on_train_start(run.trainer, run.module)
+    train(run, second, seconds=5.0)
+    second.on_train_end(run.trainer, run.module)
+    assert (second.seconds, second.target_tokens) == (pytest.approx(8.0), 120)
+
+
+def test_nothing_is_divided_by_zero() -> None:
+    assert Speed().target_tokens_per_second == 0.0
+    assert module._waited(SimpleNamespace(train_dataloader=None)) == 0.0  # type: ignore[arg-type]
