@@ -22,7 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from diglot import config, sweep
+from diglot import comparison, config, sweep
+from diglot import job as one
 from diglot.errors import UserError
 from diglot.train import main as train_main
 from diglot.training.run import Run
@@ -133,7 +134,7 @@ def test_each_job_has_a_folder_a_process_and_a_row(here, type_sweep, monkeypatch
         assert words[:2] == ["--config-name", "train"]
         assert words[-2:] == ["hydra.mode=RUN", f"resume={job.relative_to(here)}"]
         assert {"data=sample", "trainer=cpu", f"model.n_heads={heads}"} <= set(words)
-        assert not environment.keys() & sweep.DISTRIBUTED
+        assert not environment.keys() & one.DISTRIBUTED
         assert process == session != os.getsid(0)
         sessions.add(session)
         record = json.loads((job / "job.json").read_text())
@@ -356,14 +357,14 @@ def test_no_job_outlives_its_launcher(here, number, code):
 
 def test_a_job_that_does_not_hear_is_killed(here, monkeypatch):
     monkeypatch.setenv("MODE", "slow_deaf")
-    monkeypatch.setattr(sweep, "GRACE", 0.3)
+    monkeypatch.setattr(one, "GRACE", 0.3)
     folder = here / "job"
     folder.mkdir()
-    job = sweep.Job(folder, 1, (), (), "")
-    signals = sweep.Signals()
+    job = one.Job(folder, 1, (), (), "")
+    signals = one.Signals()
     threading.Timer(1.0, signals.received.append, [signal.SIGTERM]).start()
     wanted = time.monotonic() + 20
-    sweep.run(job, [sys.executable, "-m", "stub_job", f"resume={folder}"], signals)
+    one.run(job, [sys.executable, "-m", "stub_job", f"resume={folder}"], signals)
     assert time.monotonic() < wanted
     assert (job.status, job.exit_status) == ("interrupted", -signal.SIGKILL)
 
@@ -389,7 +390,7 @@ def wait_for(condition: Callable, seconds: float = 60):
 
 @given(st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1))
 def test_a_quoted_value_is_read_back(text):
-    (override,) = OverridesParser.create().parse_overrides([f"a={sweep.quoted(text)}"])
+    (override,) = OverridesParser.create().parse_overrides([f"a={one.quoted(text)}"])
     assert not override.is_sweep_override()
     value = override.value()
     assert isinstance(value, str)
@@ -400,20 +401,20 @@ def test_a_table_shows_overrides_letter_by_letter(tmp_path):
     jobs = []
     for i, word in enumerate(["note='a|b'", "note='`x`'", "note=[bold]"], 1):
         (tmp_path / str(i)).mkdir()
-        jobs.append(sweep.Job(tmp_path / str(i), i, ("seed=1", word), (word,), str(i)))
-    lines = sweep.as_markdown(jobs).splitlines()
+        jobs.append(one.Job(tmp_path / str(i), i, ("seed=1", word), (word,), str(i)))
+    lines = comparison.as_markdown(jobs).splitlines()
     assert lines[2].startswith(r"| 1 | `note='a\|b'` | not started |")
     assert lines[3].startswith("| 2 | `` note='`x`' `` |")
-    assert "note=[bold]" in sweep.as_text(jobs, tmp_path)
+    assert "note=[bold]" in comparison.as_text(jobs, tmp_path)
     assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
 
 
 def test_a_folders_name_has_nothing_that_a_shell_or_hydra_reads():
     words = ["+model/position@x=a,b", "scheduler.lr=0.00123456789", "note='a b/${c}'", "x.y=[1, 2]"]
-    (name,) = sweep.slug(words)
+    (name,) = one.slug(words)
     assert name == "x-a-b_lr-0.001235_note-a-b-c_y-1-2"
-    assert len(sweep.slug([f"a{i}=1" for i in range(50)])[0]) <= 60
-    assert sweep.slug([]) == []
+    assert len(one.slug([f"a{i}=1" for i in range(50)])[0]) <= 60
+    assert one.slug([]) == []
 
 
 def test_a_damaged_record_is_named(tmp_path):
@@ -426,7 +427,7 @@ def test_a_damaged_record_is_named(tmp_path):
 def test_the_best_job_follows_the_objective(tmp_path):
     for i, (bleu, loss) in enumerate([(3.0, 2.0), (5.0, 4.0)], 1):
         (tmp_path / str(i)).mkdir()
-        sweep.Job(tmp_path / str(i), i, (), (), str(i)).write()
+        one.Job(tmp_path / str(i), i, (), (), str(i)).write()
         results = {"finished": True, "best": {"bleu": bleu, "loss": loss}}
         (tmp_path / str(i) / "results.json").write_text(json.dumps(results))
     for objective, best in (("dev/bleu", 2), ("dev/loss", 1)):

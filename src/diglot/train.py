@@ -64,9 +64,13 @@ def train(config: DictConfig) -> Path:
     quiet()
     keep_memory()
     watching = build_watchers(config, trial_build(config))
-    if config.resume is not None and is_finished(resumable_folder(config.resume)):
-        say(f"{config.resume}: this run is finished; its results are in {Path(config.resume) / RESULTS}")
-        return Path(config.resume)
+    if config.resume is not None:
+        begun = resumable_folder(config.resume)
+        if config.run.folder is not None and Path(config.run.folder).expanduser().absolute() != begun.absolute():
+            raise UserError(f"resume={config.resume} and run.folder={config.run.folder} are two folders: give one")
+        if is_finished(begun):
+            say(f"{begun}: this run is finished; its results are in {begun / RESULTS}")
+            return begun
     run = build_run(config)
     corpus = build_corpus(config.data)
     scorer = Scorer(corpus.tgt_lang)
@@ -313,7 +317,7 @@ def conclude(
     best = {f"best/{name}": float(value) for name, value in results["best"].items()}
     for logger in trainer.loggers:
         compared = (best,) if isinstance(logger, TensorBoardLogger) else ()
-        logger.log_hyperparams(hyper_parameters(config), *compared)
+        logger.log_hyperparams(hyper_parameters(config, typed_overrides()), *compared)
         logger.save()
     say(
         f"Made in {folder}/: best.ckpt, last.ckpt, {CONFIG}, {RESULTS}, log.txt, curves and pictures\n"

@@ -1,5 +1,7 @@
 """From config to objects."""
 
+import hashlib
+import json
 import re
 import sys
 from typing import Any
@@ -75,6 +77,16 @@ def without_secrets(config: DictConfig) -> dict[str, Any]:
     merged: Any = merge(filled, written)
     assert isinstance(merged, dict)
     return merged
+
+
+def config_hash(config: Any, *more: Any, length: int = 12) -> str:
+    """What tells a run's config from others, apart from where its files go and what sweep it is part of."""
+    plain = without_secrets(OmegaConf.masked_copy(config, [key for key in config if key != "hydra"]))
+    for key in ("resume", "objective", "sweep"):
+        plain.pop(key, None)
+    plain.get("run", {}).pop("folder", None)
+    text = json.dumps([plain, *more], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 # Where the classes live that a checkpoint's config may name.

@@ -216,7 +216,7 @@ class SampleTranslations(Watcher):
     def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
         translations = next(c for c in trainer.callbacks if isinstance(c, Scores)).translations  # type: ignore[attr-defined]
         dev = data.text["dev"]
-        lines = ["| | source | reference | translation |", "|---|---|---|---|"]
+        lines = ["| pair | source | reference | translation |", "|---|---|---|---|"]
         for pair in spread(data, self.sentences):
             if pair in translations:  # with limit_val_batches not all are
                 texts = (dev.src[pair], dev.tgt[pair], translations[pair])

@@ -15,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 if TYPE_CHECKING:
-    from diglot.sweep import Job, Sweep
+    from diglot.job import Job
+    from diglot.sweep import Sweep
 
 
 class DiglotLauncher(Launcher):
@@ -40,8 +41,9 @@ class DiglotLauncher(Launcher):
         Raises:
             UserError: if one is wrong, or the user wants no more after the first failure.
         """
-        from diglot import sweep as sweeps
         from diglot.errors import UserError
+        from diglot.job import Signals, say
+        from diglot.sweep import Sweep, failed, some_failed
 
         try:
             configs = [job_config(self.context, self.config, list(overrides)) for overrides in job_overrides]
@@ -49,11 +51,11 @@ class DiglotLauncher(Launcher):
             if self.sweep is None:
                 raise
             # A search has asked for what does not go together: it is to ask for something else.
-            sweeps.say(str(error))
+            say(str(error))
             self.refused.append(error)
             return [Returned(self.sweep, error) for _ in job_overrides]
         if self.sweep is None:
-            sweep = sweeps.Sweep(Path(self.config.hydra.sweep.dir), self.config.objective)
+            sweep = Sweep(Path(self.config.hydra.sweep.dir), self.config.objective)
             sweep.lock()
             for job in sweep.jobs:  # those whose launcher was killed
                 if job.status == "running":
@@ -68,37 +70,38 @@ class DiglotLauncher(Launcher):
         # Jobs that come out equal are one.
         unique = list({job.hash: (job, config) for job, (config, _) in zip(jobs, configs, strict=True)}.values())
         n_jobs = OmegaConf.select(self.config, "hydra.sweeper.n_trials") or initial_job_idx + len(unique)
-        with sweeps.Signals() as signals:
+        with Signals() as signals:
             for number, (job, config) in enumerate(unique, initial_job_idx + 1):
                 self._run(job, f"job {number} of {n_jobs}", bool(config.trainer.fast_dev_run), signals)
                 if signals.received:
-                    sweeps.say("Stopped by a signal; the same command again goes on")
+                    say("Stopped by a signal; the same command again goes on")
                     raise KeyboardInterrupt if signals.received[0] == 2 else SystemExit(128 + signals.received[0])
                 if job.status == "failed" and self.config.sweep.stop_at_first_failure:
                     self.sweep.conclude()
-                    raise sweeps.some_failed([sweeps.failed(job, self.sweep.jobs)], len(unique))
+                    raise some_failed([failed(job, self.sweep.jobs)], len(unique))
         by_hash = {job.hash: job for job, _ in unique}
         return [Returned(self.sweep, by_hash[job.hash]) for job in jobs]
 
     def _run(self, job: "Job", which: str, tries_only: bool, signals: Any) -> None:
-        from diglot import sweep as sweeps
+        from diglot.comparison import label, outcome
+        from diglot.job import OUTPUT, command, run, say
 
         assert self.sweep is not None
         jobs = self.sweep.jobs
-        name = sweeps.label(job, jobs)
+        name = label(job, jobs)
         if job.status == "finished":
-            sweeps.say(f"{which}: {name}: finished before, {sweeps.outcome(job)} ({job.folder})")
+            say(f"{which}: {name}: finished before, {outcome(job)} ({job.folder})")
             return
         goes_on = "goes on in" if job.status in ("running", "interrupted", "failed") else "->"
-        sweeps.say(f"{which}: {name} {goes_on} {job.folder}")
-        words = sweeps.command(self.module, self.config.hydra, job.overrides, job.folder)
+        say(f"{which}: {name} {goes_on} {job.folder}")
+        words = command(self.module, self.config.hydra, job.overrides, job.folder)
         try:
-            sweeps.run(job, words, signals, tries_only)
+            run(job, words, signals, tries_only)
         finally:
             self.sweep.write_tables()
-        sweeps.say(f"{which}: {sweeps.outcome(job)}")
+        say(f"{which}: {outcome(job)}")
         if job.status == "failed":
-            sweeps.say(f"  its overrides: {name}\n  its log: {job.folder / sweeps.OUTPUT}")
+            say(f"  its overrides: {name}\n  its log: {job.folder / OUTPUT}")
 
 
 class Returned(JobReturn):
@@ -128,10 +131,9 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
     Raises:
         UserError: naming the job.
     """
-    from diglot.config import build_corpus, check, trial_build
+    from diglot.config import build_corpus, check, config_hash, trial_build
     from diglot.config.command import explain
     from diglot.errors import UserError
-    from diglot.sweep import config_hash
     from diglot.train import build_run, build_watchers
 
     try:
@@ -173,7 +175,7 @@ def constant_overrides(config: DictConfig) -> set[str]:
 
 def choose_folder(config: DictConfig) -> None:
     """Put a sweep's folder where Hydra expects it. Without sweep.folder, the same command finds the same one."""
-    from diglot.sweep import config_hash
+    from diglot.config import config_hash
 
     if config.sweep.folder is not None:
         folder = Path(config.sweep.folder).expanduser()
@@ -195,7 +197,7 @@ def choose_folder(config: DictConfig) -> None:
 
 def for_launcher(launcher: Launcher, config: DictConfig) -> list[str]:
     """What the jobs of other launchers have to be told: there a job finds its folder by itself."""
-    from diglot.sweep import quoted
+    from diglot.job import quoted
 
     if isinstance(launcher, DiglotLauncher) or config.sweep.folder is not None:
         return []
