@@ -173,7 +173,7 @@ def test_a_run_goes_on_where_it_was_killed_and_each_step_stands_once(tmp_path: P
 
 
 def test_a_sanity_check_leaves_no_trace(tmp_path: Path, seven: tuple[str, ...]) -> None:
-    words = [*seven[:-1], *TINY, "run.updates=4", "run.validate_every=2"]
+    words = [*seven[:-1], *TINY, "run.updates=4", "run.validate_every=2", "trainer.log_every_n_steps=3"]
     runs = [start(*words, f"run.folder=sanity{n}", f"trainer.num_sanity_val_steps={n}", cwd=tmp_path) for n in (0, 2)]
     for run in runs:
         finish(run)
@@ -183,6 +183,7 @@ def test_a_sanity_check_leaves_no_trace(tmp_path: Path, seven: tuple[str, ...]) 
             found.pop(tag)
     assert without == with_check
     assert without["best/bleu"]
+    assert list(without["train/loss"]) == list(without["train/gradient_norm"]) == [3, 4]  # the last update is logged
     names = [sorted(file.name for file in (tmp_path / name).glob("*.ckpt")) for name in ("sanity0", "sanity2")]
     assert names[0] == names[1]
     assert all(

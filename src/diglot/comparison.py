@@ -73,15 +73,20 @@ def code(text: str) -> str:
 
 def as_text(jobs: Sequence[Job], folder: Path) -> str:
     """The comparison for a terminal; checkpoints as they are named in the sweep's folder."""
+    terminal = Console()
+    width = terminal.width if terminal.is_terminal else 160
+    names = [*COLUMNS, "checkpoint"]
+    left_out = {"chrF++", "parameters", "tokens/s", "checkpoint"} if width < 110 else set()
     table = Table()
-    for i, name in enumerate([*COLUMNS, "checkpoint"]):
-        table.add_column(name, justify="right" if 3 <= i < 9 else "left", overflow="fold")
+    for i, name in enumerate(names):
+        if name not in left_out:
+            table.add_column(name, justify="right" if 3 <= i < 9 else "left", overflow="fold")
     for row in rows(jobs):
         *values, checkpoint = shown(row)
-        table.add_row(*(Text(value) for value in (*values, checkpoint.removeprefix(f"{folder}/"))))
-    terminal = Console()
+        cells = zip(names, (*values, checkpoint.removeprefix(f"{folder}/")), strict=True)
+        table.add_row(*(Text(value) for name, value in cells if name not in left_out))
     text = io.StringIO()
-    Console(file=text, width=terminal.width if terminal.is_terminal else 160).print(table)
+    Console(file=text, width=width).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 

@@ -72,11 +72,13 @@ class Job:
             record = json.loads((folder / RECORD).read_bytes())
             kept = {name: record[name] for name in cls._kept()}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{folder / RECORD}: damaged ({type(error).__name__}: {error})") from None
+            raise UserError(f"{folder / RECORD}: damaged ({error}); without this file the job begins anew") from None
         lists: dict[str, Any] = {name: tuple(kept[name]) for name in ("overrides", "varies")}
         job = cls(folder, **kept | lists)
         if job.results:
             job.status = "finished"
+        elif job.status == "finished":  # its results have been removed
+            job.status = "interrupted"
         return job
 
     def write(self) -> None:

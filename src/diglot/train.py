@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import logging
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,15 +34,17 @@ from diglot.data.module import TranslationData
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
 from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, table
+from diglot.job import quoted
 from diglot.model import Transformer
+from diglot.training import loggers
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from diglot.training.console import log_to, only_warnings, quiet
 from diglot.training.folder import CONFIG, RESULTS, is_finished, resumable_folder, run_folder, write_about
 from diglot.training.metrics import Scorer
-from diglot.training.processes import Processes, check_number, end_others, strategy
+from diglot.training.processes import Processes, check_number, end_others, lost_another, strategy
 from diglot.training.progress import progress_callbacks
 from diglot.training.report import end_report, hyper_parameters, samples, start_report, write_results
-from diglot.training.run import Run, StopAfterLastUpdate
+from diglot.training.run import Interrupts, Run, StopAfterLastUpdate
 from diglot.training.scores import Scores
 from diglot.training.speed import Speed
 from diglot.training.task import TranslationTask
@@ -80,7 +83,9 @@ def train(config: DictConfig) -> Path:
     tokenizer: TokenizerTrainer | Tokenizer = initial.tokenizer if initial else build(config.tokenizer, "tokenizer")
     data = build_data(config.data, corpus, tokenizer, config.seed)
     options, processes = build_trainer_options(config)
-    callbacks = [build(node, f"callbacks.{name}") for name, node in (config.callbacks or {}).items()]
+    callbacks = build_callbacks(config.callbacks, "callbacks")
+    if missing := loggers.missing_package(config.logger._target_):
+        raise UserError(missing)
     data.check_processes(processes.world_size)
     if not processes.is_first:
         only_warnings()
@@ -134,7 +139,16 @@ def train(config: DictConfig) -> Path:
         **options,
         strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout),
         logger=logger,
-        callbacks=[scores, *watching, *callbacks, kept, StopAfterLastUpdate(), *progress_callbacks(kept), speed],
+        callbacks=[
+            scores,
+            *watching,
+            *callbacks,
+            kept,
+            StopAfterLastUpdate(),
+            Interrupts(),
+            *progress_callbacks(kept),
+            speed,
+        ],
         plugins=[AtomicCheckpointIO(checkpoints.read)],
         max_epochs=1,
         max_steps=data.n_updates,
@@ -158,8 +172,13 @@ def train(config: DictConfig) -> Path:
     except SystemExit:  # how Lightning leaves after a signal: with 1 after Ctrl-C, with 0 after SIGTERM
         say(f"Stopped by a signal at update {trainer.global_step:,}. {kept.describe()}")
         sys.exit(143 if trainer.received_sigterm else 130)
-    except BaseException:
+    except BaseException as error:
         end_others(trainer)
+        if lost_another(error, processes.world_size):
+            raise UserError(
+                f"process {processes.rank + 1} of {processes.world_size} waits in vain for another one, which has died "
+                f"or does not answer; resume={quoted(str(folder))} goes on. {kept.describe()}"
+            ) from None
         raise
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         say("fast_dev_run: training and validation went through; no checkpoint was kept")
@@ -184,13 +203,18 @@ def refuse_other_config(folder: Path, plain: dict[str, Any]) -> None:
         raise UserError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
     assert isinstance(before, dict)
     differences = [
-        f"{key} was {old} and is {new}"
+        f"{key} was {shortened(old)} and is {shortened(new)}"
         for key, old, new in different_values(before, plain)
-        if key not in ("resume", "run.folder", "objective") and not key.startswith("sweep.")
+        if key not in ("resume", "run.folder", "objective") and not key.startswith(("sweep.", "watch.", "logger."))
     ]
     if differences:
         more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
         raise UserError(f"resume={folder}: the run would go on as another one: {', '.join(differences[:3])}{more}")
+
+
+def shortened(value: Any) -> str:
+    text = "something else" if isinstance(value, dict) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -220,11 +244,24 @@ def build_watchers(config: DictConfig, model: Transformer) -> list[L.Callback]:
         config: of the run.
         model: one like the run's, to find what they ask for and it has not.
     """
-    watching: list[L.Callback] = [build(node, f"watch.{name}") for name, node in config.watch.items()]
+    watching = build_callbacks(config.watch, "watch")
     for watcher in watching:
         if isinstance(watcher, Watcher):
             watcher.check(model)
     return watching
+
+
+def build_callbacks(nodes: DictConfig | None, path: str) -> list[L.Callback]:
+    """What a mapping of callbacks by name holds; null in place of one leaves it out."""
+    callbacks = []
+    for name, node in (nodes or {}).items():
+        if node is not None:
+            here = f"{path}.{name!s}"
+            callback = build(node, here)
+            if not isinstance(callback, L.Callback):
+                raise UserError(f"{here} is no callback: it needs a _target_")
+            callbacks.append(callback)
+    return callbacks
 
 
 def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes]:
@@ -303,8 +340,12 @@ def conclude(
     config: dict[str, Any],
 ) -> None:
     """Score the best checkpoint on test text, write what the run came to, and say it."""
+    if not kept.best.exists() and kept.last.exists():
+        raise UserError(f"{kept.best} has gone; {kept.last} holds the last weights")
     if not kept.best.exists():
         raise UserError(f"the run ended before its first validation: there is no checkpoint in {folder}/")
+    if trainer.global_step < trainer.max_steps:
+        say(f"Ended before all {trainer.max_steps:,} updates: so a callback or trainer.max_time said")
     say(end_report(folder, kept, speed, trainer.global_step, scores.latest))
     translator = Translator.load(kept.best)
     test: dict[str, Any] | None = None
@@ -319,10 +360,11 @@ def conclude(
         compared = (best,) if isinstance(logger, TensorBoardLogger) else ()
         logger.log_hyperparams(hyper_parameters(config, typed_overrides()), *compared)
         logger.save()
+    checkpoint = shlex.quote(f"checkpoint={quoted(str(kept.best))}")
     say(
         f"Made in {folder}/: best.ckpt, last.ckpt, {CONFIG}, {RESULTS}, log.txt, curves and pictures\n"
-        f"Next:  make evaluate checkpoint={kept.best}\n"
-        f"       echo 'some text' | make translate checkpoint={kept.best}\n"
+        f"Next:  make evaluate {checkpoint}\n"
+        f"       echo 'some text' | make translate {checkpoint}\n"
         f"       make tensorboard"
     )
 

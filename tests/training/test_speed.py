@@ -28,7 +28,9 @@ def micro_batch(real: int, places: int, update_target_tokens: int) -> Any:
 def run(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     made = SimpleNamespace(clock=Clock(monkeypatch), logged=[], loader=SimpleNamespace(waited=0.0))
     device = SimpleNamespace(root_device=torch.device("cpu"))
-    made.trainer = SimpleNamespace(global_step=0, log_every_n_steps=2, strategy=device, train_dataloader=made.loader)
+    made.trainer = SimpleNamespace(
+        global_step=0, max_steps=9, log_every_n_steps=2, strategy=device, train_dataloader=made.loader
+    )
     made.module = SimpleNamespace(log=lambda name, value, **_: made.logged.append((name, value)))
     return made
 
@@ -78,6 +80,13 @@ def test_a_resumed_run_counts_on(run: SimpleNamespace) -> None:
     train(run, second, seconds=5.0)
     second.on_train_end(run.trainer, run.module)
     assert (second.seconds, second.target_tokens) == (pytest.approx(8.0), 120)
+    found = dict(run.logged)  # the interval began before the checkpoint
+    assert found["speed/target_tokens_per_second"] == pytest.approx(120 / 8)
+    assert found["train/padding"] == pytest.approx(0.25)
+    run.logged.clear()
+    run.trainer.global_step = run.trainer.max_steps - 1
+    train(run, second, seconds=1.0)
+    assert "speed/updates_per_second" in dict(run.logged)  # the last update is always logged
 
 
 def test_nothing_is_divided_by_zero() -> None:

@@ -204,7 +204,8 @@ def describe(annotation: Any) -> str:
     if annotation in names:
         return names[annotation]
     if inspect.isclass(origin or annotation) and issubclass(origin or annotation, (list, tuple)):
-        return "a list"
+        named = arguments and typing.get_origin(arguments[0]) is typing.Literal
+        return f"a list of {describe(arguments[0])}" if named else "a list"
     if inspect.isclass(origin or annotation) and issubclass(origin or annotation, Mapping):
         return "a mapping"
     return "something with a _target_"

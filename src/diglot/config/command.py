@@ -111,8 +111,11 @@ def explain(error: BaseException, config_name: str) -> str:
         return f"{group}={choice}: there is no such choice; there are {', '.join(options)}{hint}"
     if "Config group override must be" in text:
         groups = {str(folder.relative_to(CONF)) for folder in CONF.rglob("*") if folder.is_dir()}
-        words = [word for word in sys.argv[1:] if word.partition("=")[0] in groups]
-        return f"one of {' '.join(words)} names no choice: it must be the name of a file in conf/"
+        typed = [word.lstrip("+").partition("=") for word in sys.argv[1:]]
+        for group, _, choice in typed:
+            options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
+            if group in groups and choice not in options:
+                return f"{group}={choice} names no choice; there are {', '.join(options)}"
     if match := re.search(r"Unknown plugin class : '\S*(optuna|submitit)", text):
         extra = {"optuna": "optuna", "submitit": "slurm"}[match.group(1)]
         how = f"pip install 'diglot[{extra}]', or in a checkout .venv/bin/pip install -e '.[{extra}]'"

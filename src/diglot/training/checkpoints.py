@@ -1,5 +1,6 @@
 """The callback and the plugin that write checkpoints, and nothing else does."""
 
+import logging
 import os
 import secrets
 import shutil
@@ -14,6 +15,8 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from diglot.errors import UserError
 from diglot.training.loggers import flush
 from diglot.training.task import TranslationTask
+
+say = logging.getLogger("diglot").info
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -58,8 +61,13 @@ class Checkpoints(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # A run that goes on may have been killed between writing the checkpoint and giving it its second name.
-        if trainer.is_global_zero and self.best_update and self.best_update == trainer.global_step:
+        if not trainer.is_global_zero or not self.best_update:
+            return
+        if self.best_update == trainer.global_step:
             _link(self.last, self.best)
+        elif not self.best.exists():
+            say(f"{self.best} has gone: the best checkpoint will be that of what follows")
+            self.best_score, self.best_update, self.best_metrics = float("-inf"), 0, {}
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, TranslationTask)

@@ -5,13 +5,13 @@ once at its step.
 """
 
 import csv as csv_format
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from diglot.data.text import write_bytes
-from diglot.errors import UserError
 
 
 def tensorboard(folder: Path, resumed_at: int | None = None, **options: Any) -> Logger:
@@ -50,12 +50,7 @@ def wandb(folder: Path, resumed_at: int | None = None, project: str = "diglot", 
         project: where the run is listed.
         options: of lightning.pytorch.loggers.WandbLogger and wandb.init.
     """
-    try:
-        return WandbLogger(
-            name=folder.name, id=folder.name, resume="allow", save_dir=folder, project=project, **options
-        )
-    except ModuleNotFoundError:
-        raise _missing("wandb") from None
+    return WandbLogger(name=folder.name, id=folder.name, resume="allow", save_dir=folder, project=project, **options)
 
 
 def mlflow(
@@ -77,15 +72,12 @@ def mlflow(
     about = folder / "mlflow.txt"  # the run's id, to go on with it
     if resumed_at is not None and about.exists():
         options["run_id"] = about.read_text(encoding="utf-8").strip()
-    try:
-        logger = MLFlowLogger(
-            experiment_name=experiment_name,
-            run_name=folder.name,
-            tracking_uri=tracking_uri or f"sqlite:///{folder.absolute().parent / 'mlflow.db'}",
-            **options,
-        )
-    except ModuleNotFoundError:
-        raise _missing("mlflow") from None
+    logger = MLFlowLogger(
+        experiment_name=experiment_name,
+        run_name=folder.name,
+        tracking_uri=tracking_uri or f"sqlite:///{folder.absolute().parent / 'mlflow.db'}",
+        **options,
+    )
     write_bytes(about, f"{logger.run_id}\n".encode())
     return logger
 
@@ -99,5 +91,12 @@ def flush(loggers: list[Logger]) -> None:
             logger.save()
 
 
-def _missing(package: str) -> UserError:
-    return UserError(f"logger={package} needs a package that is not installed: pip install 'diglot[{package}]'")
+def missing_package(target: str) -> str | None:
+    """What to say where the package that a maker here needs is not installed."""
+    package = target.rpartition(".")[2]
+    if target.startswith(f"{__name__}.") and package in ("wandb", "mlflow") and find_spec(package) is None:
+        return (
+            f"logger={package}: {package} is not installed: pip install 'diglot[{package}]', "
+            f"or in a checkout .venv/bin/pip install -e '.[{package}]'"
+        )
+    return None

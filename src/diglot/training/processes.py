@@ -1,6 +1,7 @@
 """Several processes that train one model: how they find each other, and what only one of them does."""
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -38,6 +39,12 @@ def check_number(trainer: L.Trainer) -> None:
         UserError: naming both numbers.
     """
     environment = getattr(trainer.strategy, "cluster_environment", None)
+    if environment is None and TorchElasticEnvironment.detect():
+        environment = TorchElasticEnvironment()  # one process is to train alone, and several were started
+    if trainer.num_nodes > 1 and not isinstance(environment, (TorchElasticEnvironment, SLURMEnvironment)):
+        raise UserError(
+            f"trainer.num_nodes={trainer.num_nodes}: start one command on each machine with torchrun, or all with srun"
+        )
     if isinstance(environment, (TorchElasticEnvironment, SLURMEnvironment)):
         started, expected = environment.world_size(), trainer.num_devices * trainer.num_nodes
         if started != expected:
@@ -45,6 +52,14 @@ def check_number(trainer: L.Trainer) -> None:
                 f"{started} processes were started, but trainer.devices x trainer.num_nodes is "
                 f"{trainer.num_devices} x {trainer.num_nodes}"
             )
+
+
+def lost_another(error: BaseException, world_size: int) -> bool:
+    """Whether an error came from waiting for a process that has died or does not answer."""
+    of_torch = isinstance(error, torch.distributed.DistError) or (
+        isinstance(error, RuntimeError) and re.search(r"gloo|NCCL|ProcessGroup|[Tt]imed out|closed by peer", str(error))
+    )
+    return world_size > 1 and bool(of_torch)
 
 
 def end_others(trainer: L.Trainer, patience: float = 10.0) -> None:

@@ -34,7 +34,7 @@ class Speed(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._began, self._update = time.perf_counter(), trainer.global_step
-        self._reset(trainer)
+        self._waited = _waited(trainer) - self._interval["waited"]
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
@@ -50,24 +50,26 @@ class Speed(L.Callback):
         self._update = trainer.global_step
         self._interval["tokens"] += batch.update_target_tokens
         self._interval["updates"] += 1
-        if self._update % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
-            self._stop()
+        is_last = self._update == trainer.max_steps
+        if is_last or self._update % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            self._stop(trainer)
             for name, value in self._values(trainer).items():
                 pl_module.log(name, value, rank_zero_only=False)
             self._reset(trainer)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._stop()
+        self._stop(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._began = time.perf_counter()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._stop()
+        self._stop(trainer)
 
-    def _stop(self) -> None:
+    def _stop(self, trainer: L.Trainer) -> None:
         """Add what was done since the clock was last read to the sums."""
         now = time.perf_counter()
+        self._interval["waited"] = _waited(trainer) - self._waited
         self._interval["seconds"] += now - self._began
         self.seconds += now - self._began
         self.target_tokens += int(self._interval["tokens"]) - self._pending
@@ -79,7 +81,7 @@ class Speed(L.Callback):
         values = {
             "speed/target_tokens_per_second": interval["tokens"] / seconds,
             "speed/updates_per_second": interval["updates"] / seconds,
-            "speed/waiting_for_data": (_waited(trainer) - self._waited) / seconds,  # share of the time
+            "speed/waiting_for_data": interval["waited"] / seconds,  # share of the time
             "speed/memory_gb": peak_memory(),
             "train/padding": 1 - float(self._real) / max(1, self._places),  # share of all places
         }
@@ -98,10 +100,15 @@ class Speed(L.Callback):
         return self.target_tokens / self.seconds if self.seconds else 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": self.seconds, "target_tokens": self.target_tokens}
+        # A checkpoint may be written between two logs: what the interval held is part of it.
+        interval = {"real": int(self._real), "places": self._places, "pending": self._pending, **self._interval}
+        return {"seconds": self.seconds, "target_tokens": self.target_tokens, "interval": interval}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.seconds, self.target_tokens = state_dict["seconds"], state_dict["target_tokens"]
+        interval = dict(state_dict["interval"])
+        self._real, self._places, self._pending = (interval.pop(name) for name in ("real", "places", "pending"))
+        self._interval = interval
 
 
 def _waited(trainer: L.Trainer) -> float:

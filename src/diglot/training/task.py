@@ -55,6 +55,7 @@ class TranslationTask(L.LightningModule):
         self.make_optimizer, self.make_scheduler, self.total_updates = optimizer, scheduler, total_updates
         self.label_smoothing, self.seed, self.record = label_smoothing, seed, record
         self._sums: Tensor | None = None  # smoothed loss, nll, tokens of the update so far
+        self._newest: tuple[Tensor, float] | None = None  # the sums of the newest whole update, and its learning rate
         self._gradient_norm: Tensor | None = None  # of the newest update, before clipping
 
     def configure_optimizers(self) -> Any:
@@ -96,23 +97,31 @@ class TranslationTask(L.LightningModule):
         self._sums = sums if self._sums is None else self._sums + sums
         if self.trainer.fit_loop._should_accumulate():
             return
-        total, self._sums = self._sums, None
-        updates_done = self.trainer.global_step + 1  # the update follows right after this
-        if not self._is_logged(updates_done):
-            return
-        smoothed, nll, tokens = self.trainer.strategy.reduce(total, reduce_op="sum").unbind()
+        self._newest, self._sums = (self._sums, self.trainer.optimizers[0].param_groups[0]["lr"]), None
+        update = self.trainer.global_step + 1  # it follows right after this
+        if self._is_logged(update):
+            self._log_newest(update)
+
+    def _log_newest(self, update: int) -> None:
+        assert self._newest is not None
+        smoothed, nll, tokens = self.trainer.strategy.reduce(self._newest[0], reduce_op="sum").unbind()
         self.log("train/loss", smoothed / tokens)
         self.log("train/perplexity", (nll / tokens).exp(), prog_bar=True)
-        self.log("train/learning_rate", self.trainer.optimizers[0].param_groups[0]["lr"])
-        self.log("step", float(updates_done))  # Lightning writes one less otherwise, and a constant epoch
+        self.log("train/learning_rate", self._newest[1])
+        self.log("step", float(update))  # Lightning writes one less otherwise, and a constant epoch
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        if self._gradient_norm is not None and self._is_logged(self.trainer.global_step):
+        update = self.trainer.global_step
+        # Where a run is stopped before its time Lightning logs once more: let it be this update, not an old one again.
+        stops = self.trainer.should_stop and not self._is_logged(update) and self._newest is not None
+        if stops:
+            self._log_newest(update)
+        if self._gradient_norm is not None and (stops or self._is_logged(update)):
             self.log("train/gradient_norm", self._gradient_norm)
         self._gradient_norm = None
 
     def _is_logged(self, update: int) -> bool:
-        return update % self.trainer.log_every_n_steps == 0  # type: ignore[attr-defined]
+        return update % self.trainer.log_every_n_steps == 0 or update == self.trainer.max_steps  # type: ignore[attr-defined]
 
     def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         """Teacher-forced likelihood and real decoding, both in the weights' own precision: a dev score is what

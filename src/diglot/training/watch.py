@@ -178,6 +178,8 @@ class PositionMaps(Watcher):
     def __init__(self, *, positions: int = 64, every: int = 2) -> None:
         super().__init__(every)
         _at_least(2, positions=positions)
+        if positions > 2048:  # a bias has a value for each two of them
+            raise ValueError(f"positions ({positions}) must be at most 2048")
         self.positions = positions
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -247,7 +249,7 @@ def position_panels(encoding: PositionEncoding, n_positions: int, device: torch.
         nothing = torch.zeros(1, len(positions), encoding.d_model, device=device)
         table = encoding.embed(nothing, positions)[0]
         if table.any():
-            found.append(_panel("dimensions by positions", table))
+            found.append(_panel("positions by dimensions", table))
         ones = torch.ones(1, 1, len(positions), encoding.d_head, device=device)
         rotated = encoding.rotate(ones, positions)[0, 0]
         if not torch.equal(rotated, ones[0, 0]):
