@@ -1,4 +1,4 @@
-"""What watching costs: updates per second outside validations with watch=default and with watch=none, side by side.
+"""What watching costs: updates per second outside validations with watch=default and Speed, and with neither, side by side.
 
     python benchmarks/watching.py [--threads 2] [--rounds 7] [--updates 60]
 
@@ -27,6 +27,7 @@ from diglot.data.module import TranslationData
 from diglot.train import keep_memory
 from diglot.training.metrics import Scorer
 from diglot.training.scores import Scores
+from diglot.training.speed import Speed
 from diglot.training.task import TranslationTask
 from diglot.training.watch import Watcher
 
@@ -77,7 +78,7 @@ def run(
         trainer = L.Trainer(
             accelerator="cpu",
             logger=TensorBoardLogger(folder, name="", version=""),
-            callbacks=[Scores(data, scorer), *watchers, clock],
+            callbacks=[Scores(data, scorer), *watchers, *([Speed()] if watch else []), clock],
             max_epochs=1,
             max_steps=data.n_updates,
             val_check_interval=data.n_updates // N_VALIDATIONS,
