@@ -1,4 +1,4 @@
-"""What watching costs: updates per second outside validations with watch=default and Speed, and with neither, side by side.
+"""What watching costs: updates per second outside validations with watch=default and Speed and with neither, in turn.
 
     python benchmarks/watching.py [--threads 2] [--rounds 7] [--updates 60]
 
