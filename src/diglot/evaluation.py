@@ -156,7 +156,7 @@ def table(results: dict[str, Any]) -> list[str]:
     if errors["of"]:
         lines.append(f"{errors['lines']} of {errors['of']} lines with placeholders have wrong ones")
     if results["cut_by_length_limit"]:
-        lines.append(f"{results['cut_by_length_limit']} outputs were cut by the length limit")
+        lines.append(f"outputs cut by the length limit: {results['cut_by_length_limit']}")
     return lines
 
 

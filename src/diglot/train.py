@@ -358,7 +358,7 @@ def conclude(
     best = {f"best/{name}": float(value) for name, value in results["best"].items()}
     for logger in trainer.loggers:
         compared = (best,) if isinstance(logger, TensorBoardLogger) else ()
-        logger.log_hyperparams(hyper_parameters(config, typed_overrides()), *compared)
+        logger.log_hyperparams(hyper_parameters(config), *compared)
         logger.save()
     checkpoint = shlex.quote(f"checkpoint={quoted(str(kept.best))}")
     say(

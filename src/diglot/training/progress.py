@@ -69,7 +69,7 @@ class ValidationLines(L.Callback):
             f"pass {self._passes:.1f}, {minutes}:{seconds:02d}: "
             f"dev BLEU {bleu:.2f}, chrF++ {float(metrics['dev/chrf']):.2f}, "
             f"perplexity {float(metrics['dev/perplexity']):.2f}"
-            + (f", {cut} outputs cut by the length limit" if cut else "")
+            + (f", outputs cut by the length limit: {cut}" if cut else "")
             + (", best so far" if self.kept.best_update == trainer.global_step else "")
         )
         logging.getLogger("diglot").info(line)

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,13 +128,8 @@ def end_report(folder: Path, kept: Checkpoints, speed: Speed, updates: int, scor
     )
 
 
-def hyper_parameters(config: Mapping[str, Any], typed: Iterable[str] = ()) -> dict[str, Any]:
-    """What TensorBoard's table of runs compares: the config's numbers and names on one flat level.
-
-    Args:
-        config: of the run.
-        typed: keys and groups that the command line named: they come first, where they are seen at once.
-    """
+def hyper_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What TensorBoard's table of runs compares: the config's numbers and names on one flat level."""
     flat: dict[str, Any] = {}
 
     def walk(node: Any, path: str) -> None:
@@ -154,5 +149,4 @@ def hyper_parameters(config: Mapping[str, Any], typed: Iterable[str] = ()) -> di
     for key in ("tokens_per_batch", "batches_per_update", "vocab_size"):
         walk(config["data"].get(key), f"data.{key}")
     walk(config["run"]["updates"], "run.updates")
-    first = {word.replace("/", ".") for word in typed}
-    return dict(sorted(flat.items(), key=lambda item: item[0] not in first))
+    return flat
