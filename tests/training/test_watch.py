@@ -31,7 +31,7 @@ from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
 from diglot.model import Transformer
-from diglot.training import watch
+from diglot.training import figures, watch
 from diglot.training.figures import Panel, draw, log_figure, log_text
 from diglot.training.heads import HeadSums
 from diglot.training.metrics import Scorer
@@ -508,6 +508,19 @@ def test_any_text_can_be_drawn_without_a_warning(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         log_figure(trainer, "a/b", draw([Panel("p", np.eye(len(texts)))], "t", texts, texts), 3)
     assert picture((tmp_path / "figures/a/b/3.png").read_bytes()).size[0] > 100
+
+
+def test_characters_without_a_font_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(logging.getLogger("diglot"), "info", said.append)
+    monkeypatch.setattr(figures, "_fonts", lambda: ["DejaVu Sans"])
+    figures.say_once.cache_clear()
+    trainer: Any = SimpleNamespace(loggers=[CSVLogger(tmp_path, name="", version="")])
+    for texts in (["a", "ü"], ["漢", "b"], ["字", "c"]):
+        log_figure(trainer, "a", draw([Panel("p", np.eye(2))], "t", texts, texts), 1)
+    assert len(said) == 1
+    assert "no installed font" in said[0]
+    figures.say_once.cache_clear()
 
 
 def test_a_long_sentence_stays_a_figure_of_bearable_size() -> None:

@@ -1,6 +1,8 @@
 """Pictures and text of a run: how they are drawn, and how they reach its loggers."""
 
+import logging
 import math
+import re
 import unicodedata
 import warnings
 from collections.abc import Mapping, Sequence
@@ -136,10 +138,23 @@ def _file(logger: CSVLogger, tag: str, step: int, suffix: str) -> Path:
 def _pixels(figure: Figure) -> np.ndarray:
     """(height, width, 3) bytes."""
     canvas = FigureCanvasAgg(figure)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box stands for it
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         canvas.draw()
+    for warning in caught:
+        if re.match(r"Glyph .* missing from", str(warning.message)):
+            say_once(
+                "figures: no installed font has some characters of this text, and boxes stand for them; "
+                "fonts-noto-cjk, for one, has Chinese, Japanese and Korean"
+            )
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
+
+
+@cache
+def say_once(line: str) -> None:
+    logging.getLogger("diglot").info(line)
 
 
 @cache

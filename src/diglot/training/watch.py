@@ -18,7 +18,7 @@ from diglot.errors import UserError
 from diglot.model import Transformer
 from diglot.model.position import PositionEncoding
 from diglot.model.transformer import AttentionWeights
-from diglot.training.figures import Panel, draw, log_figure, log_scalars, log_text
+from diglot.training.figures import Panel, draw, log_figure, log_scalars, log_text, say_once
 from diglot.training.heads import HeadSums
 from diglot.training.scores import Scores
 from diglot.training.task import TranslationTask
@@ -113,7 +113,10 @@ class AttentionMaps(Watcher):
                 _chosen("heads", self.heads, maps[i].size(1), kind)
 
     def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
-        for number, pair in enumerate(nearest(data, self.sentences, self.length), start=1):
+        pairs = nearest(data, self.sentences, self.length)
+        if not pairs:
+            say_once("attention: there is nothing to draw, all dev pairs have a blank side or are over data.max_len")
+        for number, pair in enumerate(pairs, start=1):
             batch = dev_sentence(data, pair)
             weights = attention_weights(task, batch)
             source, target = (self._labels(data, pair, ids[0].tolist()) for ids in (batch.src, batch.tgt_in))
