@@ -11,7 +11,7 @@ import torch
 from omegaconf import DictConfig
 
 from diglot import __version__
-from diglot.config import build, refuse_foreign_targets, resolved, without_secrets
+from diglot.config import build, different_values, refuse_foreign_targets, resolved, without_secrets
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
@@ -149,16 +149,13 @@ def load_weights(model: Transformer, state_dict: dict[str, Any]) -> None:
     model.load_state_dict(weights)
 
 
-def refuse_other_model(mine: dict[str, Any], theirs: dict[str, Any], path: str = "model") -> None:
+def refuse_other_model(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
     """Make sure that two configs name the same model, dropout apart: weights of one fit another of the same shapes, and
     mean something else there.
 
     Raises:
         UserError: naming the first key in which they differ.
     """
-    for key in {**theirs, **mine}:
-        a, b = theirs.get(key), mine.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            refuse_other_model(b, a, f"{path}.{key}")
-        elif a != b and "dropout" not in key:
-            raise UserError(f"{path}.{key} is {a} there and {b} here")
+    for key, a, b in different_values(theirs, mine, "model"):
+        if "dropout" not in key:
+            raise UserError(f"{key} is {a} there and {b} here")

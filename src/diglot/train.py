@@ -5,7 +5,6 @@ import ctypes
 import logging
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from diglot.config import (
     build_data,
     choose_precision,
     command,
+    refuse_other_config,
     resolved,
     trial_build,
     typed_overrides,
@@ -113,7 +113,7 @@ def train(config: DictConfig) -> Path:
     checkpoint = folder / "last.ckpt"
     resumed_at: int | None = None
     if config.resume is not None:
-        refuse_other_config(folder, plain)
+        refuse_other_config(folder / CONFIG, plain)
         resumed_at = data.start = checkpoints.read(checkpoint)["global_step"] if checkpoint.exists() else 0
     if processes.is_first:
         log_to(folder / "log.txt")
@@ -186,44 +186,6 @@ def train(config: DictConfig) -> Path:
     if processes.is_first:
         conclude(folder, held_out, scorer, scores, kept, speed, trainer, plain)
     return folder
-
-
-def refuse_other_config(folder: Path, plain: dict[str, Any]) -> None:
-    """Make sure that a run goes on as it began.
-
-    Raises:
-        UserError: naming the keys that are others now.
-    """
-    file = folder / CONFIG
-    if not file.exists():  # it was cut short before it had written anything
-        return
-    try:
-        before = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    except Exception as error:
-        raise UserError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
-    assert isinstance(before, dict)
-    differences = [
-        f"{key} was {shortened(old)} and is {shortened(new)}"
-        for key, old, new in different_values(before, plain)
-        if key not in ("resume", "run.folder", "objective") and not key.startswith(("sweep.", "watch.", "logger."))
-    ]
-    if differences:
-        more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
-        raise UserError(f"resume={folder}: the run would go on as another one: {', '.join(differences[:3])}{more}")
-
-
-def shortened(value: Any) -> str:
-    text = "something else" if isinstance(value, dict) else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The keys at which two configs differ, with what stands there; a key that is missing stands for null."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        for key in {**a, **b}:
-            yield from different_values(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
-    elif a != b:
-        yield path, a, b
 
 
 def build_run(config: DictConfig) -> Run:

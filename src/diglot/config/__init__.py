@@ -1,7 +1,7 @@
 """The composition root: reads a command's config, checks it before anything is built, and builds objects from it.
 
 keys: which keys there are. check: what is wrong with a config. build: from config to objects. command: the frame of
-every command, which turns each mistake of the user's into one line.
+every command, which turns each mistake of the user's into one line. differences: in what two configs differ.
 """
 
 from diglot.config.build import (
@@ -17,6 +17,7 @@ from diglot.config.build import (
 )
 from diglot.config.check import check, mistakes, typed_overrides
 from diglot.config.command import command
+from diglot.config.differences import different_values, refuse_other_config
 from diglot.config.keys import CONF, known_keys
 
 __all__ = [
@@ -28,9 +29,11 @@ __all__ = [
     "choose_precision",
     "command",
     "config_hash",
+    "different_values",
     "known_keys",
     "mistakes",
     "refuse_foreign_targets",
+    "refuse_other_config",
     "resolved",
     "trial_build",
     "typed_overrides",

@@ -16,8 +16,6 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from diglot.errors import UserError
 
-PROCESSES_BY_LIGHTNING = ("auto", "ddp")
-
 
 def strategy(wanted: Any, world_size: int, timeout: float) -> Any:
     """What Lightning is to spread a run by: DistributedDataParallel with a time limit of ours, or what was asked for.
@@ -27,7 +25,7 @@ def strategy(wanted: Any, world_size: int, timeout: float) -> Any:
         world_size: number of processes on all nodes.
         timeout: seconds after which a process that waits for another one gives up.
     """
-    if wanted not in PROCESSES_BY_LIGHTNING or (wanted == "auto" and world_size == 1):
+    if wanted != "ddp" and not (wanted == "auto" and world_size > 1):
         return wanted
     return DDPStrategy(timeout=timedelta(seconds=timeout))
 

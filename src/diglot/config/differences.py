@@ -1,0 +1,52 @@
+"""In what two configs differ."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from diglot.errors import UserError
+
+# What a run may change when it goes on: where it is, what is watched, and what it is compared by change no weight.
+MAY_CHANGE = ("resume", "run.folder", "objective", "sweep", "watch", "logger")
+
+
+def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The keys at which two configs differ, with what stands there; a key that is missing stands for null."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in {**a, **b}:
+            yield from different_values(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
+    elif a != b:
+        yield path, a, b
+
+
+def refuse_other_config(file: Path, config: dict[str, Any]) -> None:
+    """Make sure that a run goes on as it began.
+
+    Args:
+        file: what the run wrote when it began; where it is not there, there is nothing to go on with.
+        config: as it is now.
+
+    Raises:
+        UserError: naming the keys that are others now.
+    """
+    if not file.exists():
+        return
+    try:
+        before = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    except Exception as error:
+        raise UserError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
+    found = [
+        f"{key} was {_shortened(old)} and is {_shortened(new)}"
+        for key, old, new in different_values(before, config)
+        if not any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE)
+    ]
+    if found:
+        more = f", and {len(found) - 3} more" if len(found) > 3 else ""
+        raise UserError(f"resume={file.parent}: the run would go on as another one: {', '.join(found[:3])}{more}")
+
+
+def _shortened(value: Any) -> str:
+    text = "something else" if isinstance(value, dict) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
