@@ -18,8 +18,9 @@ from typing import Any
 
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
+from diglot.training.folder import JOB, RESULTS
 
-RECORD, OUTPUT, RESULTS = "job.json", "output.txt", "results.json"
+OUTPUT = "output.txt"  # what a job says
 
 # What a process of a distributed run finds in its environment: a job is a run of its own, whoever starts it. Without
 # the number of SLURM's tasks Lightning starts a job's processes itself.
@@ -69,10 +70,10 @@ class Job:
     def read(cls, folder: Path) -> "Job":
         """The job that a folder's record describes."""
         try:
-            record = json.loads((folder / RECORD).read_bytes())
+            record = json.loads((folder / JOB).read_bytes())
             kept = {name: record[name] for name in cls._kept()}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{folder / RECORD}: damaged ({error}); without this file the job begins anew") from None
+            raise UserError(f"{folder / JOB}: damaged ({error}); without this file the job begins anew") from None
         lists: dict[str, Any] = {name: tuple(kept[name]) for name in ("overrides", "varies")}
         job = cls(folder, **kept | lists)
         if job.results:
@@ -83,7 +84,7 @@ class Job:
 
     def write(self) -> None:
         record = {name: getattr(self, name) for name in self._kept()}
-        write_bytes(self.folder / RECORD, (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())
+        write_bytes(self.folder / JOB, (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())
 
     @classmethod
     def _kept(cls) -> list[str]:

@@ -16,7 +16,8 @@ from diglot.comparison import as_csv, as_markdown, as_text, direction, label, ou
 from diglot.config import config_hash
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
-from diglot.job import OUTPUT, RECORD, Job, command, run, say, slug
+from diglot.job import OUTPUT, Job, command, run, say, slug
+from diglot.training.folder import JOB
 
 LOCK = ".lock"
 
@@ -44,7 +45,7 @@ class Sweep:
     @property
     def jobs(self) -> list[Job]:
         """All jobs in the folder, in order."""
-        return sorted((Job.read(path.parent) for path in self.folder.glob(f"*/{RECORD}")), key=lambda job: job.number)
+        return sorted((Job.read(path.parent) for path in self.folder.glob(f"*/{JOB}")), key=lambda job: job.number)
 
     def lock(self) -> None:
         """Keep others out as long as this process lives.
