@@ -117,7 +117,7 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path
         ("run.folder=a=b", "cannot read the override run.folder=a=b"),
         ("run.folder=a(b", "cannot read the override run.folder=a(b"),
         # nothing, in odd ways
-        ("model=null", "model=null names no choice; there are base, big, tiny"),
+        ("model=null", "model=null names no choice; there are base, big, deep_encoder, gru_attention, iwslt, tiny"),
         ("data=3", "data=3 names no choice"),
         ("watch=null", "watch=null names no choice; there are default, none"),
         ("+watch.more.every=3", "watch.more is no callback"),
@@ -141,6 +141,47 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path
 )
 def test_a_wrong_word_is_answered_by_one_line(say, word, wanted):
     assert wanted in say(word, "trainer=cpu")
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        # parts that the chosen model has not
+        ("model=gru_attention model/position=rotary", "model=gru_attention has no model/position"),
+        ("model=gru_attention model.n_heads=4", "model=gru_attention has no model.n_heads"),
+        ("model=gru_attention sweep=table3", "model=gru_attention has no model.n_heads"),
+        ("model=gru_attention run.compile=true", "run.compile: GruAttention is a loop over target tokens"),
+        ("model=gru_attention model.dropout=1", "dropout (1) must be at least 0 and below 1"),
+        ("model=gru_attention model.d_hidden=0", "d_hidden (0) must be positive"),
+        # parts of the decoder
+        ("model.decoder_residual=post_norm", "did you mean model/residual@model.decoder_residual?"),
+        ("model/decoder_norm=rms_norm", "did you mean model/norm@model.decoder_norm?"),
+        ("model/residual@model.decodr_residual=post_norm", "did you mean model/residual@model.decoder_residual?"),
+        ("model/residual@model.decoder_residual=pst_norm", "did you mean model/residual=post_norm?"),
+        (
+            "model/residual@model.decoder_residual=deep_norm model.decoder_residual.alpha=0",
+            "alpha (0) must be positive",
+        ),
+        ("model/position@model.decoder_position=rotary model.d_head=7 model/position=none", "d_head (7) must be even"),
+        # one number for each attention
+        ("model.n_heads={encoder:4,decoder:4}", "must be an integer or a mapping of encoder, decoder, cross"),
+        ("model.n_heads={encoder:4,decoder:4,cross:x}", "must be an integer or a mapping of encoder, decoder, cross"),
+        ("model.n_heads={encoder:4,decoder:4,cross:5}", "n_heads.cross (5) must divide d_model (192)"),
+        ("model.n_heads={encoder:4,decoder:null,cross:4}", "n_heads.decoder must be given"),
+        ("model.d_head={encoder:8,decoder:7,cross:9}", "d_head (7) must be even for rotary positions"),
+        ("model.n_kv_heads=3", "n_kv_heads (3) must divide n_heads (4)"),
+        ("model.n_kv_heads={encoder:2,decoder:0,cross:null}", "n_kv_heads.decoder (0) must be positive"),
+        (
+            "model.n_heads={encoder:4,decoder:4,cross:8} sweep=table3",
+            "give one number, which the rows of this sweep scale",
+        ),
+        ("model/residual=deep_norm model.residual.beta=-1", "beta (-1) must be positive"),
+        ("model.embedding_dropout=1", "embedding_dropout (1) must be at least 0 and below 1"),
+        ("model.qk_norm=1", "model.qk_norm=1: must be true or false"),
+    ],
+)
+def test_a_model_that_cannot_be_is_refused_before_it_is_built(say, words, wanted):
+    assert wanted in say("trainer=cpu", *words.split())
 
 
 def test_processes_that_cannot_share_an_update_are_told_what_they_can(say):

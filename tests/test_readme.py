@@ -18,7 +18,7 @@ TABLE = {
 @pytest.mark.parametrize(
     "group",
     [
-        *("model", "model/position", "model/residual", "model/feed_forward", "scheduler", "trainer"),
+        *("model", "model/position", "model/residual", "model/norm", "model/feed_forward", "scheduler", "trainer"),
         *("watch", "logger", "sweep"),
     ],
 )

@@ -1,5 +1,6 @@
 """A checkpoint is whole: model, tokenizer and search are rebuilt from it alone, and loading it runs no code."""
 
+import inspect
 import pickle
 import re
 import warnings
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from hydra.utils import get_class
 from omegaconf import DictConfig
 
 from diglot import __version__
@@ -15,7 +17,7 @@ from diglot.config import build, different_values, refuse_foreign_targets, resol
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
-from diglot.model import Transformer
+from diglot.model import EncoderDecoder
 
 FORMAT = 1
 
@@ -31,7 +33,7 @@ class Checkpoint(NamedTuple):
         path: the file.
     """
 
-    model: Transformer
+    model: EncoderDecoder
     tokenizer: Tokenizer
     search: BeamSearch
     record: dict[str, Any]
@@ -118,7 +120,7 @@ def load(path: str | Path) -> Checkpoint:
         size = tokenizer.vocab_size
         model = build(ours["model"], "model", src_vocab_size=size, tgt_vocab_size=size)
         search = build(ours["search"], "search")
-        if not isinstance(model, Transformer) or not isinstance(search, BeamSearch):
+        if not isinstance(model, EncoderDecoder) or not isinstance(search, BeamSearch):
             raise UserError("it holds no model and search")
         load_weights(model, content["state_dict"])
     except UserError as error:
@@ -128,7 +130,7 @@ def load(path: str | Path) -> Checkpoint:
     return Checkpoint(model.eval(), tokenizer, search, ours, file)
 
 
-def load_weights(model: Transformer, state_dict: dict[str, Any]) -> None:
+def load_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
     """Put the weights of a task's state into a model.
 
     Raises:
@@ -156,6 +158,12 @@ def refuse_other_model(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
     Raises:
         UserError: naming the first key in which they differ.
     """
-    for key, a, b in different_values(theirs, mine, "model"):
+    for key, a, b in different_values(with_defaults(theirs), with_defaults(mine), "model"):
         if "dropout" not in key:
             raise UserError(f"{key} is {a} there and {b} here")
+
+
+def with_defaults(model: dict[str, Any]) -> dict[str, Any]:
+    """A model's config with what it does not say: one that was written before there was a choice made none."""
+    parameters = inspect.signature(get_class(model["_target_"])).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty} | model

@@ -35,7 +35,7 @@ from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
 from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, table
 from diglot.job import quoted
-from diglot.model import Transformer
+from diglot.model import EncoderDecoder
 from diglot.training import loggers
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from diglot.training.console import log_to, only_warnings, quiet
@@ -199,7 +199,7 @@ def build_run(config: DictConfig) -> Run:
     return build(node, "run")
 
 
-def build_watchers(config: DictConfig, model: Transformer) -> list[L.Callback]:
+def build_watchers(config: DictConfig, model: EncoderDecoder) -> list[L.Callback]:
     """The callbacks that watch the model.
 
     Args:

@@ -14,7 +14,7 @@ from diglot.data.progress import step
 from diglot.data.tokenizer import EOS, PAD, Tokenizer
 from diglot.decoding import BeamSearch, SpecialIds
 from diglot.errors import UserError
-from diglot.model import Transformer
+from diglot.model import EncoderDecoder
 
 
 class Translation(NamedTuple):
@@ -36,7 +36,7 @@ class Translator:
     """
 
     def __init__(
-        self, model: Transformer, tokenizer: Tokenizer, search: BeamSearch, record: dict[str, Any] | None = None
+        self, model: EncoderDecoder, tokenizer: Tokenizer, search: BeamSearch, record: dict[str, Any] | None = None
     ) -> None:
         self.model, self.tokenizer, self.search, self.record = model.eval(), tokenizer, search, record or {}
         self.special = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)

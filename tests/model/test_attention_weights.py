@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diglot.config import CONF
-from diglot.model import Transformer
+from diglot.model import AttentionWeights, EncoderDecoder, GruAttention, Transformer
 from diglot.model.attention import Attention, CrossAttention, SelfAttention, Visibility, weights_of
-from diglot.model.transformer import AttentionWeights, DecoderCache
+from diglot.model.recurrent import AdditiveAttention
+from diglot.model.transformer import DecoderCache
 
 POSITIONS, RESIDUALS = (
     sorted(file.stem for file in (CONF / "model" / group).glob("*.yaml")) for group in ("position", "residual")
@@ -24,6 +25,8 @@ VARIANTS = [
     *((f"model/position={position}", f"model/residual={residual}") for position in POSITIONS for residual in RESIDUALS),
     ("model.d_head=10", "model/position=rotary"),
     ("model.n_encoder_layers=1", "model.n_decoder_layers=3"),
+    ("model.d_head=8", "model.n_heads={encoder:6,decoder:4,cross:2}", "model.n_kv_heads={encoder:2,decoder:1,cross:2}"),
+    ("model.n_kv_heads=1", "model.qk_norm=true", "model/position=alibi"),
 ]
 B, S, T, H, V = 2, 5, 7, 3, 37
 
@@ -79,7 +82,8 @@ def test_weights_times_values_are_what_attention_gives(model: Transformer, src_m
     assert len(in_order) == len(seen)
     for found, (attention, call) in zip(in_order, seen, strict=True):
         assert found.dtype == torch.float32
-        expected = attention.out((found @ call.values).transpose(1, 2).flatten(2))
+        values = call.values.repeat_interleave(found.size(1) // call.values.size(1), 1)
+        expected = attention.out((found @ values).transpose(1, 2).flatten(2))
         torch.testing.assert_close(expected, call.out, rtol=0, atol=1e-5)
 
 
@@ -92,17 +96,28 @@ def test_rows_sum_to_one_over_what_may_be_seen(model: Transformer) -> None:
         (weights.cross, MASK[:, None, None, :], T),
     ):
         for found in maps:
-            assert found.shape == (B, H, n_queries, visible.size(-1))
-            torch.testing.assert_close(found.sum(-1), torch.ones(B, H, n_queries), rtol=0, atol=1e-6)
+            assert found.shape == (B, found.size(1), n_queries, visible.size(-1))
+            torch.testing.assert_close(found.sum(-1), torch.ones(found.shape[:3]), rtol=0, atol=1e-6)
             seen = visible.expand_as(found)
             assert torch.count_nonzero(found[~seen]) == 0
             assert (found[seen] > 0).all()
             assert found.var(1).max() > 1e-4  # the heads differ
 
 
+def test_there_are_as_many_heads_as_the_config_says(build_model: Callable[..., Transformer]) -> None:
+    model = build_model("model.d_head=8", "model.n_heads={encoder:6,decoder:4,cross:2}", "model.n_kv_heads=2")
+    weights = model.attention_weights(SRC, TGT, MASK)
+    assert [maps[0].size(1) for maps in weights] == [6, 4, 2]
+    assert {m.size(1) for maps in build_model().attention_weights(SRC, TGT, MASK) for m in maps} == {H}
+
+
 def test_asking_changes_nothing(model: Transformer) -> None:
+    asking_changes_nothing(model, model.encoder[0])
+
+
+def asking_changes_nothing(model: EncoderDecoder, part: nn.Module) -> None:
     model.train()
-    model.encoder[0].eval()
+    part.eval()
     modes = {name: module.training for name, module in model.named_modules()}
 
     def step() -> tuple[Tensor, list[Tensor]]:
@@ -192,6 +207,55 @@ def test_a_watcher_sees_cached_decoding_too(tiny_model: Transformer) -> None:
     torch.testing.assert_close(torch.cat(steps[CrossAttention], 2), whole.cross[-1], rtol=0, atol=1e-5)
     for t, found in enumerate(steps[SelfAttention]):
         torch.testing.assert_close(found[:, :, 0], whole.decoder[-1][:, :, t, : t + 1], rtol=0, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------ recurrent networks
+
+
+@pytest.fixture
+def gru() -> GruAttention:
+    torch.manual_seed(1)
+    model = GruAttention(
+        src_vocab_size=V, tgt_vocab_size=V, d_model=24, d_hidden=10, d_attention=14, dropout=0.3, tying="all"
+    )
+    with torch.no_grad():
+        model.attention.score.weight *= 4
+    return model
+
+
+def test_asking_a_recurrent_model_changes_nothing(gru: GruAttention) -> None:
+    asking_changes_nothing(gru, gru.reader)
+
+
+@torch.no_grad()
+def test_weights_of_additive_attention_times_memory_are_what_it_gives(gru: GruAttention) -> None:
+    gru.eval()
+    seen: list[Tensor] = []
+    gru.attention.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    weights = gru.attention_weights(SRC, TGT, MASK)
+    assert weights.encoder == weights.decoder == []
+    (cross,) = weights.cross
+    assert cross.shape == (B, 1, T, S)
+    assert cross.dtype == torch.float32
+    torch.testing.assert_close(cross.sum(-1), torch.ones(B, 1, T), rtol=0, atol=1e-6)
+    assert torch.count_nonzero(cross[1, ..., S - 2 :]) == 0
+    torch.testing.assert_close(cross[:, 0] @ gru.encode(SRC, MASK), torch.stack(seen, 1), rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+def test_additive_attention_scores_by_a_small_network() -> None:
+    attention = AdditiveAttention(d_query=3, d_memory=4, d_attention=5)
+    query, memory = torch.randn(1, 3), torch.randn(1, 2, 4)
+    scores = [
+        torch.tanh(attention.query.weight @ query[0] + attention.key.weight @ h + attention.key.bias)
+        @ attention.score.weight[0]
+        for h in memory[0]
+    ]
+    expected = torch.stack(scores).softmax(0) @ memory[0]
+    torch.testing.assert_close(attention(query, attention.key(memory), memory, None)[0], expected)
+
+
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_compiled_model_stays_one_graph_and_is_not_compiled_anew(tiny_model: Transformer) -> None:

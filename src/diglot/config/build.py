@@ -17,7 +17,7 @@ from diglot.data.module import TranslationData
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
-from diglot.model import Transformer
+from diglot.model import EncoderDecoder
 
 
 def build(node: Any, path: str, **given: Any) -> Any:
@@ -118,7 +118,7 @@ def _is_part(target: Any) -> bool:
     return isinstance(found, type) and issubclass(found, (torch.nn.Module, BeamSearch))
 
 
-def trial_build(config: DictConfig) -> Transformer:
+def trial_build(config: DictConfig) -> EncoderDecoder:
     """Build what needs no data on a device without memory, so that a wrong value shows in a second.
 
     Returns:
@@ -129,6 +129,8 @@ def trial_build(config: DictConfig) -> Transformer:
     """
     with torch.device("meta"):
         model = build(config.model, "model", src_vocab_size=300, tgt_vocab_size=300)
+    if config.run.compile and not model.captures_whole:
+        raise UserError(f"run.compile: {type(model).__name__} is a loop over target tokens, which is not compiled")
     if not 0 <= config.label_smoothing < 1:
         raise UserError(f"label_smoothing={config.label_smoothing}: must be at least 0 and below 1")
     if not 0 <= config.seed < 2**31:

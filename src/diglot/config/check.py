@@ -182,6 +182,9 @@ def fits(value: Any, annotation: Any) -> bool:
     if annotation is Path:
         return isinstance(value, str)
     kind = origin or annotation
+    if typing.is_typeddict(kind):
+        keys = typing.get_type_hints(kind)
+        return isinstance(value, dict) and value.keys() == keys.keys() and all(fits(value[k], keys[k]) for k in keys)
     if inspect.isclass(kind) and kind is not object:
         if issubclass(kind, Mapping):
             return isinstance(value, dict)
@@ -203,6 +206,8 @@ def describe(annotation: Any) -> str:
     names = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "null"}
     if annotation in names:
         return names[annotation]
+    if typing.is_typeddict(annotation):
+        return f"a mapping of {', '.join(typing.get_type_hints(annotation))}"
     if inspect.isclass(origin or annotation) and issubclass(origin or annotation, (list, tuple)):
         named = arguments and typing.get_origin(arguments[0]) is typing.Literal
         return f"a list of {describe(arguments[0])}" if named else "a list"

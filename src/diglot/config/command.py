@@ -12,11 +12,12 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.types import RunMode
+from hydra.utils import get_object
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from diglot.config.check import check
-from diglot.config.keys import CONF, known_keys, unknown_key
+from diglot.config.check import check, parameters_of
+from diglot.config.keys import CONF, known_keys, plain_config, unknown_key
 from diglot.errors import UserError
 
 
@@ -97,12 +98,15 @@ def explain(error: BaseException, config_name: str) -> str:
     key = getattr(cause, "full_key", None) or ""
     if match := re.search(r"Could not (?:override|append to config|delete from config)[^']*'([^']*)'", text):
         key = match.group(1)
+        if reason := not_of_this_choice(key, config_name):
+            return reason
         detail = str(cause).splitlines()[0]
         if "not in struct" in str(cause) or "No match" in text or "does not exist" in text or "not in" in detail:
             return unknown_key(key, known_keys(config_name))
         return f"{key}: {detail}"
     if match := re.search(r"Key '([^']*)' is not in struct\s+full_key: (\S+)", text):
-        return unknown_key(match.group(2), known_keys(config_name))
+        key = match.group(2)
+        return not_of_this_choice(key, config_name) or unknown_key(key, known_keys(config_name))
     if match := re.search(r"(?:Could not find|Could not load) '([^']*)'", text):
         group, _, choice = match.group(1).rpartition("/")
         options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
@@ -125,3 +129,23 @@ def explain(error: BaseException, config_name: str) -> str:
         return f"cannot read the override {what}: put a value with special characters in quotes, 'key=\"value\"'"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (f"{key}: " if key and key not in text else "") + "; ".join(lines[:3])
+
+
+def not_of_this_choice(key: str, config_name: str) -> str | None:
+    """Why a key or a group that there is cannot be given beside what else was typed: None if that is not the reason."""
+    key = key.lstrip("+~")
+    group, _, package = key.partition("@")
+    if package:
+        node = package.rpartition(".")[0]
+        target = plain_config(config_name).get(node, {}).get("_target_")
+        places = [f"{node}.{name}" for name in parameters_of(get_object(target))] if target else []
+        if package not in places:
+            nearest = difflib.get_close_matches(package, places, 1)
+            return f"there is no {package}" + (f"; did you mean {group}@{nearest[0]}?" if nearest else "")
+    elif key not in known_keys(config_name):
+        return None
+    for word in sys.argv[1:]:
+        chosen, _, choice = word.partition("=")
+        if (CONF / chosen / f"{choice}.yaml").is_file() and re.match(f"{re.escape(chosen)}[./]", key):
+            return f"{word} has no {key}"
+    return None

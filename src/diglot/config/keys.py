@@ -1,6 +1,7 @@
 """Which keys a command's config has, and what a wrong one may have meant."""
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -77,6 +78,10 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
     key = key.lstrip("+~").split("@")[0]
     if key in OURS_INSTEAD:
         return f"{key} is not used here; what does it is {OURS_INSTEAD[key]}"
+    if match := re.fullmatch(r"model[./](decoder_(\w+))", key):
+        part, group = match.group(1), f"model/{match.group(2)}"
+        if (CONF / group).is_dir():
+            return f"there is no key {key}; did you mean {group}@model.{part}?"
     known = [k for k in known if k != key]
     nearest = difflib.get_close_matches(key, known, 1, cutoff=0.75)
     if not nearest:  # the right name in another place, like n_heads for model.n_heads

@@ -1,9 +1,11 @@
 """Beam search over any encoder-decoder that can encode a source and decode the next token."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from diglot.model import EncoderDecoder
 
 
 class SpecialIds(NamedTuple):
@@ -27,19 +29,6 @@ class Hypothesis(NamedTuple):
     tokens: list[int]
     score: float
     cut: bool
-
-
-class EncoderDecoder(Protocol):
-    """What a search asks of a model. See diglot.model.Transformer for the shapes."""
-
-    @property
-    def max_positions(self) -> int | None: ...
-
-    def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor: ...
-
-    def decode(self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None, cache: Any = None) -> Tensor: ...
-
-    def new_cache(self) -> Any: ...
 
 
 class BeamSearch:

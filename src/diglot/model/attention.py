@@ -1,4 +1,4 @@
-"""Multi-head attention (Vaswani et al., 2017) with an optional key-value cache."""
+"""Multi-head attention (Vaswani et al., 2017), grouped or not, with an optional key-value cache."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -51,8 +51,10 @@ def visibility(
 def weights_of(q: Tensor, k: Tensor, visible: Visibility) -> Tensor:
     """What `scaled_dot_product_attention` weighs the values with, in float32: (B, H, Q, M).
 
-    Each row sums to one; that of a query that may see nothing is zero.
+    Each row sums to one; that of a query that may see nothing is zero. Where there are fewer heads of keys than of
+    queries, neighbouring heads of queries share one.
     """
+    k = k.repeat_interleave(q.size(1) // k.size(1), 1)
     scores = q.float() @ k.float().transpose(-2, -1) / q.size(-1) ** 0.5  # (B, H, Q, K) -> (B, H, Q, M)
     mask = visible.mask
     if visible.is_causal:
@@ -64,7 +66,7 @@ def weights_of(q: Tensor, k: Tensor, visible: Visibility) -> Tensor:
 
 
 class KeyValueCache:
-    """The keys and values that one attention has seen while decoding, each (B, H, M, K)."""
+    """The keys and values that one attention has seen while decoding, each (B, n_kv_heads, M, K)."""
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None
@@ -94,30 +96,58 @@ class Attention(nn.Module):
         n_heads: number H of heads.
         d_head: width K of a head.
         dropout: share of the attention weights that training drops.
+        n_kv_heads: number of heads of keys and values, each shared by H / n_kv_heads neighbouring heads of queries
+            (grouped-query attention: Ainslie et al., 2023; with 1, multi-query: Shazeer, 2019); None: H.
+        qk_norm: makes a norm over K; queries pass one and keys another before they are rotated, so that scores stay in
+            bounds (Dehghani et al., 2023); None: no norm.
 
     Attributes:
         watcher: is handed the weights (B, H, Q, M) of each call. The call itself does not use them: the fused kernels
-            never form them. See Transformer.attention_weights.
+            never form them. See EncoderDecoder.attention_weights.
     """
 
-    def __init__(self, d_model: int, n_heads: int, d_head: int, dropout: float) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        d_head: int,
+        dropout: float,
+        n_kv_heads: int | None = None,
+        qk_norm: Callable[[int], nn.Module] | None = None,
+    ) -> None:
         super().__init__()
-        self.n_heads, self.dropout = n_heads, dropout
+        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        self.d_head, self.dropout, self.is_grouped = d_head, dropout, n_kv_heads < n_heads
         self.watcher: Callable[[Tensor], None] | None = None
         self.query = nn.Linear(d_model, n_heads * d_head)
-        self.key = nn.Linear(d_model, n_heads * d_head)
-        self.value = nn.Linear(d_model, n_heads * d_head)
+        self.key = nn.Linear(d_model, n_kv_heads * d_head)
+        self.value = nn.Linear(d_model, n_kv_heads * d_head)
         self.out = nn.Linear(n_heads * d_head, d_model)
+        self.query_norm = nn.Identity() if qk_norm is None else qk_norm(d_head)
+        self.key_norm = nn.Identity() if qk_norm is None else qk_norm(d_head)
+
+    def queries(self, x: Tensor) -> Tensor:
+        q = self.split_heads(self.query(x))
+        return self.query_norm(q).to(q.dtype)  # under autocast a norm gives float32
+
+    def keys(self, x: Tensor) -> Tensor:
+        k = self.split_heads(self.key(x))
+        return self.key_norm(k).to(k.dtype)
+
+    def values(self, x: Tensor) -> Tensor:
+        return self.split_heads(self.value(x))
 
     def split_heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # (B, T, H K) -> (B, H, T, K)
+        return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)  # (B, T, H K) -> (B, H, T, K)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> Tensor:
-        """Queries (B, H, Q, K) look at keys and values (B, H, M, K): (B, Q, D)."""
+        """Queries (B, H, Q, K) look at keys and values (B, n_kv_heads, M, K): (B, Q, D)."""
         if self.watcher is not None:
             self.watcher(weights_of(q, k, visible))
         dropout = self.dropout if self.training else 0.0
-        heads = F.scaled_dot_product_attention(q, k, v, visible.mask, dropout, visible.is_causal)
+        heads = F.scaled_dot_product_attention(
+            q, k, v, visible.mask, dropout, visible.is_causal, enable_gqa=self.is_grouped
+        )
         return self.out(heads.transpose(1, 2).flatten(2))  # (B, H, Q, K) -> (B, Q, D)
 
 
@@ -133,9 +163,9 @@ class SelfAttention(Attention):
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Tokens x (B, T, D) at positions (T,), the new ones only when there is a cache, to (B, T, D)."""
-        q = position.rotate(self.split_heads(self.query(x)), positions)
-        k = position.rotate(self.split_heads(self.key(x)), positions)
-        v = self.split_heads(self.value(x))
+        q = position.rotate(self.queries(x), positions)
+        k = position.rotate(self.keys(x), positions)
+        v = self.values(x)
         if cache is not None:
             k, v = cache.append(k, v)
         return self.attend(q, k, v, visible)
@@ -153,8 +183,8 @@ class CrossAttention(Attention):
         if cache is not None and cache.keys is not None and cache.values is not None:
             k, v = cache.keys, cache.values
         else:
-            k, v = self.split_heads(self.key(memory)), self.split_heads(self.value(memory))
+            k, v = self.keys(memory), self.values(memory)
             if cache is not None:
                 cache.append(k, v)
-        q = self.split_heads(self.query(x.reshape(memory.size(0), -1, x.size(-1))))  # (B, n T, D) -> (B, H, n T, K)
+        q = self.queries(x.reshape(memory.size(0), -1, x.size(-1)))  # (n B, T, D) -> (B, H, n T, K)
         return self.attend(q, k, v, visible).view_as(x)

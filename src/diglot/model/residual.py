@@ -1,11 +1,19 @@
 """Where a sublayer's normalisation and skip connection stand: one class per norm placement."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
 from diglot.model.dropout import Dropout
+
+
+class Depth(NamedTuple):
+    """How many layers the encoder and the decoder have, and which of the two a sublayer belongs to."""
+
+    encoder: int
+    decoder: int
+    stack: Literal["encoder", "decoder"]
 
 
 class Residual(nn.Module):
@@ -16,15 +24,21 @@ class Residual(nn.Module):
         d_model: width D.
         norm: makes a norm over D.
         dropout: share of the sublayer's output that training drops.
+        depth: of the model.
     """
 
     needs_final_norm = False  # whether a stack of these ends on a stream that no norm has seen
 
-    def __init__(self, sublayer: nn.Module, d_model: int, norm: Callable[[int], nn.Module], dropout: float) -> None:
+    def __init__(
+        self, sublayer: nn.Module, d_model: int, norm: Callable[[int], nn.Module], dropout: float, depth: Depth
+    ) -> None:
         super().__init__()
         self.sublayer = sublayer
         self.norm = norm(d_model)
         self.dropout = Dropout(dropout)
+
+    def reset_sublayer(self) -> None:
+        """Draw the sublayer's weights anew where the placement asks for others than the model's own draw."""
 
 
 class PostNorm(Residual):
@@ -41,3 +55,58 @@ class PreNorm(Residual):
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return x + self.dropout(self.sublayer(self.norm(x), *args, **kwargs))
+
+
+class SandwichNorm(PreNorm):
+    """Pre-norm with a second norm on what the sublayer gives, before the sum (Ding et al., 2021)."""
+
+    def __init__(
+        self, sublayer: nn.Module, d_model: int, norm: Callable[[int], nn.Module], dropout: float, depth: Depth
+    ) -> None:
+        super().__init__(sublayer, d_model, norm, dropout, depth)
+        self.out_norm = norm(d_model)
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return x + self.dropout(self.out_norm(self.sublayer(self.norm(x), *args, **kwargs)))
+
+
+class DeepNorm(Residual):
+    """Post-norm with a heavier skip and lighter sublayers, for stacks of hundreds of layers (Wang et al., 2022).
+
+    Args:
+        sublayer, d_model, norm, dropout, depth: see Residual.
+        alpha: what the skip is multiplied with; None: 0.81 (N^4 M)^(1/16) in an encoder of N layers beside a decoder of
+            M layers, and (3 M)^(1/4) in that decoder.
+        beta: gain of the draw of feed-forward, value and output projections; None: 0.87 (N^4 M)^(-1/16) and
+            (12 M)^(-1/4).
+    """
+
+    def __init__(
+        self,
+        sublayer: nn.Module,
+        d_model: int,
+        norm: Callable[[int], nn.Module],
+        dropout: float,
+        depth: Depth,
+        alpha: float | None = None,
+        beta: float | None = None,
+    ) -> None:
+        super().__init__(sublayer, d_model, norm, dropout, depth)
+        for name, value in (("alpha", alpha), ("beta", beta)):
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} ({value}) must be positive")
+        if depth.stack == "encoder":
+            both = depth.encoder**4 * depth.decoder
+            proposed = 0.81 * both ** (1 / 16), 0.87 * both ** (-1 / 16)
+        else:
+            proposed = (3 * depth.decoder) ** (1 / 4), (12 * depth.decoder) ** (-1 / 4)
+        self.alpha = proposed[0] if alpha is None else alpha
+        self.beta = proposed[1] if beta is None else beta
+
+    def reset_sublayer(self) -> None:
+        for name, module in self.sublayer.named_modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_normal_(module.weight, gain=1.0 if name in ("query", "key") else self.beta)
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self.norm(self.alpha * x + self.dropout(self.sublayer(x, *args, **kwargs)))

@@ -1,17 +1,17 @@
 """The encoder-decoder Transformer (Vaswani et al., 2017)."""
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from diglot.model.attention import Attention, CrossAttention, KeyValueCache, SelfAttention, Visibility, visibility
 from diglot.model.dropout import Dropout
+from diglot.model.encoder_decoder import EncoderDecoder, Watchable
 from diglot.model.feed_forward import FeedForward
 from diglot.model.position import PositionEncoding
-from diglot.model.residual import Residual
+from diglot.model.residual import Depth, Residual
 
 
 class EncoderLayer(nn.Module):
@@ -53,58 +53,60 @@ class DecoderLayer(nn.Module):
 
 
 class DecoderCache:
-    """What the decoder remembers during a search, so that each step computes the newest token only."""
+    """The keys and values of each layer."""
 
     def __init__(self, n_layers: int) -> None:
         self.layers = [LayerCache() for _ in range(n_layers)]
 
     def __len__(self) -> int:
-        """How many target tokens it has seen."""
         return len(self.layers[0].target)
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
-        """Keep these rows, in this order: of the hypotheses and, where some sentences are done, of the sentences."""
         for layer in self.layers:
             layer.target.select(hypotheses)
             if sentences is not None:
                 layer.source.select(sentences)
 
 
-class AttentionWeights(NamedTuple):
-    """How much each query looks at each key: for each layer a float32 tensor (B, H, Q, M), whose rows sum to one.
+class OneEach(TypedDict):
+    """A number for the attentions of each kind: the encoder's and the decoder's self-attention, and cross-attention."""
 
-    Attributes:
-        encoder: of source tokens looking at source tokens (B, H, S, S).
-        decoder: of target tokens looking at themselves and what came before (B, H, T, T).
-        cross: of target tokens looking at source tokens (B, H, T, S).
-    """
-
-    encoder: list[Tensor]
-    decoder: list[Tensor]
-    cross: list[Tensor]
+    encoder: int | None
+    decoder: int | None
+    cross: int | None
 
 
-class Transformer(nn.Module):
-    """Source tokens in, logits of target tokens out.
+class Heads(NamedTuple):
+    """The heads of one kind of attention: how many, how wide, and how many of keys and values."""
+
+    n_heads: int
+    d_head: int
+    n_kv_heads: int | None
+
+
+class Transformer(EncoderDecoder):
+    """Attention alone, in layers whose parts are chosen one by one.
 
     Args:
-        src_vocab_size: number of source token ids.
-        tgt_vocab_size: number V of target token ids.
+        src_vocab_size, tgt_vocab_size, tying: see EncoderDecoder.
         d_model: width D of the token vectors.
-        n_heads: number H of attention heads.
-        d_head: width K of a head; None: d_model / n_heads.
+        n_heads: number H of attention heads, for all attentions or for each kind.
+        d_head: width K of a head, likewise; None: d_model / n_heads.
+        n_kv_heads: number of heads of keys and values, likewise; None: as many as n_heads.
+        qk_norm: whether queries and keys pass a norm.
         d_ff: inner width of the feed-forward networks.
         n_encoder_layers: depth of the encoder.
         n_decoder_layers: depth of the decoder.
-        dropout: share dropped of embeddings and of each sublayer's output, as in the paper.
+        dropout: share dropped of each sublayer's output.
         attention_dropout: share dropped of attention weights.
         activation_dropout: share dropped inside the feed-forward networks.
-        tying: which of the three embedding matrices are one: none; the decoder's input and output (target: Press and
-            Wolf, 2017); or these and the encoder's input (all).
+        embedding_dropout: share dropped of the embeddings; None: as `dropout`, as in the paper.
         position: makes a position encoding, from d_model, n_heads, d_head and causal.
-        residual: makes a norm placement, from sublayer, d_model, norm and dropout.
+        residual: makes a norm placement, from sublayer, d_model, norm, dropout and depth.
         norm: makes a norm over D.
         feed_forward: makes a feed-forward network, from d_model, d_ff and dropout.
+        decoder_position, decoder_residual, decoder_norm, decoder_feed_forward: what the decoder has instead; None: the
+            same.
 
     Raises:
         ValueError: if the sizes do not fit each other.
@@ -116,83 +118,94 @@ class Transformer(nn.Module):
         src_vocab_size: int,
         tgt_vocab_size: int,
         d_model: int,
-        n_heads: int,
-        d_head: int | None = None,
+        n_heads: int | OneEach,
+        d_head: int | OneEach | None = None,
+        n_kv_heads: int | OneEach | None = None,
+        qk_norm: bool = False,
         d_ff: int,
         n_encoder_layers: int,
         n_decoder_layers: int,
         dropout: float,
         attention_dropout: float = 0.0,
         activation_dropout: float = 0.0,
+        embedding_dropout: float | None = None,
         tying: Literal["none", "target", "all"],
         position: Callable[..., PositionEncoding],
         residual: Callable[..., Residual],
         norm: Callable[[int], nn.Module],
         feed_forward: Callable[..., FeedForward],
+        decoder_position: Callable[..., PositionEncoding] | None = None,
+        decoder_residual: Callable[..., Residual] | None = None,
+        decoder_norm: Callable[[int], nn.Module] | None = None,
+        decoder_feed_forward: Callable[..., FeedForward] | None = None,
     ) -> None:
-        super().__init__()
         for name, value in {
             "d_model": d_model,
-            "n_heads": n_heads,
-            "d_head": 1 if d_head is None else d_head,
             "d_ff": d_ff,
             "n_encoder_layers": n_encoder_layers,
             "n_decoder_layers": n_decoder_layers,
         }.items():
             if value < 1:
                 raise ValueError(f"{name} ({value}) must be positive")
-        if d_head is None:
-            if d_model % n_heads:
-                raise ValueError(f"n_heads ({n_heads}) must divide d_model ({d_model}), or d_head be given")
-            d_head = d_model // n_heads
+        embedding_dropout = dropout if embedding_dropout is None else embedding_dropout
         for name, share in {
             "dropout": dropout,
             "attention_dropout": attention_dropout,
             "activation_dropout": activation_dropout,
+            "embedding_dropout": embedding_dropout,
         }.items():
             if not 0 <= share < 1:
                 raise ValueError(f"{name} ({share}) must be at least 0 and below 1")
-        if tying not in ("none", "target", "all"):
-            raise ValueError(f"tying ({tying}) must be none, target or all")
-        if tying == "all" and src_vocab_size != tgt_vocab_size:
-            raise ValueError(f"tying all needs one vocabulary; these have {src_vocab_size} and {tgt_vocab_size} tokens")
+        heads = {kind: heads_of(kind, d_model, n_heads, d_head, n_kv_heads) for kind in OneEach.__annotations__}
+        super().__init__(src_vocab_size, tgt_vocab_size, d_model, tying)
 
-        def wrap(sublayer: nn.Module) -> Residual:
-            return residual(sublayer=sublayer, d_model=d_model, norm=norm, dropout=dropout)
+        def stack(
+            name: Literal["encoder", "decoder"],
+            residual: Callable[..., Residual],
+            norm: Callable[[int], nn.Module],
+            feed_forward: Callable[..., FeedForward],
+        ) -> nn.ModuleList:
+            depth = Depth(n_encoder_layers, n_decoder_layers, name)
 
-        def attention(kind: type[Attention]) -> Residual:
-            return wrap(kind(d_model, n_heads, d_head, attention_dropout))
+            def wrap(sublayer: nn.Module) -> Residual:
+                return residual(sublayer=sublayer, d_model=d_model, norm=norm, dropout=dropout, depth=depth)
 
-        def network() -> Residual:
-            return wrap(feed_forward(d_model=d_model, d_ff=d_ff, dropout=activation_dropout))
+            def attention(kind: type[Attention], of: Heads) -> Residual:
+                norm_of_heads = norm if qk_norm else None
+                return wrap(kind(d_model, of.n_heads, of.d_head, attention_dropout, of.n_kv_heads, norm_of_heads))
 
-        self.d_model = d_model
-        self.encoder_position = position(d_model=d_model, n_heads=n_heads, d_head=d_head, causal=False)
-        self.decoder_position = position(d_model=d_model, n_heads=n_heads, d_head=d_head, causal=True)
-        self.embedding_dropout = Dropout(dropout)
-        self.encoder = nn.ModuleList(EncoderLayer(attention(SelfAttention), network()) for _ in range(n_encoder_layers))
-        self.decoder = nn.ModuleList(
-            DecoderLayer(attention(SelfAttention), attention(CrossAttention), network())
-            for _ in range(n_decoder_layers)
+            def network() -> Residual:
+                return wrap(feed_forward(d_model=d_model, d_ff=d_ff, dropout=activation_dropout))
+
+            if name == "encoder":
+                return nn.ModuleList(
+                    EncoderLayer(attention(SelfAttention, heads["encoder"]), network()) for _ in range(n_encoder_layers)
+                )
+            return nn.ModuleList(
+                DecoderLayer(
+                    attention(SelfAttention, heads["decoder"]), attention(CrossAttention, heads["cross"]), network()
+                )
+                for _ in range(n_decoder_layers)
+            )
+
+        def positions(make: Callable[..., PositionEncoding], of: Heads, causal: bool) -> PositionEncoding:
+            return make(d_model=d_model, n_heads=of.n_heads, d_head=of.d_head, causal=causal)
+
+        self.encoder_position = positions(position, heads["encoder"], causal=False)
+        self.decoder_position = positions(decoder_position or position, heads["decoder"], causal=True)
+        self.embedding_dropout = Dropout(embedding_dropout)
+        self.encoder = stack("encoder", residual, norm, feed_forward)
+        self.decoder = stack(
+            "decoder", decoder_residual or residual, decoder_norm or norm, decoder_feed_forward or feed_forward
         )
-        needs_final_norm = wrap(nn.Identity()).needs_final_norm
-        self.encoder_norm = norm(d_model) if needs_final_norm else nn.Identity()
-        self.decoder_norm = norm(d_model) if needs_final_norm else nn.Identity()
-        self.tgt_embedding = nn.Embedding(tgt_vocab_size, d_model)
-        self.src_embedding = self.tgt_embedding if tying == "all" else nn.Embedding(src_vocab_size, d_model)
-        self.output = nn.Linear(d_model, tgt_vocab_size, bias=False)
-        if tying != "none":
-            self.output.weight = self.tgt_embedding.weight
+        self.encoder_norm = final_norm(self.encoder, norm, d_model)
+        self.decoder_norm = final_norm(self.decoder, decoder_norm or norm, d_model)
+        known = [p.max_positions for p in (self.encoder_position, self.decoder_position) if p.max_positions is not None]
+        self.max_positions = min(known, default=None)
         self.reset_parameters()
 
-    @property
-    def max_positions(self) -> int | None:
-        """The longest sequence that the position encodings know; None: any length."""
-        known = [p.max_positions for p in (self.encoder_position, self.decoder_position) if p.max_positions is not None]
-        return min(known, default=None)
-
     def reset_parameters(self) -> None:
-        """Draw all weights anew: projections by Glorot and Bengio (2010), embeddings with deviation d_model^-0.5."""
+        """Draw all weights anew: projections by Glorot and Bengio (2010) unless their norm placement says otherwise."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -200,17 +213,16 @@ class Transformer(nn.Module):
                     nn.init.zeros_(module.bias)
             elif module is not self and not isinstance(module, nn.Embedding) and hasattr(module, "reset_parameters"):
                 module.reset_parameters()  # type: ignore[operator]  # norms, and the encodings that own an embedding
-        # Scaled by sqrt(d_model) on the way in, such embeddings have variance 1, and as output weights they give
-        # logits of variance 1.
-        for weight in (self.src_embedding.weight, self.tgt_embedding.weight, self.output.weight):
-            nn.init.normal_(weight, std=self.d_model**-0.5)
+        for module in self.modules():
+            if isinstance(module, Residual):
+                module.reset_sublayer()
+        self.reset_embeddings()
 
     def embed(self, tokens: Tensor, embedding: nn.Embedding, position: PositionEncoding, positions: Tensor) -> Tensor:
         """Tokens (B, T) at positions (T,) to vectors (B, T, D)."""
-        return self.embedding_dropout(position.embed(embedding(tokens) * self.d_model**0.5, positions))
+        return self.embedding_dropout(position.embed(self.vectors(tokens, embedding), positions))
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """Source tokens (B, S) to memory (B, S, D). `src_mask` (B, S) is True on tokens; None: nothing is padded."""
         position, positions = self.encoder_position, torch.arange(src.size(1), device=src.device)
         x = self.embed(src, self.src_embedding, position, positions)
         bias = position.bias(positions, positions)
@@ -222,10 +234,6 @@ class Transformer(nn.Module):
     def decode(
         self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None, cache: DecoderCache | None = None
     ) -> Tensor:
-        """Target tokens (n B, T), the new ones only when there is a cache, to logits (n B, T, V).
-
-        `memory` (B, S, D) and `src_mask` (B, S) have a row a sentence; `tgt` has n neighbouring rows for each of them.
-        """
         seen = len(cache) if cache is not None else 0
         position, keys = self.decoder_position, torch.arange(seen + tgt.size(1), device=tgt.device)
         positions = keys[seen:]
@@ -241,36 +249,12 @@ class Transformer(nn.Module):
     def new_cache(self) -> DecoderCache:
         return DecoderCache(len(self.decoder))
 
-    def forward(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """Source tokens (B, S) and the target so far (B, T) to logits (B, T, V) of each next target token."""
-        return self.decode(tgt_in, self.encode(src, src_mask), src_mask)
-
-    @torch.no_grad()
-    def attention_weights(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None = None) -> AttentionWeights:
-        """Who looks at whom when source tokens (B, S) and the target so far (B, T) are read, without dropout.
-
-        Computed aside in the weights' own precision, as translations are: the model, its mode, its gradients and the
-        random numbers stay as they were.
-        """
-        found = AttentionWeights([], [], [])
-        watched: list[tuple[Attention, list[Tensor]]] = []
-        watched += [(m, found.encoder) for m in self.encoder.modules() if isinstance(m, SelfAttention)]
-        watched += [(m, found.decoder) for m in self.decoder.modules() if isinstance(m, SelfAttention)]
-        watched += [(m, found.cross) for m in self.decoder.modules() if isinstance(m, CrossAttention)]
-        modes = [(module, module.training) for module in self.modules()]
-        try:
-            self.eval()
-            for attention, weights in watched:
-                attention.watcher = weights.append
-            # The meta device, on which a model is only tried, knows no autocast.
-            with nullcontext() if src.is_meta else torch.autocast(src.device.type, enabled=False):
-                self.decode(tgt_in, self.encode(src, src_mask), src_mask)
-        finally:
-            for attention, _ in watched:
-                attention.watcher = None
-            for module, training in modes:
-                module.training = training
-        return found
+    def attentions(self) -> dict[str, Sequence[Watchable]]:
+        return {
+            "encoder": [m for m in self.encoder.modules() if isinstance(m, SelfAttention)],
+            "decoder": [m for m in self.decoder.modules() if isinstance(m, SelfAttention)],
+            "cross": [m for m in self.decoder.modules() if isinstance(m, CrossAttention)],
+        }
 
     @staticmethod
     def _attention_dtype(x: Tensor) -> torch.dtype:
@@ -279,3 +263,46 @@ class Transformer(nn.Module):
         if x.is_meta:  # which knows no autocast
             return x.dtype
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def heads_of(
+    kind: str,
+    d_model: int,
+    n_heads: int | OneEach,
+    d_head: int | OneEach | None,
+    n_kv_heads: int | OneEach | None,
+) -> Heads:
+    """The heads of one kind of attention.
+
+    Raises:
+        ValueError: naming the number that does not fit.
+    """
+
+    def of_kind(name: str, value: int | OneEach | None) -> tuple[str, int | None]:
+        if value is None or isinstance(value, int):
+            number = value
+        else:
+            each: Mapping[str, Any] = value
+            name, number = f"{name}.{kind}", each[kind]
+        if number is not None and number < 1:
+            raise ValueError(f"{name} ({number}) must be positive")
+        return name, number
+
+    heads_name, heads = of_kind("n_heads", n_heads)
+    _, width = of_kind("d_head", d_head)
+    kv_name, kv_heads = of_kind("n_kv_heads", n_kv_heads)
+    if heads is None:
+        raise ValueError(f"{heads_name} must be given")
+    if width is None:
+        if d_model % heads:
+            raise ValueError(f"{heads_name} ({heads}) must divide d_model ({d_model}), or d_head be given")
+        width = d_model // heads
+    if kv_heads is not None and heads % kv_heads:
+        raise ValueError(f"{kv_name} ({kv_heads}) must divide {heads_name} ({heads})")
+    return Heads(heads, width, kv_heads)
+
+
+def final_norm(stack: nn.ModuleList, norm: Callable[[int], nn.Module], d_model: int) -> nn.Module:
+    """The norm at the end of a stack, where its layers leave that to it."""
+    last = stack[-1].feed_forward
+    return norm(d_model) if isinstance(last, Residual) and last.needs_final_norm else nn.Identity()

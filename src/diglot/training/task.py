@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from diglot.data.batch import Batch
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import BeamSearch, Hypothesis, SpecialIds
-from diglot.model import Transformer
+from diglot.model import EncoderDecoder
 from diglot.training.loss import token_loss
 
 
@@ -39,7 +39,7 @@ class TranslationTask(L.LightningModule):
     def __init__(
         self,
         *,
-        model: Transformer,
+        model: EncoderDecoder,
         tokenizer: Tokenizer,
         search: BeamSearch,
         optimizer: Callable[..., Optimizer],

@@ -15,9 +15,8 @@ from diglot.data.batching import MicroBatch
 from diglot.data.module import TranslationData
 from diglot.data.tokenizer import SLOTS
 from diglot.errors import UserError
-from diglot.model import Transformer
+from diglot.model import AttentionWeights, EncoderDecoder
 from diglot.model.position import PositionEncoding
-from diglot.model.transformer import AttentionWeights
 from diglot.training.figures import Panel, draw, log_figure, log_scalars, log_text, say_once
 from diglot.training.heads import HeadSums
 from diglot.training.scores import Scores
@@ -44,7 +43,7 @@ class Watcher(L.Callback):
         _at_least(1, every=every)
         self.every = every
 
-    def check(self, model: Transformer) -> None:
+    def check(self, model: EncoderDecoder) -> None:
         """Refuse a model in which there is not what is to be looked at, before the run has cost anything.
 
         Args:
@@ -104,7 +103,7 @@ class AttentionMaps(Watcher):
         self.sentences, self.length = sentences, length
         self.kinds: list[str] = list(KINDS if kinds is None else kinds)
 
-    def check(self, model: Transformer) -> None:
+    def check(self, model: EncoderDecoder) -> None:
         tokens = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
         weights = model.attention_weights(tokens, tokens)
         for kind in self.kinds:

@@ -11,6 +11,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
+from diglot.errors import UserError
 from hydra_plugins.diglot_launcher.launcher import DiglotLauncher, choose_folder, for_launcher, job_config
 
 
@@ -127,21 +128,29 @@ def scaled(value: float, times: float, by: float = 1, of: int = 1) -> int:
     return max(1, math.floor(value * times / by / of + 0.5)) * of
 
 
+def of_all(model: DictConfig, key: str) -> Any:
+    """A number that all attentions of a model share: what is one for each kind cannot be scaled as one."""
+    value = model[key]
+    if isinstance(value, DictConfig):
+        raise UserError(f"model.{key}={value}: give one number, which the rows of this sweep scale")
+    return value
+
+
 def scaled_heads(model: DictConfig, times: float, by: float = 1) -> int:
     """The number of heads nearest to a model's scaled one that shares its width out evenly."""
-    wanted = model.n_heads * times / by
+    wanted = of_all(model, "n_heads") * times / by
     fitting = [n for n in range(1, model.d_model + 1) if model.d_model % (2 * n) == 0]
     return min(fitting or [1], key=lambda n: abs(n - wanted))
 
 
 def scaled_head(model: DictConfig, times: float, by: float = 1) -> int:
     """The even width of a head nearest to the scaled one of a model's heads."""
-    return scaled(model.d_head or model.d_model / model.n_heads, times, by, of=2)
+    return scaled(of_all(model, "d_head") or model.d_model / of_all(model, "n_heads"), times, by, of=2)
 
 
 def scaled_width(model: DictConfig, times: float, by: float = 1) -> int:
     """The model width nearest to a model's scaled one that its heads share out evenly."""
-    return scaled(model.d_model, times, by, of=2 * model.n_heads)
+    return scaled(model.d_model, times, by, of=2 * of_all(model, "n_heads"))
 
 
 for _function in (scaled, scaled_heads, scaled_head, scaled_width):
