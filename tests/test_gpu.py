@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 
 import diglot
+from conformance.promises import ids, mask_of
+from conformance.variants import PAIRWISE, PRESETS, build_variant, variant_of
 from diglot import train
 from diglot.data.text import read_lines
 
@@ -44,6 +47,25 @@ def test_a_gpu_learns_and_translates_as_the_cpu_does(words, tmp_path, monkeypatc
     assert sum(a == b for a, b in zip(on_gpu, on_cpu, strict=True)) >= 0.97 * len(lines)  # rounding may turn a tie
     references = read_lines(ROOT / "data" / "sample" / "test.bol")
     assert sum(a == b for a, b in zip(on_gpu, references, strict=True)) > 0.1 * len(lines)
+
+
+@pytest.mark.parametrize("variant", [*map(variant_of, PAIRWISE), *PRESETS], ids=attrgetter("name"))
+def test_every_variant_computes_on_a_gpu_what_it_does_on_a_cpu(variant):
+    model, _ = build_variant(variant.overrides)
+    src, tgt, mask = ids(2, 5), ids(2, 7), mask_of(5, 3)
+    exact = model(src, tgt, mask)
+    exact.logsumexp(-1).sum().backward()
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    model.cuda()
+    logits = model(src.cuda(), tgt.cuda(), mask.cuda())
+    logits.logsumexp(-1).sum().backward()
+    torch.testing.assert_close(logits.cpu(), exact, rtol=0, atol=1e-3)  # GPUs may round products to TF32
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad.cpu(), gradient, rtol=0, atol=1e-2)
+    with torch.autocast("cuda", torch.bfloat16):  # the fused kernels
+        assert (model(src.cuda(), tgt.cuda(), mask.cuda()).cpu() - exact).abs().max() < 0.2
+        assert model(src.cuda(), tgt.cuda(), mask_of(0, 5).cuda()).isfinite().all()
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs")

@@ -1,5 +1,6 @@
 """Training runs as a user types them: alike when repeated, stopped, or gone wrong."""
 
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import time
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import diglot
 from commands import ROOT, SMALL, scalars, type_command
@@ -53,6 +55,37 @@ def test_stopping_early_averaging_and_csv_work_together(tmp_path):
     content = torch.load(tmp_path / "run" / "best.ckpt", weights_only=True)
     assert "current_model_state" in content  # state_dict is the average
     diglot.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("words", "kinds"),
+    [
+        (["model=gru_attention", "model.d_hidden=96"], {"cross"}),
+        (
+            [
+                *("model/residual=deep_norm", "model/residual@model.decoder_residual=sandwich_norm"),
+                *("model/norm=rms_norm", "model/feed_forward=swiglu", "model.qk_norm=true", "model.tying=target"),
+                *("model.n_heads={encoder:6,decoder:4,cross:2}", "model.n_kv_heads={encoder:3,decoder:1,cross:null}"),
+                *("model/position@model.decoder_position=alibi", "model.d_head=16", "model.n_decoder_layers=1"),
+            ],
+            {"encoder", "decoder", "cross"},
+        ),
+    ],
+    ids=["recurrent", "mixed"],
+)
+def test_any_model_is_trained_scored_and_drawn_by_the_same_commands(tmp_path, words, kinds):
+    base = ["data=sample", "trainer=cpu", "search=beam", "search.max_len_a=1.0", "search.max_len_b=3", *words]
+    type_command("diglot-train", *base, "run.updates=8", "run.validate_every=4", "run.folder=run", cwd=tmp_path)
+    events = EventAccumulator(str(tmp_path / "run"))
+    events.Reload()
+    assert {tag.split("/")[1].split("_")[0] for tag in events.Tags()["images"] if "attention" in tag} == kinds
+    type_command("diglot-evaluate", "checkpoint=run/last.ckpt", cwd=tmp_path)
+    evaluated = json.loads((tmp_path / "run" / "evaluation" / "dev" / "results.json").read_text())
+    chrf = next(score["value"] for score in evaluated["scores"] if score["name"] == "chrF++")
+    assert chrf == pytest.approx(scalars(tmp_path / "run")["dev/chrf"][8], abs=1e-3)
+    lines = (ROOT / "data/sample/dev.avi").read_text().splitlines()[:3]
+    written = (tmp_path / "run" / "evaluation" / "dev" / "hypotheses.bol").read_text().splitlines()
+    assert diglot.load(tmp_path / "run" / "last.ckpt").translate(lines) == written[:3]
 
 
 def test_fast_dev_run_goes_through_once_and_keeps_nothing(tmp_path):

@@ -50,6 +50,73 @@ def test_a_model_has_as_many_weights_as_the_paper_counts(compose_train: Callable
     assert {"base": 63_082_496, "big": 214_245_376}.get(size, n_weights) == n_weights
 
 
+@pytest.mark.parametrize(
+    ("preset", "published"),
+    [
+        ("base", (6, 6, 512, 8, 2048)),
+        ("big", (6, 6, 1024, 16, 4096)),
+        ("iwslt", (6, 6, 512, 4, 1024)),
+        ("deep_encoder", (12, 1, 512, 8, 2048)),
+    ],
+)
+def test_presets_have_their_published_sizes(compose_train: Callable[..., DictConfig], preset: str, published) -> None:
+    config = compose_train(f"model={preset}").model
+    names = ("n_encoder_layers", "n_decoder_layers", "d_model", "n_heads", "d_ff")
+    assert tuple(config[name] for name in names) == published
+
+
+def count(compose_train: Callable[..., DictConfig], *overrides: str) -> int:
+    """How many weights a model has beside its embeddings."""
+    v = 1000
+    config = compose_train(*overrides).model
+    with torch.device("meta"):
+        model = build(config, "model", src_vocab_size=v, tgt_vocab_size=v)
+    return sum(parameter.numel() for parameter in model.parameters()) - v * config.d_model
+
+
+@pytest.mark.parametrize(
+    ("overrides", "more"),  # than the base model's, of width 512 and inner width 2048, 12 networks and 18 attentions
+    [
+        (["model/residual=post_norm"], -2 * 2 * 512),
+        (["model/residual=deep_norm"], -2 * 2 * 512),
+        (["model/residual=sandwich_norm"], (6 * 2 + 6 * 3) * 2 * 512),
+        (["model/residual@model.decoder_residual=post_norm"], -2 * 512),
+        (["model/norm=rms_norm"], -(6 * 2 + 6 * 3 + 2) * 512),
+        # 3 matrices of 512 x 1368 and their biases for 2 of 512 x 2048: as many weights to half of 1%
+        (["model/feed_forward=swiglu"], 12 * (3 * 512 * 1368 + 2 * 1368 - 2 * 512 * 2048 - 2048)),
+        (["model/feed_forward=geglu"], 12 * (3 * 512 * 1368 + 2 * 1368 - 2 * 512 * 2048 - 2048)),
+        (["model.n_kv_heads=2"], -18 * 2 * (512 + 1) * 6 * 64),
+        (["model.n_kv_heads=1"], -18 * 2 * (512 + 1) * 7 * 64),
+        (["model.n_heads={encoder:8,decoder:8,cross:4}", "model.d_head=64"], -6 * (3 * 513 + 512) * 4 * 64),
+        (["model.qk_norm=true"], 18 * 2 * 2 * 64),
+        (["model/position=learned"], 2 * 512 * 512),
+        (["model/position=relative_bias"], 2 * 32 * 8),
+        (["model/position=rotary"], 0),
+        (["model/position=alibi"], 0),
+        (["model.tying=target"], 1000 * 512),
+        (["model.tying=none"], 2 * 1000 * 512),
+    ],
+)
+def test_a_choice_costs_as_many_weights_as_it_should(
+    compose_train: Callable[..., DictConfig], overrides: list[str], more: int
+) -> None:
+    assert count(compose_train, "model=base", *overrides) == count(compose_train, "model=base") + more
+
+
+def test_a_recurrent_model_has_as_many_weights_as_the_paper_counts(compose_train: Callable[..., DictConfig]) -> None:
+    d, h, a = 620, 1000, 1000
+    found = count(
+        compose_train, "model=gru_attention", f"model.d_model={d}", f"model.d_hidden={h}", f"model.d_attention={a}"
+    )
+
+    def gru(width: int) -> int:
+        return 3 * (h * width + h * h + 2 * h)
+
+    attention = a * h + a * 2 * h + a + a
+    readout = 2 * d * (h + d + 2 * h) + 2 * d
+    assert found == 2 * gru(d) + gru(d + 2 * h) + (h * h + h) + attention + readout
+
+
 @pytest.mark.parametrize("tying", [tying for tying in TYINGS if tying != "all"])
 def test_two_vocabularies_may_differ_where_they_are_not_tied(build_model: Build, tying: str) -> None:
     model = build_model(f"model.tying={tying}", src_vocab_size=V + 9, tgt_vocab_size=V)

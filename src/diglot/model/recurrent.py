@@ -35,14 +35,15 @@ class AdditiveAttention(nn.Module):
         `keys` (B, S, A) is the memory after `key`, which a whole search computes once.
         """
         q = self.query(queries).view(memory.size(0), -1, 1, keys.size(-1))  # (n B, A) -> (B, n, 1, A)
-        scores = self.score(torch.tanh(q + keys[:, None])).squeeze(-1).float()  # (B, n, S)
+        scores = self.score(torch.tanh(q + keys[:, None])).squeeze(-1)  # (B, n, S)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None], torch.finfo(scores.dtype).min)
         weights = scores.softmax(-1)
         if mask is not None:
             weights = weights * mask[:, None]  # of a sentence of padding alone: zero
         if self.watcher is not None:
-            self.watcher(weights[:, None])
+            self.watcher(weights[:, None].float())
         return (weights.to(memory.dtype) @ memory).flatten(0, 1)
 
 

@@ -1,0 +1,338 @@
+"""What every model promises, whatever it is made of: each promise is a function of a model and its config.
+
+A model comes in evaluation mode, without dropout, and is the promise's own to change.
+"""
+
+import io
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from conformance.reference import class_of, logits_of
+from conformance.variants import V, build_from
+from diglot.config import CONF
+from diglot.model import EncoderDecoder, Transformer
+from diglot.model.position import PositionEncoding
+
+Promise = Callable[[EncoderDecoder, DictConfig], None]
+OF_ALL: list[Promise] = []
+OF_TRANSFORMERS: list[Promise] = []
+OF_THE_CAPTURED: list[Promise] = []  # slow
+
+# Lengths that all differ. N hypotheses for each of B sentences.
+B, S, T, N = 2, 5, 7, 3
+# Attention by whichever kernel torch takes, and by the plain one that training on a CPU takes.
+KERNELS = (nullcontext, partial(sdpa_kernel, SDPBackend.MATH))
+
+
+def promise(of: list[Promise]) -> Callable[[Promise], Promise]:
+    def register(check: Promise) -> Promise:
+        of.append(check)
+        return check
+
+    return register
+
+
+def ids(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randint(4, V, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def mask_of(*lengths: int) -> Tensor:
+    return torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]
+
+
+def close(found: Tensor, expected: Tensor, within: float) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=within)
+
+
+def randomised(model: nn.Module) -> nn.Module:
+    """All weights random and large, so that a bias in the wrong place shows, and a small one too."""
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3, generator=generator)
+    return model
+
+
+# ----------------------------------------------------------------------------------------------------- the papers
+
+
+@promise(OF_ALL)
+@torch.no_grad()
+def a_model_computes_what_the_papers_say(model: EncoderDecoder, config: DictConfig) -> None:
+    src, tgt, mask = ids(B, S), ids(B, T), mask_of(S, S - 2)
+    found = randomised(model).double()(src, tgt, mask)
+    expected = logits_of(config, model.state_dict(), src, tgt, mask)
+    # Angles are float32 in every model.
+    rounds = {"Sinusoidal", "Rotary"} & {
+        class_of(node) for node in (config.get("position"), config.get("decoder_position")) if node
+    }
+    close(found, expected, 1e-5 if rounds else 1e-9)
+
+
+# ------------------------------------------------------------------------------------------------- who sees what
+
+
+@promise(OF_ALL)
+@torch.no_grad()
+def padding_changes_nothing(model: EncoderDecoder, config: DictConfig) -> None:
+    alone, longer, tgt = ids(1, S), ids(1, 40, seed=2), ids(B, T)
+    padded = torch.cat((alone, torch.zeros(1, 40 - S, dtype=torch.long)), 1)
+    mask = mask_of(S, 40)
+    memory = model.encode(torch.cat((padded, longer)), mask)
+    close(memory[:1, :S], model.encode(alone), 1e-5)
+    close(model.decode(tgt, memory, mask)[:1], model(alone, tgt[:1]), 1e-5)
+    # What stands in the padding is as little seen as how much of it there is.
+    padded[:, S:] = longer[:, S:]
+    assert torch.equal(model.encode(torch.cat((padded, longer)), mask)[0, :S], memory[0, :S])
+
+
+@promise(OF_ALL)
+@torch.no_grad()
+def the_future_is_invisible(model: EncoderDecoder, config: DictConfig) -> None:
+    src, tgt, mask = ids(B, S), ids(B, T), mask_of(S, S - 2)
+    attentions = [attention for kind in model.attentions().values() for attention in kind]
+
+    def logits(tgt: Tensor, training: bool, dtype: torch.dtype, watched: bool, kernel: Callable) -> Tensor:
+        for attention in attentions:
+            attention.watcher = (lambda weights: None) if watched else None
+        with kernel():
+            return model.train(training).to(dtype)(src, tgt, mask)
+
+    for dtype in (torch.float32, torch.bfloat16):
+        for how in (
+            (training, dtype, watched, kernel)
+            for training in (False, True)
+            for watched in (False, True)
+            for kernel in KERNELS
+        ):
+            before = logits(tgt, *how)
+            for j in (1, 4):
+                changed = tgt.clone()
+                changed[:, j] = (changed[:, j] + 1) % V
+                after = logits(changed, *how)
+                assert torch.equal(before[:, :j], after[:, :j]), (j, how)
+                assert not torch.equal(before[:, j], after[:, j]), (j, how)
+
+
+@promise(OF_ALL)
+def weights_do_not_look_at_the_future(model: EncoderDecoder, config: DictConfig) -> None:
+    src, tgt, j = ids(B, S), ids(B, T), 4
+    before = model.attention_weights(src, tgt)
+    after = model.attention_weights(src, torch.cat((tgt[:, :j], (tgt[:, j:] + 1) % V), 1))
+    for a, b in zip(before.decoder + before.cross, after.decoder + after.cross, strict=True):
+        assert torch.equal(a[:, :, :j], b[:, :, :j])
+    assert all(torch.count_nonzero(found.triu(1)) == 0 for found in before.decoder)
+
+
+@promise(OF_ALL)
+def no_gradient_comes_from_the_future(model: EncoderDecoder, config: DictConfig) -> None:
+    memory, seen, j = model.encode(ids(B, S)), [], 4
+    model.tgt_embedding.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    logits = model.decode(ids(B, T), memory)
+    (gradient,) = torch.autograd.grad((logits[:, :j] * torch.linspace(-1, 1, V)).sum(), seen)
+    assert gradient[:, :j].abs().amax(-1).min() > 0
+    assert torch.count_nonzero(gradient[:, j:]) == 0
+
+
+@promise(OF_ALL)
+def a_source_of_padding_alone_gives_finite_numbers(model: EncoderDecoder, config: DictConfig) -> None:
+    src, tgt, mask = ids(B, S), ids(B, T), mask_of(0, S)
+    for kernel in KERNELS:
+        for training in (False, True):
+            model.train(training).zero_grad()
+            with kernel():
+                logits = model(src, tgt, mask)
+                close(logits[1:], model(src[1:], tgt[1:]), 1e-5)
+                logits.logsumexp(-1).sum().backward()
+            assert logits.isfinite().all()
+            assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+        with torch.no_grad(), kernel():  # the same as a search sees it
+            memory, cache = model.encode(src, mask), model.new_cache()
+            steps = [model.decode(tgt[:, t : t + 1], memory, mask, cache) for t in range(T)]
+        close(torch.cat(steps, 1), logits.detach(), 1e-4)
+        with kernel():
+            weights = model.attention_weights(src, tgt, mask)
+        for found in weights.encoder + weights.cross:
+            assert torch.count_nonzero(found[0]) == 0
+            close(found[1].sum(-1), torch.ones_like(found[1, ..., 0]), 1e-5)
+
+
+@promise(OF_ALL)
+@torch.no_grad()
+def the_order_of_the_source_matters(model: EncoderDecoder, config: DictConfig) -> None:
+    """Except to a Transformer that is told nothing of it."""
+    src = ids(B, S)
+    randomised(model)
+    there, back = model.encode(src), model.encode(src.flip(1)).flip(1)
+    if config.get("position") == OmegaConf.load(CONF / "model" / "position" / "none.yaml"):
+        close(there, back, 1e-4)
+    else:
+        assert (there - back).abs().amax((1, 2)).min() > 1e-3
+
+
+# ------------------------------------------------------------------------------------------------------ searching
+
+
+@promise(OF_ALL)
+@torch.no_grad()
+def step_by_step_equals_all_at_once(model: EncoderDecoder, config: DictConfig) -> None:
+    tgt, mask = ids(B, T), mask_of(S, S - 2)
+    memory = model.encode(ids(B, S), mask)
+    whole = model.decode(tgt, memory, mask)
+    for sizes in ([1] * T, [3, 1, 2, 1], [2, 5]):
+        cache = model.new_cache()
+        parts = [model.decode(part, memory, mask, cache) for part in tgt.split(sizes, 1)]
+        close(torch.cat(parts, 1), whole, 1e-4)
+        assert len(cache) == T
+
+
+@promise(OF_ALL)
+@torch.no_grad()
+def a_cache_follows_its_rows(model: EncoderDecoder, config: DictConfig) -> None:
+    """Hypotheses change places, one is dropped for the copy of another, and then a whole sentence is done."""
+    tgt, mask = ids(B * N, T), mask_of(S, S - 2)
+    memory, cache = model.encode(ids(B, S), mask), model.new_cache()
+    for t in range(3):
+        model.decode(tgt[:, t : t + 1], memory, mask, cache)
+    rows = torch.tensor([2, 0, 0, 4, 5, 3])
+    cache.select(rows)
+    tgt = torch.cat((tgt[rows, :3], tgt[:, 3:]), 1)
+    close(model.decode(tgt[:, 3:5], memory, mask, cache), model.decode(tgt, memory, mask)[:, 3:5], 1e-4)
+
+    rows, sentences = torch.tensor([5, 3, 4]), torch.tensor([1])
+    cache.select(rows, sentences)
+    tgt, memory, mask = tgt[rows], memory[sentences], mask[sentences]
+    for t in (5, 6):
+        step = model.decode(tgt[:, t : t + 1], memory, mask, cache)
+        close(step, model.decode(tgt, memory, mask)[:, t : t + 1], 1e-4)
+
+
+@promise(OF_ALL)
+@torch.no_grad()
+def hypotheses_share_a_memory_as_if_each_had_its_own(model: EncoderDecoder, config: DictConfig) -> None:
+    tgt, mask = ids(B * N, T), mask_of(S, S - 2)
+    memory = model.encode(ids(B, S), mask)
+    own = model.decode(tgt, memory.repeat_interleave(N, 0), mask.repeat_interleave(N, 0))
+    close(model.decode(tgt, memory, mask), own, 1e-5)
+
+
+# -------------------------------------------------------------------------------------------------------- weights
+
+
+TIED = {
+    "none": [],
+    "target": [{"tgt_embedding.weight", "output.weight"}],
+    "all": [{"src_embedding.weight", "tgt_embedding.weight", "output.weight"}],
+}
+
+
+def shared(model: nn.Module) -> list[set[str]]:
+    """The names of weights and buffers that share storage, group by group."""
+    groups: dict[int, set[str]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        groups.setdefault(tensor.untyped_storage().data_ptr(), set()).add(name)
+    return [names for names in groups.values() if len(names) > 1]
+
+
+@promise(OF_ALL)
+def only_declared_ties_share_storage(model: EncoderDecoder, config: DictConfig) -> None:
+    assert shared(model) == TIED[config.tying]
+
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    loaded = build_from(config, seed=2)
+    loaded.load_state_dict(torch.load(file, weights_only=True))
+    assert shared(loaded) == TIED[config.tying]
+    with torch.no_grad():
+        assert torch.equal(loaded(ids(B, S), ids(B, T)), model(ids(B, S), ids(B, T)))
+
+
+@promise(OF_ALL)
+def every_weight_gets_a_finite_gradient(model: EncoderDecoder, config: DictConfig) -> None:
+    mask = mask_of(S, S - 2)
+    logits = model.train()(ids(B, S), ids(B, T), mask)
+    nn.functional.cross_entropy(logits.flatten(0, 1), ids(B * T, seed=3)).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+@promise(OF_TRANSFORMERS)
+@torch.no_grad()
+def every_stack_ends_normalised_once(model: Transformer, config: DictConfig) -> None:
+    seen: dict[str, Tensor] = {}
+    model.encoder[-1].register_forward_hook(lambda module, inputs, output: seen.update(encoder=output))
+    model.decoder[-1].register_forward_hook(lambda module, inputs, output: seen.update(decoder=output))
+    model.output.register_forward_pre_hook(lambda module, inputs: seen.update(decoded=inputs[0]))
+    memory = model.encode(ids(B, S))
+    model.decode(ids(B, T), memory)
+
+    def normalised(x: Tensor, norm: DictConfig) -> bool:
+        centred = norm._target_ != "torch.nn.LayerNorm" or x.mean(-1).abs().max() < 1e-4
+        return bool(centred and (x.square().mean(-1) - 1).abs().max() < 1e-2)
+
+    for last, end, norm in (
+        (seen["encoder"], memory, config.norm),
+        (seen["decoder"], seen["decoded"], config.get("decoder_norm") or config.norm),
+    ):
+        assert normalised(end, norm)
+        # Where the last layer has done it, nothing comes after it.
+        assert normalised(last, norm) == torch.equal(last, end)
+
+
+# ------------------------------------------------------------------------------------------------------- precision
+
+
+@promise(OF_ALL)
+@torch.no_grad()
+def a_model_in_bfloat16_is_near_itself(model: EncoderDecoder, config: DictConfig) -> None:
+    src, tgt, mask = ids(B, S), ids(B, T), mask_of(S, S - 2)
+    exact = model(src, tgt, mask)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (model(src, tgt, mask) - exact).abs().max() < 0.15
+    logits = model.to(torch.bfloat16)(src, tgt, mask)
+    assert logits.dtype == torch.bfloat16
+    assert (logits - exact).abs().max() < 0.15
+
+
+def said(position: PositionEncoding, dtype: torch.dtype) -> list[Tensor]:
+    """All that an encoding says of many positions."""
+    positions = torch.arange(position.max_positions or 2048)
+    pairs = torch.tensor([1.0, 0.0], dtype=dtype).repeat(position.d_head // 2)  # turned: cosine and sine
+    bias = position.bias(positions[-3:], positions)
+    return [
+        position.embed(torch.zeros(1, len(positions), position.d_model, dtype=dtype), positions),
+        position.rotate(pairs.expand(1, 1, len(positions), -1), positions),
+        *([] if bias is None else [bias]),
+    ]
+
+
+@promise(OF_TRANSFORMERS)
+@torch.no_grad()
+def positions_survive_bfloat16(model: Transformer, config: DictConfig) -> None:
+    for position in (model.encoder_position, model.decoder_position):
+        exact = said(position, torch.float32)
+        for a, b in zip(exact, said(position.bfloat16(), torch.bfloat16), strict=True):
+            assert (a - b).abs().max() < 0.004
+        if not list(position.parameters()):
+            back = said(position.float(), torch.float32)
+            assert all(torch.equal(a, b) for a, b in zip(exact, back, strict=True))
+
+
+# --------------------------------------------------------------------------------------------------------- capture
+
+
+@promise(OF_THE_CAPTURED)
+def a_model_is_captured_whole(model: Transformer, config: DictConfig) -> None:
+    del model.encoder[1:], model.decoder[1:]  # the others would be captured just so, at a second each
+    src, tgt, mask = ids(B, S), ids(B, T), mask_of(S, S - 2)
+    torch.compiler.reset()
+    captured = torch.compile(model, fullgraph=True, backend="aot_eager")
+    close(captured(src, tgt, mask), model(src, tgt, mask), 1e-5)

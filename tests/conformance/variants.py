@@ -1,0 +1,196 @@
+"""The models that the suite tests: what conf/model offers, combined.
+
+A new file in conf/model is tested here without a change.
+"""
+
+import inspect
+import itertools
+import random
+import typing
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.utils import get_class
+from omegaconf import DictConfig
+
+from diglot.config import CONF, build
+from diglot.model import EncoderDecoder, Transformer
+
+FOLDER = CONF / "model"
+FILES = {
+    group.name: sorted(file.stem for file in group.glob("*.yaml"))
+    for group in sorted(FOLDER.iterdir())
+    if group.is_dir()
+}
+
+# Sizes that all differ, so that an axis taken for another one is seen. A gated network of d_ff 56 is 40 wide.
+SIZES = {
+    "d_model": 24,
+    "n_heads": 3,
+    "d_head": 10,
+    "n_kv_heads": 1,
+    "d_ff": 56,
+    "d_hidden": 20,
+    "d_attention": 14,
+    "n_encoder_layers": 2,
+    "n_decoder_layers": 2,
+}
+V = 37  # tokens of the target; the source has more where the two vocabularies may differ
+
+
+class Variant(NamedTuple):
+    """A model by name, the overrides that choose it, and its class."""
+
+    name: str
+    overrides: tuple[str, ...]
+    kind: type[EncoderDecoder] = Transformer
+
+
+def _compose(overrides: tuple[str, ...]) -> DictConfig:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("train", list(overrides)).model
+
+
+@cache
+def small(preset: str) -> tuple[str, ...]:
+    """A preset, with those of the sizes made small that it gives, and without dropout."""
+    model = _compose((f"model={preset}",))
+    sizes = {key: value for key, value in SIZES.items() if model.get(key) is not None}
+    return (
+        f"model={preset}",
+        *(f"model.{key}={value}" for key, value in sizes.items()),
+        *(f"model.{key}=0.0" for key in model if key.endswith("dropout")),
+    )
+
+
+PRESETS = [
+    Variant(file.stem, small(file.stem), get_class(_compose((f"model={file.stem}",))._target_))
+    for file in sorted(FOLDER.glob("*.yaml"))
+]
+
+
+# ----------------------------------------------------------------------------------------------------------- factors
+
+
+def _factors() -> dict[str, dict[str, tuple[str, ...]]]:
+    """What can be chosen: for each factor its values, and for each value its overrides."""
+    parameters = inspect.signature(Transformer).parameters
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for group, files in FILES.items():
+        found[group] = {file: (f"model/{group}={file}",) for file in files}
+        if f"decoder_{group}" in parameters:
+            own = {file: (f"model/{group}@model.decoder_{group}={file}",) for file in files}
+            found[f"decoder_{group}"] = {"null": (), **own}
+    found["tying"] = {t: (f"model.tying={t}",) for t in typing.get_args(parameters["tying"].annotation)}
+    found["heads"] = {  # widths are even, for rotary positions
+        "three": (),
+        "six": ("model.n_heads=6",),  # no power of two, and more than four: two series of ALiBi slopes
+        "one_each": ("model.n_heads={encoder:6,decoder:4,cross:3}",),
+        "grouped": ("model.n_heads=6", "model.n_kv_heads={encoder:2,decoder:3,cross:1}"),
+        "multi_query": ("model.n_heads=4", "model.n_kv_heads=1", "model.d_head=10"),
+        "own_width": ("model.n_heads=2", "model.d_head={encoder:10,decoder:6,cross:4}"),
+    }
+    found["qk_norm"] = {value: (f"model.qk_norm={value}",) for value in ("false", "true")}
+    found["depth"] = {
+        f"{n}+{m}": (f"model.n_encoder_layers={n}", f"model.n_decoder_layers={m}") for n, m in ((1, 3), (2, 1), (2, 2))
+    }
+    return found
+
+
+FACTORS = _factors()
+Row = dict[str, str]  # a value for each factor
+
+
+def pairs(row: Row) -> set[tuple[tuple[str, str], ...]]:
+    """All pairs of values that stand together in a row."""
+    return set(itertools.combinations(sorted(row.items()), 2))
+
+
+def all_pairs() -> set[tuple[tuple[str, str], ...]]:
+    """All pairs of values that can stand together."""
+    found = set()
+    for one, other in itertools.combinations(sorted(FACTORS), 2):
+        found |= {((one, a), (other, b)) for a in FACTORS[one] for b in FACTORS[other]}
+    return found
+
+
+def pairwise() -> list[Row]:
+    """Few rows in which every pair of values of any two factors stands together.
+
+    Greedy: a row begins with a pair that is missing and takes, from the longest factor to the shortest, the value that
+    brings most missing pairs. Of some such rows, begun and tied differently, the best is kept.
+    """
+    missing, rows, chance = all_pairs(), [], random.Random(6)
+    longest = sorted(FACTORS, key=lambda factor: -len(FACTORS[factor]))
+    while missing:
+        begun = sorted(missing)
+        candidates = [_row(dict(chance.choice(begun)), longest, missing, chance) for _ in range(12)]
+        best = max(candidates, key=lambda row: len(pairs(row) & missing))
+        missing -= pairs(best)
+        rows.append(best)
+    return rows
+
+
+def _row(row: Row, factors: list[str], missing: set[Any], chance: random.Random) -> Row:
+    for factor in factors:
+        if factor not in row:
+            gains = {
+                value: sum(tuple(sorted(((factor, value), other))) in missing for other in row.items())
+                for value in FACTORS[factor]
+            }
+            most = max(gains.values())
+            row[factor] = chance.choice([value for value, gain in gains.items() if gain == most])
+    return row
+
+
+def variant_of(row: Row) -> Variant:
+    chosen = [override for factor, value in row.items() for override in FACTORS[factor][value]]
+    return Variant(",".join(row[factor] for factor in FACTORS), (*small("base"), *chosen))
+
+
+PAIRWISE = pairwise()
+
+# The factors whose every combination is tested in `make test-all`; the others are drawn for each.
+FULL = ("position", "residual", "decoder_residual", "norm", "feed_forward", "tying")
+
+
+def full_product(position: str, residual: str) -> Iterator[Variant]:
+    """All combinations with one position encoding and one norm placement."""
+    rest = [[value for value in FACTORS[factor] if value != "null"] for factor in FULL[2:]]
+    for values in itertools.product(*rest):
+        fixed = (position, residual, *values)
+        chance = random.Random(",".join(fixed))
+        row = {factor: chance.choice(list(choices)) for factor, choices in FACTORS.items()}
+        yield variant_of(row | dict(zip(FULL, fixed, strict=True)))
+
+
+def few_rows_with_each_value(rows: list[Row]) -> list[Row]:
+    """Some of the rows, in which each value of each factor stands at least once."""
+    missing = {(factor, value) for factor, values in FACTORS.items() for value in values}
+    kept = []
+    while missing:
+        best = max(rows, key=lambda row: len(missing & set(row.items())))
+        missing -= set(best.items())
+        kept.append(best)
+    return kept
+
+
+# ---------------------------------------------------------------------------------------------------------- models
+
+
+def build_variant(overrides: tuple[str, ...]) -> tuple[EncoderDecoder, DictConfig]:
+    """A model, the same weights each time, and its config."""
+    config = _compose(overrides)
+    return build_from(config, seed=1), config
+
+
+def build_from(config: DictConfig, seed: int) -> EncoderDecoder:
+    """A model in evaluation mode, with weights by seed."""
+    torch.manual_seed(seed)
+    src_vocab_size = V if config.tying == "all" else V + 9
+    return build(config, "model", src_vocab_size=src_vocab_size, tgt_vocab_size=V).eval()
