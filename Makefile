@@ -26,7 +26,7 @@ override SHELL := /bin/sh
 override .SHELLFLAGS := -ec
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare train sweep evaluate translate tensorboard test test-all check benchmark clean
+.PHONY: help setup prepare train sweep evaluate translate tensorboard test test-all conformance check benchmark clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -48,8 +48,11 @@ tensorboard: .venv/.ready ## Show the curves of all runs: make tensorboard [LOGD
 test: .venv/.ready ## Run the tests, end to end included
 	@exec .venv/bin/python -m pytest $(PARALLEL) -m 'not exhaustive'
 
-test-all: .venv/.ready ## Run every automatic test (long)
-	@exec .venv/bin/python -m pytest $(PARALLEL)
+test-all: test ## Run every automatic test (long)
+	@exec .venv/bin/python -m pytest $(PARALLEL) --dist load -m exhaustive
+
+conformance: .venv/.ready ## Let every model variant learn copy, reverse and sort (long; the same command goes on)
+	@exec .venv/bin/python tests/conformance/learning.py
 
 check: .venv/.ready ## Check style, formatting and types
 	@.venv/bin/ruff check

@@ -1,6 +1,10 @@
 """The README tells the truth about commands, choices and targets."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +48,33 @@ def test_every_override_named_is_a_key_or_a_group():
     words = {word for line in lines for word in re.findall(r"([a-z_./]+)=", line)}
     assert words
     assert words <= known
+
+
+PROMISES = """
+from conformance import promises, variants
+from diglot.config import CONF
+for promise in promises.OF_ALL + promises.OF_TRANSFORMERS + promises.OF_THE_CAPTURED:
+    model, config = variants.build_variant(variants.small("base") + ("model/residual=res_post_norm",))
+    assert type(model.encoder[0].feed_forward).__name__ == "ResPostNorm"
+    promise(model, config)
+print(CONF, "kept")
+"""
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git applies the change")
+def test_the_variant_that_is_added_in_full_is_a_variant_that_keeps_every_promise(tmp_path):
+    for name in ("src", "conf", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "README.md", tmp_path)
+    change = re.search(r"```diff\n(.*?)```", README, flags=re.DOTALL).group(1)
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
+    subprocess.run(["git", "apply"], input=change, cwd=tmp_path, env=environment, text=True, check=True)
+    assert (
+        "`deep_norm`, `res_post_norm`" in (tmp_path / "README.md").read_text(encoding="utf-8").partition("```diff")[0]
+    )
+    environment["PYTHONPATH"] = os.pathsep.join((str(tmp_path / "src"), str(tmp_path / "tests")))
+    done = subprocess.run(
+        [sys.executable, "-c", PROMISES], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{tmp_path / 'conf'} ")

@@ -294,12 +294,12 @@ def every_stack_ends_normalised_once(model: Transformer, config: DictConfig) -> 
 @torch.no_grad()
 def a_model_in_bfloat16_is_near_itself(model: EncoderDecoder, config: DictConfig) -> None:
     src, tgt, mask = ids(B, S), ids(B, T), mask_of(S, S - 2)
-    exact = model(src, tgt, mask)
+    exact = model(src, tgt, mask)  # of deviation 1
     with torch.autocast("cpu", torch.bfloat16):
-        assert (model(src, tgt, mask) - exact).abs().max() < 0.15
+        assert (model(src, tgt, mask) - exact).square().mean() < 0.1**2
     logits = model.to(torch.bfloat16)(src, tgt, mask)
     assert logits.dtype == torch.bfloat16
-    assert (logits - exact).abs().max() < 0.15
+    assert (logits - exact).square().mean() < 0.1**2
 
 
 def said(position: PositionEncoding, dtype: torch.dtype) -> list[Tensor]:
