@@ -63,15 +63,17 @@ print(CONF, "kept")
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git applies the change")
 def test_the_variant_that_is_added_in_full_is_a_variant_that_keeps_every_promise(tmp_path):
+    if (CONF / "model" / "residual" / "res_post_norm.yaml").exists():
+        pytest.skip("it has been added")
     for name in ("src", "conf", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "README.md", tmp_path)
     change = re.search(r"```diff\n(.*?)```", README, flags=re.DOTALL).group(1)
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
-    subprocess.run(["git", "apply"], input=change, cwd=tmp_path, env=environment, text=True, check=True)
-    assert (
-        "`deep_norm`, `res_post_norm`" in (tmp_path / "README.md").read_text(encoding="utf-8").partition("```diff")[0]
-    )
+    # However much the lines around have changed since: who adds a variant adds its name to the table, too.
+    subprocess.run(["git", "apply", "-C0"], input=change, cwd=tmp_path, env=environment, text=True, check=True)
+    choices = (tmp_path / "README.md").read_text(encoding="utf-8").partition("```diff")[0]
+    assert "`deep_norm`, `res_post_norm`" in choices
     environment["PYTHONPATH"] = os.pathsep.join((str(tmp_path / "src"), str(tmp_path / "tests")))
     done = subprocess.run(
         [sys.executable, "-c", PROMISES], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300

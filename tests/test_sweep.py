@@ -239,6 +239,8 @@ def test_two_sweeps_never_share_a_folder_at_a_time(here, type_sweep):
         ([], "nothing varies: name a sweep, like sweep=positions"),
         (["seed=2"], "nothing varies"),
         (["model.n_head=1,2"], "job model.n_head=1: there is no key model.n_head; did you mean model.n_heads?"),
+        (["model=tiny,gru_attention", "model.n_heads=2,4"], "model=gru_attention has no model.n_heads"),
+        (["model=tiny,gru_attention", "model/position=rotary,alibi"], "model=gru_attention has no model/position"),
         (["model/position=rotry,alibi"], "did you mean model/position=rotary?"),
         (["model/position=alibi,rotry"], "did you mean model/position=rotary?"),
         (["model.n_heads=1,5"], "job model.n_heads=5: model: n_heads (5) must divide d_model (192)"),

@@ -97,7 +97,7 @@ def train(config: DictConfig) -> Path:
     torch.manual_seed(config.seed)
     size = data.tokenizer.vocab_size
     model = build(config.model, "model", src_vocab_size=size, tgt_vocab_size=size)
-    check_lengths(model.max_positions, data)
+    check_lengths(model, data, config.model)
     if initial:
         try:
             checkpoints.load_weights(model, initial.model.state_dict())
@@ -265,18 +265,19 @@ def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes
     return options, Processes(trial(spread))
 
 
-def check_lengths(max_positions: int | None, data: TranslationData) -> None:
+def check_lengths(model: EncoderDecoder, data: TranslationData, node: DictConfig) -> None:
     """Refuse sequences longer than the model's positions reach, before training meets them."""
-    if max_positions is None:
-        return
-    dev = data.dev_pairs
-    longest = max(
-        data.batching.src_lengths.max(), data.batching.tgt_lengths.max(), dev.src.lengths.max(), dev.tgt.lengths.max()
-    )
-    if longest > max_positions:
-        raise UserError(
-            f"model.position.max_positions={max_positions} is too few: the longest sentence has {longest} tokens"
-        )
+    tgt_position = "decoder_position" if node.get("decoder_position") is not None else "position"
+    dev, train = data.dev_pairs, data.batching
+    sides = {
+        "source": ("position", model.max_src_positions, max(train.src_lengths.max(), dev.src.lengths.max())),
+        "target": (tgt_position, model.max_tgt_positions, max(train.tgt_lengths.max(), dev.tgt.lengths.max())),
+    }
+    for side, (name, known, longest) in sides.items():
+        if known is not None and longest > known:
+            raise UserError(
+                f"model.{name}.max_positions={known} is too few: the longest {side} sentence has {longest} tokens"
+            )
 
 
 def keep_held_out(folder: Path, data: TranslationData) -> dict[str, EvaluationSet]:

@@ -98,7 +98,7 @@ class Translator:
         numbers = [i for i, line in enumerate(lines) if line.strip()]
         encoded = self.tokenizer.encode([lines[i] for i in numbers])
         lengths = np.array([len(source.ids) + 1 for source in encoded], dtype=np.int64)
-        longest = self.model.max_positions
+        longest = self.model.max_src_positions
         if longest is not None and len(lengths) and lengths.max() > longest:
             i = int(lengths.argmax())
             raise UserError(f"line {numbers[i] + 1} has {lengths[i]} tokens; this model's positions reach to {longest}")

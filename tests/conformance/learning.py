@@ -258,7 +258,8 @@ def exact_match(model: EncoderDecoder, settings: Settings) -> dict[str, list[flo
         n = len(symbols)
         tasks = torch.arange(len(TASKS)).repeat_interleave(n)
         rows = sentences(tasks, symbols.repeat(len(TASKS), 1), torch.full((len(tasks),), length))
-        if model.max_positions is not None and rows.src.size(1) > model.max_positions:
+        known = (model.max_src_positions, model.max_tgt_positions)
+        if any(n is not None and rows.src.size(1) > n for n in known):
             for task in TASKS:
                 found[task].append(None)
             continue
@@ -549,7 +550,12 @@ def main(
         The exit status: 0 where every cell does what it must.
     """
     chosen, settings, files = chosen or cells(), settings or Settings(), sources()
-    kept.mkdir(parents=True, exist_ok=True)
+    for each in (kept, folder):
+        try:
+            each.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            say(f"{each}: cannot be made: {error.strerror}")
+            return 2
     todo = [cell for cell in chosen if read(cell, settings, files, kept) is None]
     say(f"{len(chosen)} cells, {len(chosen) - len(todo)} of them finished before ({kept}/)")
     errors = compute_all(todo, settings, files, kept, worker or compute)

@@ -67,11 +67,29 @@ def a_model_computes_what_the_papers_say(model: EncoderDecoder, config: DictConf
     src, tgt, mask = ids(B, S), ids(B, T), mask_of(S, S - 2)
     found = randomised(model).double()(src, tgt, mask)
     expected = logits_of(config, model.state_dict(), src, tgt, mask)
-    # Angles are float32 in every model.
-    rounds = {"Sinusoidal", "Rotary"} & {
-        class_of(node) for node in (config.get("position"), config.get("decoder_position")) if node
-    }
-    close(found, expected, 1e-5 if rounds else 1e-9)
+    close(found, expected, _float32(config))
+
+
+def _float32(config: DictConfig) -> float:
+    """How near to the reference a model of this config is in float64: angles are float32 in every one."""
+    positions = {class_of(node) for node in (config.get("position"), config.get("decoder_position")) if node}
+    return 1e-5 if {"Sinusoidal", "Rotary"} & positions else 1e-7
+
+
+@promise(OF_TRANSFORMERS)
+@torch.no_grad()
+def dropout_is_where_the_papers_have_it(model: Transformer, config: DictConfig) -> None:
+    """Of each share: with all dropped, the model computes what is left, and nothing else is dropped."""
+    src, tgt, mask = ids(B, S), ids(B, T), mask_of(S, S - 2)
+    randomised(model)
+    for share in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout"):
+        nearly_all = OmegaConf.merge(config, {share: 1 - 1e-12})
+        dropping = build_from(nearly_all, seed=1).double().train()
+        dropping.load_state_dict(model.state_dict())
+        expected = logits_of(config, model.state_dict(), src, tgt, mask, share)
+        for kernel in KERNELS:
+            with kernel():
+                close(dropping(src, tgt, mask), expected, _float32(config))
 
 
 # ------------------------------------------------------------------------------------------------- who sees what

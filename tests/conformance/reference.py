@@ -15,10 +15,15 @@ from torch import Tensor
 Weights = dict[str, Tensor]
 
 
-def logits_of(config: DictConfig, weights: Weights, src: Tensor, tgt: Tensor, src_mask: Tensor) -> Tensor:
-    """Logits (B, T, V) of a model of this config with these weights (`state_dict`)."""
+def logits_of(
+    config: DictConfig, weights: Weights, src: Tensor, tgt: Tensor, src_mask: Tensor, dropped: str | None = None
+) -> Tensor:
+    """Logits (B, T, V) of a model of this config with these weights (`state_dict`).
+
+    `dropped` is the key of a share of dropout: all that it is a share of is zero.
+    """
     kind = {"Transformer": Transformer, "GruAttention": GruAttention}[class_of(config)]
-    model = kind(config, {name: value.double() for name, value in weights.items()})
+    model = kind(config, {name: value.double() for name, value in weights.items()}, dropped)
     return torch.stack(
         [
             model.decode(sentence, model.encode(tokens[mask]))
@@ -38,8 +43,11 @@ def softmax(scores: Tensor) -> Tensor:
 
 
 class Reference:
-    def __init__(self, config: DictConfig, weights: Weights) -> None:
-        self.config, self.weights, self.d_model = config, weights, config.d_model
+    def __init__(self, config: DictConfig, weights: Weights, dropped: str | None = None) -> None:
+        self.config, self.weights, self.d_model, self.dropped = config, weights, config.d_model, dropped
+
+    def drop(self, share: str, x: Tensor) -> Tensor:
+        return x * (share != self.dropped)
 
     def linear(self, name: str, x: Tensor) -> Tensor:
         y = x @ self.weights[f"{name}.weight"].T
@@ -117,14 +125,14 @@ class Transformer(Reference):
         return self.config[name] if own is None else own
 
     def encode(self, tokens: Tensor) -> Tensor:
-        x = self.place("encoder", self.embed("src_embedding", tokens))
+        x = self.drop("embedding_dropout", self.place("encoder", self.embed("src_embedding", tokens)))
         for layer in (f"encoder.{i}" for i in range(self.config.n_encoder_layers)):
             x = self.sublayer(f"{layer}.self_attention", x, lambda name, y: self.attention("encoder", name, y, y))
             x = self.sublayer(f"{layer}.feed_forward", x, self.feed_forward)
         return self.end("encoder", x)
 
     def decode(self, tokens: Tensor, memory: Tensor) -> Tensor:
-        x = self.place("decoder", self.embed("tgt_embedding", tokens))
+        x = self.drop("embedding_dropout", self.place("decoder", self.embed("tgt_embedding", tokens)))
         for layer in (f"decoder.{i}" for i in range(self.config.n_decoder_layers)):
             x = self.sublayer(f"{layer}.self_attention", x, lambda name, y: self.attention("decoder", name, y, y))
             x = self.sublayer(f"{layer}.cross_attention", x, lambda name, y: self.attention("cross", name, y, memory))
@@ -151,16 +159,19 @@ class Transformer(Reference):
     def sublayer(self, name: str, x: Tensor, run: Callable[[str, Tensor], Tensor]) -> Tensor:
         """A sublayer with its skip connection and its norms."""
         stack, inner = name.partition(".")[0], f"{name}.sublayer"
-        match class_of(self.part(stack, "residual")):
+        node = self.part(stack, "residual")
+        match class_of(node):
             case "PostNorm":
-                return self.norm(f"{name}.norm", x + run(inner, x))
+                return self.norm(f"{name}.norm", x + self.drop("dropout", run(inner, x)))
             case "PreNorm":
-                return x + run(inner, self.norm(f"{name}.norm", x))
+                return x + self.drop("dropout", run(inner, self.norm(f"{name}.norm", x)))
             case "SandwichNorm":  # Ding et al., 2021
-                return x + self.norm(f"{name}.out_norm", run(inner, self.norm(f"{name}.norm", x)))
+                y = self.norm(f"{name}.out_norm", run(inner, self.norm(f"{name}.norm", x)))
+                return x + self.drop("dropout", y)
             case "DeepNorm":
-                alpha = deep_norm_alpha(stack, self.config.n_encoder_layers, self.config.n_decoder_layers)
-                return self.norm(f"{name}.norm", alpha * x + run(inner, x))
+                proposed = deep_norm_alpha(stack, self.config.n_encoder_layers, self.config.n_decoder_layers)
+                alpha = proposed if node.alpha is None else node.alpha
+                return self.norm(f"{name}.norm", alpha * x + self.drop("dropout", run(inner, x)))
             case unknown:
                 raise NotImplementedError(f"the reference does not know {unknown}")
 
@@ -171,11 +182,18 @@ class Transformer(Reference):
 
     def feed_forward(self, name: str, x: Tensor) -> Tensor:
         node = self.part(name.partition(".")[0], "feed_forward")
-        bend = ACTIVATIONS[class_of(node.activation)]
+        bend = ACTIVATIONS.get(class_of(node.activation))
+        if bend is None:
+            raise NotImplementedError(f"the reference does not know {class_of(node.activation)}")
         up = self.linear(f"{name}.up", x)
-        if class_of(node) == "GatedFeedForward":  # Shazeer, 2020
-            return self.linear(f"{name}.down", bend(self.linear(f"{name}.gate", x)) * up)
-        return self.linear(f"{name}.down", bend(up))
+        match class_of(node):
+            case "FeedForward":
+                inner = bend(up)
+            case "GatedFeedForward":  # Shazeer, 2020
+                inner = bend(self.linear(f"{name}.gate", x)) * up
+            case unknown:
+                raise NotImplementedError(f"the reference does not know {unknown}")
+        return self.linear(f"{name}.down", self.drop("activation_dropout", inner))
 
     def number(self, key: str, kind: str) -> int | None:
         """A number of heads or their width, of one kind of attention."""
@@ -206,18 +224,22 @@ class Transformer(Reference):
             if kind == "decoder":
                 future = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
                 scores = scores.masked_fill(future, float("-inf"))
-            seen.append(softmax(scores) @ v)
+            seen.append(self.drop("attention_dropout", softmax(scores)) @ v)
         return self.linear(f"{name}.out", torch.cat(seen, -1))
 
     def bias(self, stack: str, position: DictConfig, head: int, n_heads: int, n: int) -> Tensor | float:
-        if class_of(position) == "Alibi":
-            slope = alibi_slopes(n_heads)[head]
-            return torch.tensor([[alibi(slope, key - query) for key in range(n)] for query in range(n)]).double()
-        if class_of(position) == "RelativeBias":
-            size = (stack == "decoder", position.n_buckets, position.max_distance)
-            buckets = torch.tensor([[t5_bucket(key - query, *size) for key in range(n)] for query in range(n)])
-            return self.weights[f"{stack}_position.table.weight"][buckets, head]
-        return 0.0
+        match class_of(position):
+            case "Alibi":
+                slope = alibi_slopes(n_heads)[head]
+                return torch.tensor([[alibi(slope, key - query) for key in range(n)] for query in range(n)]).double()
+            case "RelativeBias":
+                size = (stack == "decoder", position.n_buckets, position.max_distance)
+                buckets = torch.tensor([[t5_bucket(key - query, *size) for key in range(n)] for query in range(n)])
+                return self.weights[f"{stack}_position.table.weight"][buckets, head]
+            case "PositionEncoding" | "Sinusoidal" | "Learned" | "Rotary":
+                return 0.0
+            case unknown:
+                raise NotImplementedError(f"the reference does not know {unknown}")
 
 
 # ---------------------------------------------------------------------------------------------------------- GRUs

@@ -102,7 +102,7 @@ class Knowing:
     """A model that knows the answers to all tasks but, if told so, one."""
 
     def __init__(self, fails_at: int | None = None, max_positions: int | None = None) -> None:
-        self.fails_at, self.max_positions = fails_at, max_positions
+        self.fails_at, self.max_src_positions, self.max_tgt_positions = fails_at, max_positions, None
 
     def eval(self) -> None: ...
 
@@ -159,8 +159,8 @@ def test_each_file_of_the_config_is_a_cell(tmp_path: Path, monkeypatch: pytest.M
 
 def test_models_have_the_settings_sizes_and_a_table_for_the_training_lengths() -> None:
     learned, rotary = LEARNED.build(SETTINGS), ROTARY.build(SETTINGS)
-    assert learned.max_positions == SETTINGS.trained + 2
-    assert rotary.max_positions is None
+    assert learned.max_src_positions == learned.max_tgt_positions == SETTINGS.trained + 2
+    assert rotary.max_src_positions is None
     assert learned.d_model == rotary.d_model == SETTINGS.d_model
     assert len(rotary.encoder) == SETTINGS.n_layers
     assert all(m.p == 0 for m in rotary.modules() if isinstance(m, torch.nn.Dropout))
@@ -210,6 +210,14 @@ def test_a_crash_is_one_line_and_the_others_go_on(tmp_path: Path, capsys: pytest
     assert learning.main(tmp_path, tmp_path, [ROTARY, LEARNED, alibi], SETTINGS, all_right) == 0
     assert "3 cells, 1 of them finished before" in capsys.readouterr().out
     assert learning.file_of(alibi, tmp_path).stat() == kept
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_anything_is_computed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert learning.main(tmp_path / "file", tmp_path, [ROTARY], SETTINGS, crashing) == 2
+    assert capsys.readouterr().out == f"{tmp_path / 'file'}: cannot be made: File exists\n"
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from conformance.promises import Promise
 from conformance.variants import build_variant, small
 from diglot.model import GruAttention, Transformer, attention, transformer
 from diglot.model.attention import Attention, CrossAttention, KeyValueCache, Visibility
-from diglot.model.position import Alibi, Rotary, Sinusoidal
-from diglot.model.residual import DeepNorm, PostNorm, PreNorm
+from diglot.model.position import Alibi, RelativeBias, Rotary, Sinusoidal
+from diglot.model.residual import DeepNorm, PostNorm, PreNorm, SandwichNorm
 from diglot.model.transformer import DecoderLayer
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -284,6 +284,83 @@ def a_branch_depends_on_a_value(patch: pytest.MonkeyPatch) -> None:
         return self, q if q.isfinite().all() else q.nan_to_num(), k, v, visible
 
     patch.setattr(Attention, "attend", before(Attention.attend, change))
+
+
+# --------------------------------------------------------------------------------------------------------- dropout
+
+
+def without_dropout(self: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    dropout, self.dropout = self.dropout, nn.Identity()
+    try:
+        return type(self).drops(self, x, *args, **kwargs)
+    finally:
+        self.dropout = dropout
+
+
+@breaks(promises.dropout_is_where_the_papers_have_it, "model/residual=deep_norm")
+def deep_norm_forgets_dropout(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(DeepNorm, "drops", DeepNorm.forward, raising=False)
+    patch.setattr(DeepNorm, "forward", without_dropout)
+
+
+@breaks(promises.dropout_is_where_the_papers_have_it, "model/residual=sandwich_norm")
+def sandwich_norm_forgets_dropout(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SandwichNorm, "drops", SandwichNorm.forward, raising=False)
+    patch.setattr(SandwichNorm, "forward", without_dropout)
+
+
+@breaks(promises.dropout_is_where_the_papers_have_it)
+def cross_attention_drops_no_weights(patch: pytest.MonkeyPatch) -> None:
+    original = CrossAttention.__init__
+
+    def init(self: CrossAttention, d_model: int, n_heads: int, d_head: int, dropout: float, *more: Any) -> None:
+        original(self, d_model, n_heads, d_head, 0.0, *more)
+
+    patch.setattr(CrossAttention, "__init__", init)
+
+
+@breaks(promises.dropout_is_where_the_papers_have_it)
+def embeddings_of_the_target_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
+    original = Transformer.embed
+
+    def embed(self: Transformer, tokens: Tensor, embedding: nn.Embedding, position: Any, positions: Tensor) -> Tensor:
+        if position is self.encoder_position:
+            return original(self, tokens, embedding, position, positions)
+        return position.embed(self.vectors(tokens, embedding), positions)
+
+    patch.setattr(Transformer, "embed", embed)
+
+
+# --------------------------------------------------------------------------------------------------------- settings
+
+
+@breaks(
+    promises.a_model_computes_what_the_papers_say,
+    "model/position=relative_bias",
+    "model.position.n_buckets=8",
+    "model.position.max_distance=6",
+)
+def the_decoder_has_buckets_for_both_directions(patch: pytest.MonkeyPatch) -> None:
+    def init(self: RelativeBias, d_model: int, n_heads: int, d_head: int, causal: bool, **more: int) -> None:
+        original(self, d_model, n_heads, d_head, False, **more)
+
+    original = RelativeBias.__init__
+    patch.setattr(RelativeBias, "__init__", init)
+
+
+@breaks(promises.a_model_computes_what_the_papers_say, ROTARY, "model.position.base=50")
+def the_base_of_angles_is_always_the_same(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Rotary, "base", property(lambda self: 10_000.0, lambda self, base: None), raising=False)
+
+
+@breaks(promises.a_model_computes_what_the_papers_say, "model/residual=deep_norm", "model.residual.alpha=1.7")
+def a_given_alpha_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    original = DeepNorm.__init__
+
+    def init(self: DeepNorm, **parts: Any) -> None:
+        original(self, **(parts | {"alpha": None}))
+
+    patch.setattr(DeepNorm, "__init__", init)
 
 
 # ------------------------------------------------------------------------------------------------------------- tests

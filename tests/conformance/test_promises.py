@@ -13,6 +13,7 @@ from conformance.promises import OF_ALL, OF_THE_CAPTURED, OF_TRANSFORMERS, TIED,
 from conformance.variants import (
     FACTORS,
     FILES,
+    OTHERS,
     PAIRWISE,
     PRESETS,
     Variant,
@@ -25,7 +26,7 @@ from conformance.variants import (
 )
 from diglot.model import EncoderDecoder, Transformer
 
-VARIANTS = [*map(variant_of, PAIRWISE), *PRESETS]
+VARIANTS = [*map(variant_of, PAIRWISE), *PRESETS, *OTHERS]
 built: dict[Variant, tuple[EncoderDecoder, DictConfig]] = {}
 
 

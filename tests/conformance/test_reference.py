@@ -70,6 +70,16 @@ def test_the_skips_of_deep_norm_are_as_heavy_as_published(depths: tuple[int, int
         assert deep_norm_alpha(stack, n, m) == pytest.approx(alpha, abs=1e-6)
 
 
+def test_a_given_gain_is_that_of_the_draw() -> None:
+    given = ("model/residual=deep_norm", "model.residual.beta=0.1", *WIDE)
+    model, _ = build_variant(small("base") + given)
+    for name, module in model.encoder.named_modules():
+        if isinstance(module, nn.Linear):
+            gain = 1.0 if name.rpartition(".")[2] in ("query", "key") else 0.1
+            deviation = gain * math.sqrt(2 / sum(module.weight.shape))
+            assert module.weight.std().item() == pytest.approx(deviation, rel=0.05), name
+
+
 @pytest.mark.parametrize("depths", DEEP_NORM)
 @pytest.mark.parametrize(
     ("deep", "residuals"),

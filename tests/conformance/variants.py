@@ -39,6 +39,9 @@ SIZES = {
     "n_encoder_layers": 2,
     "n_decoder_layers": 2,
 }
+# Settings of choices under which a short sentence shows all that a choice does: distances share buckets, and angles are
+# as far from the usual ones as they can be.
+SETTINGS = {"relative_bias": {"n_buckets": 8, "max_distance": 6}, "rotary": {"base": 50.0}}
 V = 37  # tokens of the target; the source has more where the two vocabularies may differ
 
 
@@ -68,9 +71,33 @@ def small(preset: str) -> tuple[str, ...]:
     )
 
 
-PRESETS = [
-    Variant(file.stem, small(file.stem), get_class(_compose((f"model={file.stem}",))._target_))
-    for file in sorted(FOLDER.glob("*.yaml"))
+def _variant(preset: str, *overrides: str) -> Variant:
+    kind = get_class(_compose((f"model={preset}",))._target_)
+    return Variant(",".join((preset, *overrides)), small(preset) + overrides, kind)
+
+
+PRESETS = [_variant(file.stem) for file in sorted(FOLDER.glob("*.yaml"))]
+# What no file of conf/model says.
+OTHERS = [
+    *(_variant("gru_attention", f"model.tying={tying}") for tying in ("none", "target")),
+    _variant("base", "model/residual=deep_norm", "model.residual.alpha=1.7", "model.residual.beta=0.4"),
+    _variant(
+        "base",
+        "model/residual@model.decoder_residual=deep_norm",
+        "model.decoder_residual.alpha=1.3",
+        "model/position=relative_bias",
+        "model.position.n_buckets=6",
+        "model.position.max_distance=5",
+        "model/position@model.decoder_position=rotary",
+        "model.decoder_position.base=3.0",
+    ),
+    _variant(
+        "base",
+        "model/norm=rms_norm",
+        "model.norm.eps=1e-3",
+        "model/position=learned",
+        "model.position.max_positions=48",
+    ),
 ]
 
 
@@ -82,9 +109,14 @@ def _factors() -> dict[str, dict[str, tuple[str, ...]]]:
     parameters = inspect.signature(Transformer).parameters
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     for group, files in FILES.items():
-        found[group] = {file: (f"model/{group}={file}",) for file in files}
+
+        def settings(file: str, node: str) -> list[str]:
+            return [f"model.{node}.{key}={value}" for key, value in SETTINGS.get(file, {}).items()]
+
+        found[group] = {file: (f"model/{group}={file}", *settings(file, group)) for file in files}
         if f"decoder_{group}" in parameters:
-            own = {file: (f"model/{group}@model.decoder_{group}={file}",) for file in files}
+            node = f"decoder_{group}"
+            own = {file: (f"model/{group}@model.{node}={file}", *settings(file, node)) for file in files}
             found[f"decoder_{group}"] = {"null": (), **own}
     found["tying"] = {t: (f"model.tying={t}",) for t in typing.get_args(parameters["tying"].annotation)}
     found["heads"] = {  # widths are even, for rotary positions

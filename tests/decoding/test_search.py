@@ -34,7 +34,7 @@ class TableModel:
     """Next-token logits are any function of the source and of the target so far, both as tuples of ids."""
 
     def __init__(self, logits: Logits, max_positions: int | None = None) -> None:
-        self.logits, self.max_positions = logits, max_positions
+        self.logits, self.max_tgt_positions = logits, max_positions
         self.n_decoded = 0
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:

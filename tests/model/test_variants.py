@@ -11,7 +11,10 @@ from torch import Tensor
 
 from diglot.config import CONF, build
 from diglot.errors import UserError
-from diglot.model import Transformer
+from diglot.model import GruAttention, Transformer
+from diglot.model.dropout import Dropout
+from diglot.model.norm import RMSNorm
+from diglot.model.recurrent import AdditiveAttention
 from diglot.model.transformer import DecoderLayer, EncoderLayer
 
 SIZES = [  # of Transformers
@@ -157,9 +160,17 @@ def test_embeddings_are_drawn_with_the_paper_s_deviation(build_model: Build, tyi
         (["model.d_head=7", "model/position=rotary"], "d_head (7) must be even"),
         (["model/position=none", "model/position@model.decoder_position=rotary", "model.d_head=7"], "d_head (7)"),
         (["model/position=learned", "model.position.max_positions=0"], "max_positions (0)"),
-        (["model/position=relative_bias", "model.position.n_buckets=2"], "n_buckets (2)"),
-        (["model/position=relative_bias", "model.position.max_distance=8"], "max_distance (8)"),
-        (["model/residual=deep_norm", "model.residual.alpha=0"], "alpha (0) must be positive"),
+        (["model/position=relative_bias", "model.position.n_buckets=2"], "n_buckets (2) must be at least 4"),
+        (["model/position=relative_bias", "model.position.n_buckets=-8"], "n_buckets (-8) must be at least 4"),
+        (["model/position=relative_bias", "model.position.n_buckets=9"], "n_buckets (9) must be even"),
+        (["model/position=rotary", "model.position.base=0"], "base (0) must be above 1"),
+        (["model/position=rotary", "model.position.base=-1"], "base (-1) must be above 1"),
+        (["model.norm.eps=-1"], "norm.eps (-1) must be positive"),
+        (["model/norm=rms_norm", "model.norm.eps=0"], "norm.eps (0) must be positive"),
+        (["model/norm@model.decoder_norm=rms_norm", "model.decoder_norm.eps=-1e-6"], "decoder_norm.eps (-1e-06)"),
+        (["model/position=relative_bias", "model.position.max_distance=8"], "max_distance (8) must be above 8"),
+        (["model/residual=deep_norm", "model.residual.alpha=0"], "alpha (0) must be above 0 and at most 1000"),
+        (["model/residual=deep_norm", "model.residual.alpha=1e30"], "alpha (1e+30) must be above 0 and at most 1000"),
         (["model/residual@model.decoder_residual=deep_norm", "model.decoder_residual.beta=-1"], "beta (-1)"),
     ],
 )
@@ -178,9 +189,10 @@ def test_one_embedding_for_two_vocabularies_is_refused(build_model: Build) -> No
 @torch.no_grad()
 def test_learned_positions_say_how_many_they_are(build_model: Build) -> None:
     model = build_model("model/position=learned", "model.position.max_positions=6")
-    assert model.max_positions == 6
+    assert (model.max_src_positions, model.max_tgt_positions) == (6, 6)
     assert model(ids(B, S), ids(B, 6)).isfinite().all()
-    assert build_model("model/position=rotary").max_positions is None
+    mixed = build_model("model/position=rotary", "model/position@model.decoder_position=learned")
+    assert (mixed.max_src_positions, mixed.max_tgt_positions) == (None, 512)
 
 
 # --------------------------------------------------------------------------------------------------------- dropout
@@ -203,3 +215,59 @@ def test_embeddings_are_dropped_like_all_else_unless_told_otherwise(build_model:
     model = build_model("model.dropout=0.3", f"model.embedding_dropout={own}")
     assert model.embedding_dropout.p == share
     assert {layer.feed_forward.dropout.p for layer in model.encoder} == {0.3}
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.1, 0.5, 0.99999, 1 - 1e-6, 1 - 1e-12])
+def test_the_share_that_is_dropped_is_the_one_asked_for(share: float) -> None:
+    """Even where 16 bits do not tell it from nothing or from all."""
+    torch.manual_seed(1)
+    kept = Dropout(share)(torch.ones(400_000)) != 0
+    assert kept.float().mean().item() == pytest.approx(1 - share, abs=0.003)
+
+
+def recurrent() -> GruAttention:
+    return GruAttention(
+        src_vocab_size=V, tgt_vocab_size=V, d_model=24, d_hidden=20, d_attention=14, dropout=0.1, tying="all"
+    )
+
+
+@torch.no_grad()
+def test_the_recurrent_model_drops_embeddings_memory_and_what_logits_are_read_from() -> None:
+    model = recurrent()
+    dropped: list[tuple[int, ...]] = []
+    model.dropout.register_forward_hook(lambda module, inputs, output: dropped.append(tuple(output.shape)))
+    model(ids(B, S), ids(B, T))
+    assert dropped == [(B, S, 24), (B, S, 2 * 20), (B, T, 24), (B, T, 24)]
+
+
+# ------------------------------------------------------------------------------------------------- the recurrent model
+
+
+def test_recurrent_weights_are_drawn_orthogonal() -> None:
+    model = recurrent()
+    for weight in (model.reader.weight_hh_l0, model.backward_reader.weight_hh_l0, model.writer.weight_hh):
+        for gate in weight.chunk(3):
+            torch.testing.assert_close(gate @ gate.T, torch.eye(20), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_additive_attention_sums_to_one_in_low_precision_too() -> None:
+    torch.manual_seed(1)
+    seen: list[Tensor] = []
+    attention = AdditiveAttention(10, 12, 14).to(torch.bfloat16)
+    attention.watcher = seen.append
+    memory = torch.randn(B, 200, 12).to(torch.bfloat16)
+    attention(torch.randn(B, 10).to(torch.bfloat16), attention.key(memory), memory, None)
+    assert (seen[0].sum(-1) - 1).abs().max() < 1e-5
+
+
+# ------------------------------------------------------------------------------------------------------------- norms
+
+
+@torch.no_grad()
+def test_rms_norm_keeps_its_weights_precision_under_autocast() -> None:
+    """As LayerNorm does on a GPU; and it has none where it is told so."""
+    x = torch.randn(B, S, 24, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert RMSNorm(24)(x).dtype == torch.float32
+    assert RMSNorm(24, elementwise_affine=False)(x).dtype == torch.bfloat16

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import math
+import os
 import re
 import sys
 from typing import Any
@@ -129,6 +131,21 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
     """
     with torch.device("meta"):
         model = build(config.model, "model", src_vocab_size=300, tgt_vocab_size=300)
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    try:
+        memory: float = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):  # a system that does not say
+        memory = math.inf
+    if 4 * n_parameters > memory:
+        raise UserError(
+            f"model: its {n_parameters:,} parameters take {4 * n_parameters / 1e9:,.0f} GB, "
+            f"and this machine has {memory / 1e9:,.0f} GB"
+        )
+    src, tgt = (torch.zeros(2, length, dtype=torch.long, device="meta") for length in (3, 2))
+    try:
+        model(src, tgt, torch.ones_like(src, dtype=torch.bool))
+    except Exception as error:  # of parts that do not fit each other
+        raise UserError(f"model: {str(error).splitlines()[0]}") from error
     if config.run.compile and not model.captures_whole:
         raise UserError(f"run.compile: {type(model).__name__} is a loop over target tokens, which is not compiled")
     if not 0 <= config.label_smoothing < 1:

@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from diglot.config.keys import OURS_INSTEAD, known_keys, required_keys, unknown_key
 from diglot.data.module import TranslationData
 from diglot.errors import UserError
+from diglot.model import EncoderDecoder
 
 # Types of the keys that no constructor takes, or that mean more here than to the library.
 OUR_TYPES: dict[str, Any] = {
@@ -109,12 +110,19 @@ def mistakes(node: Any, path: str) -> Iterator[str]:
         return
     target = node.get("_target_")
     parameters: dict[str, Any] = {}
-    if target is not None:
+    if "_target_" in node:
+        if not isinstance(target, str):
+            yield f"{path}._target_={target!r}: must name a class or a function"
+            return
         try:
-            parameters = parameters_of(get_object(target))
+            found = get_object(target)
         except Exception:
             yield f"{path}._target_: there is no {target}"
             return
+        if path == "model" and not (inspect.isclass(found) and issubclass(found, EncoderDecoder)):
+            yield f"{path}._target_: {target} is no model"
+            return
+        parameters = parameters_of(found)
         if path == "data":
             parameters = {**parameters_of(TranslationData), "vocab_size": int} | parameters
             for name in ("corpus", "tokenizer", "seed"):
@@ -132,14 +140,16 @@ def mistakes(node: Any, path: str) -> Iterator[str]:
         if target is not None and key not in parameters:
             if "**" not in parameters:
                 known = [f"{path}.{name}" for name in parameters if name not in GIVEN_BY_CODE.get(path, ())]
-                yield unknown_key(here, known)
+                is_anothers = path == "model" and here in known_keys("train")
+                yield f"{target.rpartition('.')[2]} has no {here}" if is_anothers else unknown_key(here, known)
             continue
         if path == "sweep" and here not in OUR_TYPES:
             yield unknown_key(here, [name for name in OUR_TYPES if name.startswith("sweep.")])
             continue
         wanted = OUR_TYPES.get(here, parameters.get(key, Any))
         if not fits(value, wanted):
-            yield f"{here}={value!r}: must be {describe(wanted)}"
+            wrong = wrong_entry(value, wanted)
+            yield f"{here}={value!r}: must be {describe(wanted)}" + (f"; {wrong}" if wrong else "")
             continue
         yield from mistakes(value, here)
 
@@ -194,6 +204,22 @@ def fits(value: Any, annotation: Any) -> bool:
             return isinstance(value, list) and all(fits(v, arguments[0]) for v in value if arguments)
         return isinstance(value, dict) and "_target_" in value
     return True
+
+
+def wrong_entry(value: Any, annotation: Any) -> str | None:
+    """What is wrong inside a mapping, where the annotated type says what it holds."""
+    for kind in (annotation, *typing.get_args(annotation)):
+        if isinstance(value, dict) and typing.is_typeddict(kind):
+            keys = typing.get_type_hints(kind)
+            found = [f"there is no {key}" for key in value if key not in keys]
+            found += [f"{key} is missing" for key in keys if key not in value]
+            found += [
+                f"{key} is {value[key]!r} and must be {describe(keys[key])}"
+                for key in keys
+                if key in value and not fits(value[key], keys[key])
+            ]
+            return ", ".join(found)
+    return None
 
 
 def describe(annotation: Any) -> str:

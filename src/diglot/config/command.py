@@ -4,7 +4,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hydra
@@ -89,8 +89,15 @@ def prefer_our_files() -> None:
         node.pop(file.name, None)
 
 
-def explain(error: BaseException, config_name: str) -> str:
-    """What is wrong with a config, in one line that names the key and the nearest valid one."""
+def explain(error: BaseException, config_name: str, words: Sequence[str] | None = None) -> str:
+    """What is wrong with a config, in one line that names the key and the nearest valid one.
+
+    Args:
+        error: what was raised.
+        config_name: of the command.
+        words: the overrides; None: those of the command line.
+    """
+    words = sys.argv[1:] if words is None else words
     cause = error.__cause__ or error
     if isinstance(cause, UserError):
         return " ".join(str(cause).split())
@@ -98,15 +105,17 @@ def explain(error: BaseException, config_name: str) -> str:
     key = getattr(cause, "full_key", None) or ""
     if match := re.search(r"Could not (?:override|append to config|delete from config)[^']*'([^']*)'", text):
         key = match.group(1)
-        if reason := not_of_this_choice(key, config_name):
+        if reason := not_of_this_choice(key, config_name, words):
             return reason
+        if f"~{key}" in words and (key in known_keys(config_name) or key.startswith("model.decoder_")):
+            return f"{key} is null already: there is nothing to remove"
         detail = str(cause).splitlines()[0]
         if "not in struct" in str(cause) or "No match" in text or "does not exist" in text or "not in" in detail:
             return unknown_key(key, known_keys(config_name))
         return f"{key}: {detail}"
     if match := re.search(r"Key '([^']*)' is not in struct\s+full_key: (\S+)", text):
         key = match.group(2)
-        return not_of_this_choice(key, config_name) or unknown_key(key, known_keys(config_name))
+        return not_of_this_choice(key, config_name, words) or unknown_key(key, known_keys(config_name))
     if match := re.search(r"(?:Could not find|Could not load) '([^']*)'", text):
         group, _, choice = match.group(1).rpartition("/")
         options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
@@ -115,8 +124,10 @@ def explain(error: BaseException, config_name: str) -> str:
         return f"{group}={choice}: there is no such choice; there are {', '.join(options)}{hint}"
     if "Config group override must be" in text:
         groups = {str(folder.relative_to(CONF)) for folder in CONF.rglob("*") if folder.is_dir()}
-        typed = [word.lstrip("+").partition("=") for word in sys.argv[1:]]
+        typed = [word.lstrip("+").partition("=") for word in words]
         for group, _, choice in typed:
+            if "@" in group and choice == "null":
+                return f"{group}={choice} names no choice: leave it out, and the decoder has what the encoder has"
             options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
             if group in groups and choice not in options:
                 return f"{group}={choice} names no choice; there are {', '.join(options)}"
@@ -131,8 +142,8 @@ def explain(error: BaseException, config_name: str) -> str:
     return (f"{key}: " if key and key not in text else "") + "; ".join(lines[:3])
 
 
-def not_of_this_choice(key: str, config_name: str) -> str | None:
-    """Why a key or a group that there is cannot be given beside what else was typed: None if that is not the reason."""
+def not_of_this_choice(key: str, config_name: str, words: Sequence[str]) -> str | None:
+    """Why a key or a group that there is cannot be given beside the other words: None if that is not the reason."""
     key = key.lstrip("+~")
     group, _, package = key.partition("@")
     if package:
@@ -142,9 +153,14 @@ def not_of_this_choice(key: str, config_name: str) -> str | None:
         if package not in places:
             nearest = difflib.get_close_matches(package, places, 1)
             return f"there is no {package}" + (f"; did you mean {group}@{nearest[0]}?" if nearest else "")
+        part = f"{node}/{package.rpartition('.')[2].removeprefix('decoder_')}"
+        if part != group and (CONF / part).is_dir():
+            meant = part if part.replace("/", ".") == package else f"{part}@{package}"
+            options = sorted(p.stem for p in (CONF / part).glob("*.yaml"))
+            return f"{group} is nothing for {package}; did you mean {meant}=..., of {', '.join(options)}?"
     elif key not in known_keys(config_name):
         return None
-    for word in sys.argv[1:]:
+    for word in words:
         chosen, _, choice = word.partition("=")
         if (CONF / chosen / f"{choice}.yaml").is_file() and re.match(f"{re.escape(chosen)}[./]", key):
             return f"{word} has no {key}"

@@ -36,12 +36,25 @@ OURS_INSTEAD = {
     "trainer.reload_dataloaders_every_n_epochs": "nothing: a run is one pass of its loader",
     "optimizer.lr": "scheduler.lr",
     "optimizer.params": "nothing: all weights are trained",
+    "scheduler.optimizer": "optimizer",
+    "scheduler.total_updates": "run.updates",
     "model.src_vocab_size": "tokenizer.vocab_size",
     "model.tgt_vocab_size": "tokenizer.vocab_size",
     "model.vocab_size": "tokenizer.vocab_size",
     "hydra.run.dir": "run.folder",
     "hydra.sweep.dir": "sweep.folder",
 }
+# What a model gives its parts, and from which of its own keys.
+GIVEN_TO_PARTS: dict[str, dict[str, str | None]] = {
+    "position": {"d_model": "d_model", "n_heads": "n_heads", "d_head": "d_head", "causal": None},
+    "residual": {"d_model": "d_model", "norm": "norm", "dropout": "dropout", "sublayer": None, "depth": None},
+    "norm": {"normalized_shape": "d_model"},
+    "feed_forward": {"d_model": "d_model", "d_ff": "d_ff", "dropout": "activation_dropout"},
+}
+for _part, _given in GIVEN_TO_PARTS.items():
+    for _name, _key in _given.items():
+        _what = f"model.{_key}" if _key else "nothing: the model gives it"
+        OURS_INSTEAD |= {f"model.{prefix}{_part}.{_name}": _what for prefix in ("", "decoder_")}
 
 
 @cache

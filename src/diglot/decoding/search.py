@@ -76,7 +76,7 @@ class BeamSearch:
         n_all, n, device = src.size(0), self.beam_size, src.device
         memory = model.encode(src, src_mask)
         cache = model.new_cache()
-        limits = self.limits(src_mask.sum(1), model.max_positions)  # (B,)
+        limits = self.limits(src_mask.sum(1), model.max_tgt_positions)  # (B,)
         max_len = int(limits.max())
         banned = torch.tensor([special.pad, special.unk, special.bos], device=device)
 

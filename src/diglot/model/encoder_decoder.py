@@ -61,7 +61,8 @@ class EncoderDecoder(nn.Module):
         ValueError: if one matrix is to serve two vocabularies of different sizes.
     """
 
-    max_positions: int | None = None  # the longest sequence that the model knows; None: any length
+    max_src_positions: int | None = None  # the longest source that the model knows, in tokens; None: any length
+    max_tgt_positions: int | None = None  # the longest target
     captures_whole = True  # whether torch.compile makes one graph of it, whatever the lengths
 
     def __init__(

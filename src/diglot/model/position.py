@@ -86,6 +86,8 @@ class Rotary(PositionEncoding):
         super().__init__(d_model, n_heads, d_head, causal)
         if d_head % 2:
             raise ValueError(f"d_head ({d_head}) must be even for rotary positions")
+        if base <= 1:
+            raise ValueError(f"base ({base}) must be above 1: angles of later dimensions grow more slowly")
         self.base = base
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -131,11 +133,13 @@ class RelativeBias(PositionEncoding):
         self, d_model: int, n_heads: int, d_head: int, causal: bool, n_buckets: int = 32, max_distance: int = 128
     ) -> None:
         super().__init__(d_model, n_heads, d_head, causal)
+        if n_buckets < (least := 2 if causal else 4):
+            raise ValueError(f"n_buckets ({n_buckets}) must be at least {least}")
+        if not causal and n_buckets % 2:
+            raise ValueError(f"n_buckets ({n_buckets}) must be even: an encoder gives each direction half of them")
         n_exact = (n_buckets if causal else n_buckets // 2) // 2
-        if n_exact < 1 or max_distance <= n_exact:
-            raise ValueError(
-                f"n_buckets ({n_buckets}) must be at least 4 and max_distance ({max_distance}) above {n_exact}"
-            )
+        if max_distance <= n_exact:
+            raise ValueError(f"max_distance ({max_distance}) must be above {n_exact}, which have buckets of their own")
         self.max_distance = max_distance
         self.table = nn.Embedding(n_buckets, n_heads)
 

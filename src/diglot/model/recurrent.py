@@ -71,7 +71,8 @@ class GruAttention(EncoderDecoder):
     Memory is (B, S, 2 d_hidden): the states of both directions. The decoder starts from the backward state of the first
     token; before target token i it looks at memory with its state s_(i-1), its GRU takes the embedding and what it saw
     to s_i, and logits are read from s_i, the embedding and what it saw through a layer of maxout pairs. (Where the
-    paper's section 3.1 says s_i its appendix says s_(i-1): this is section 3.1.)
+    paper's section 3.1 says s_i its appendix says s_(i-1): this is section 3.1. The unit is torch's, whose reset gate
+    acts on what the recurrent weights give, and not, as in the paper, on the state before them.)
 
     Args:
         src_vocab_size, tgt_vocab_size, tying: see EncoderDecoder.

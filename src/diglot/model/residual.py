@@ -93,8 +93,8 @@ class DeepNorm(Residual):
     ) -> None:
         super().__init__(sublayer, d_model, norm, dropout, depth)
         for name, value in (("alpha", alpha), ("beta", beta)):
-            if value is not None and value <= 0:
-                raise ValueError(f"{name} ({value}) must be positive")
+            if value is not None and not 0 < value <= 1000:
+                raise ValueError(f"{name} ({value}) must be above 0 and at most 1000")
         if depth.stack == "encoder":
             both = depth.encoder**4 * depth.decoder
             proposed = 0.81 * both ** (1 / 16), 0.87 * both ** (-1 / 16)

@@ -157,6 +157,10 @@ class Transformer(EncoderDecoder):
             if not 0 <= share < 1:
                 raise ValueError(f"{name} ({share}) must be at least 0 and below 1")
         heads = {kind: heads_of(kind, d_model, n_heads, d_head, n_kv_heads) for kind in OneEach.__annotations__}
+        for name, make in (("norm", norm), ("decoder_norm", decoder_norm or norm)):
+            eps = getattr(make(d_model), "eps", None)  # torch's norms take any
+            if eps is not None and eps <= 0:
+                raise ValueError(f"{name}.eps ({eps}) must be positive")
         super().__init__(src_vocab_size, tgt_vocab_size, d_model, tying)
 
         def stack(
@@ -200,8 +204,8 @@ class Transformer(EncoderDecoder):
         )
         self.encoder_norm = final_norm(self.encoder, norm, d_model)
         self.decoder_norm = final_norm(self.decoder, decoder_norm or norm, d_model)
-        known = [p.max_positions for p in (self.encoder_position, self.decoder_position) if p.max_positions is not None]
-        self.max_positions = min(known, default=None)
+        self.max_src_positions = self.encoder_position.max_positions
+        self.max_tgt_positions = self.decoder_position.max_positions
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

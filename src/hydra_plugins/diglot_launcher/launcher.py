@@ -151,7 +151,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
     except (UserError, HydraException, OmegaConfBaseException) as error:
         constant = constant_overrides(sweep_config)
         varied = " ".join(word for word in overrides if word not in constant and not word.startswith("sweep.folder="))
-        raise UserError(f"{f'job {varied}: ' if varied else ''}{explain(error, 'train')}") from None
+        raise UserError(f"{f'job {varied}: ' if varied else ''}{explain(error, 'train', overrides)}") from None
 
 
 @contextmanager
