@@ -18,7 +18,7 @@ $(foreach .name,$(.VARIABLES),$(if $(findstring command line,$(origin $(.name)))
 # The interpreter that .venv is made with: the first of these that is Python 3.11 or 3.12.
 PYTHON ?= python3 python3.12 python3.11
 # Tests run side by side; those of a file stay together, for they share what takes long to make.
-override PARALLEL := -n auto --maxprocesses 4 --dist loadfile
+override PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # What `make tensorboard` shows.
 LOGDIR ?= runs
 
