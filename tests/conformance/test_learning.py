@@ -1,5 +1,6 @@
 """make conformance: two cells for real, and that it cannot lose, mix up or gloss over what it finds."""
 
+import contextlib
 import json
 import os
 import re
@@ -269,7 +270,18 @@ def test_the_table_and_the_picture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_it_can_be_stopped_and_leaves_nobody_behind(number: int, status: int, tmp_path: Path) -> None:
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen([sys.executable, learning.__file__], cwd=tmp_path, start_new_session=True, **output)
+    # Where the tests run in the background of a script they inherit that Ctrl-C is ignored.
+    heeding = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    command = [sys.executable, learning.__file__]
+    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **output, **heeding)
+    try:
+        stop(process, number, status)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def stop(process: subprocess.Popen, number: int, status: int) -> None:
     assert process.stdout is not None
     while not process.stdout.readline().endswith("...\n"):
         assert process.poll() is None
@@ -288,5 +300,4 @@ def test_it_can_be_stopped_and_leaves_nobody_behind(number: int, status: int, tm
         except ProcessLookupError:
             return
         time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGKILL)
     pytest.fail("a process was left behind")
