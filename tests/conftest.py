@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from diglot.config import CONF, build
 from diglot.data.corpus import Sample
+from diglot.data.text import ParallelText
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.model import Transformer
 
@@ -69,7 +70,7 @@ def tiny_model(build_model: Callable[..., Transformer]) -> Transformer:
 @pytest.fixture(scope="session")
 def sample_lines() -> list[str]:
     """Some lines of the sample corpus, both languages."""
-    train = Sample().read(Path())["train"]
+    train = Sample().read(Path())["train"].load()
     return train.src[:400] + train.tgt[:400]
 
 
@@ -77,4 +78,4 @@ def sample_lines() -> list[str]:
 def tokenizer(sample_lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     """A small tokenizer that keeps {name} whole."""
     trainer = TokenizerTrainer(model_type="unigram", vocab_size=400, placeholder=r"\{[^{}\s]+\}")
-    return trainer.train(sample_lines, tmp_path_factory.mktemp("tokenizer"))[0]
+    return trainer.train(ParallelText(sample_lines, sample_lines), tmp_path_factory.mktemp("tokenizer"), ["src"])[0]

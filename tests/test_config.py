@@ -87,6 +87,12 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path
         ("tokenizer.placeholder='('", "is no regular expression"),
         ("data.tokens_per_batch=100", "max_len (256) must not be above tokens_per_batch (100)"),
         ("data.pair=en-xx", "no language 'xx'"),
+        ("data.clean.max_ratio=0.5", "max_ratio (0.5) must be at least 1"),
+        ("data.clean.control=3", "data.clean.control=3: must be true or false"),
+        ("+data.clean.identic=true", "no key data.clean.identic; did you mean data.clean.identical?"),
+        ("data.shapes=bucket", "data.shapes='bucket': must be free or buckets"),
+        ("data.max_rows=0", "max_rows (0) must be at least 1"),
+        ("data=mixed", "data.corpora is empty"),
         ("trainer.precision=16-mixed", "trainer.precision=16-mixed: a CPU does not compute in float16"),
         ("trainer.precision=foo", "trainer.precision=foo: there is no such precision"),
         ("trainer.process_timeout=0", "trainer.process_timeout=0: must be positive"),
@@ -261,7 +267,10 @@ def test_every_experiment_is_accepted(compose_train, name):
 
 @pytest.mark.parametrize("name", [c.partition("=")[2] for c in CHOICES if c.startswith("data=")])
 def test_every_corpus_is_accepted(compose_train, name):
-    words = ["data.train.src=a.de", "data.train.tgt=a.en"] if name == "files" else []
+    words = {
+        "files": ["data.train.src=a.de", "data.train.tgt=a.en"],
+        "mixed": ["+data.corpora.news={src: a.de, tgt: a.en, weight: 2}", "data.dev.tsv=dev.tsv"],
+    }.get(name, [])
     config = compose_train(f"data={name}", *words)
     root.check(config, "train")
     corpus = root.build_corpus(config.data)

@@ -23,7 +23,7 @@ TABLE = {
     "group",
     [
         *("model", "model/position", "model/residual", "model/norm", "model/feed_forward", "scheduler", "trainer"),
-        *("watch", "logger", "sweep"),
+        *("data", "watch", "logger", "sweep"),
     ],
 )
 def test_the_table_names_every_choice_of_a_group(group):

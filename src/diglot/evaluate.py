@@ -40,7 +40,7 @@ def text_to_score(config: DictConfig, translator: Translator, path: Path) -> Eva
         splits = corpus.read(Path(config.data.cache_dir))
         if config.split not in splits:
             raise UserError(f"{corpus.name} has no {config.split} split; it has {', '.join(splits)}")
-        return EvaluationSet(corpus.name, config.split, splits[config.split])
+        return EvaluationSet(corpus.name, config.split, splits[config.split].load())
     found = kept_text(path.parent / "text", config.split, translator.record["src_lang"], translator.record["tgt_lang"])
     if found is None:
         raise UserError(

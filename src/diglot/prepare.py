@@ -13,8 +13,8 @@ def main(config: DictConfig) -> None:
     print(corpus.describe())
     for note in data.notes:
         print(f"  {note}")
-    for split, pairs in data.text.items():
-        print(f"  {split}: {len(pairs):,} pairs")
+    for split, n in data.sizes.items():
+        print(f"  {split}: {n:,} pairs")
     print(f"Ready in {data.cache_dir}/")
 
 

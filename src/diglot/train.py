@@ -30,6 +30,7 @@ from diglot.config import (
     typed_overrides,
     without_secrets,
 )
+from diglot.data.batching import Place
 from diglot.data.module import TranslationData
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
@@ -40,6 +41,7 @@ from diglot.training import loggers
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from diglot.training.console import log_to, only_warnings, quiet
 from diglot.training.folder import CONFIG, RESULTS, is_finished, resumable_folder, run_folder, write_about
+from diglot.training.largest import LargestBatch
 from diglot.training.metrics import Scorer
 from diglot.training.processes import Processes, check_number, end_others, lost_another, strategy
 from diglot.training.progress import progress_callbacks
@@ -114,7 +116,12 @@ def train(config: DictConfig) -> Path:
     resumed_at: int | None = None
     if config.resume is not None:
         refuse_other_config(folder / CONFIG, plain)
-        resumed_at = data.start = checkpoints.read(checkpoint)["global_step"] if checkpoint.exists() else 0
+        resumed_at = 0
+        if checkpoint.exists():
+            begun_with = checkpoints.read(checkpoint)
+            resumed_at = data.start = begun_with["global_step"]
+            place = begun_with["diglot"].get("place")
+            data.place = Place(*place) if place else None  # without it the stream is walked through
     if processes.is_first:
         log_to(folder / "log.txt")
     record = checkpoints.record(config, data.tokenizer, corpus.name, corpus.src_lang, corpus.tgt_lang)
@@ -140,6 +147,7 @@ def train(config: DictConfig) -> Path:
         strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout),
         logger=logger,
         callbacks=[
+            LargestBatch(data),
             scores,
             *watching,
             *callbacks,
@@ -283,12 +291,10 @@ def check_lengths(model: EncoderDecoder, data: TranslationData, node: DictConfig
 def keep_held_out(folder: Path, data: TranslationData) -> dict[str, EvaluationSet]:
     """Write the held-out text into the run's folder, with what a translation memory answers where that is asked for."""
     held_out: dict[str, EvaluationSet] = {}
-    for split in ("dev", "test"):
-        if split in data.text:
-            pairs = data.text[split]
-            memory = remember(data.text["train"], pairs.src) if data.memory_baseline else ()
-            held_out[split] = EvaluationSet(data.corpus.name, split, pairs, memory)
-            keep_text(folder / "text", held_out[split], data.corpus.src_lang, data.corpus.tgt_lang)
+    for split, pairs in data.held_out.items():
+        memory = remember(data.train_text.load(), pairs.src) if data.memory_baseline else ()
+        held_out[split] = EvaluationSet(data.corpus.name, split, pairs, memory)
+        keep_text(folder / "text", held_out[split], data.corpus.src_lang, data.corpus.tgt_lang)
     return held_out
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from diglot import checkpoint
-from diglot.data.batch import pad
 from diglot.data.batching import split_by_budget
+from diglot.data.flat import FlatIds
 from diglot.data.progress import step
-from diglot.data.tokenizer import EOS, PAD, Tokenizer
+from diglot.data.tokenizer import PAD, Tokenizer
 from diglot.decoding import BeamSearch, SpecialIds
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
@@ -97,7 +97,8 @@ class Translator:
         results = [Translation("", 0.0, False) for _ in lines]
         numbers = [i for i, line in enumerate(lines) if line.strip()]
         encoded = self.tokenizer.encode([lines[i] for i in numbers])
-        lengths = np.array([len(source.ids) + 1 for source in encoded], dtype=np.int64)
+        sources = FlatIds.of([source.ids for source in encoded], self.tokenizer.vocab_size)
+        lengths = np.asarray(sources.lengths)
         longest = self.model.max_src_positions
         if longest is not None and len(lengths) and lengths.max() > longest:
             i = int(lengths.argmax())
@@ -107,10 +108,10 @@ class Translator:
 
         def run(advance: Any) -> None:
             for start, stop in reversed(split_by_budget(lengths[order], tokens_per_batch)):
-                rows = order[start:stop].tolist()
-                src = pad([np.array(encoded[i].ids, dtype=np.int64) for i in rows], last=EOS).to(device)
+                rows = order[start:stop]
+                src = torch.from_numpy(sources.ended(rows)).to(device)
                 found = search(self.model, src, src != PAD, self.special)
-                for i, (best, *_) in zip(rows, found, strict=True):
+                for i, (best, *_) in zip(rows.tolist(), found, strict=True):
                     text = self.tokenizer.decode(best.tokens, encoded[i].placeholders)
                     text = text.rstrip("\r")  # before a line feed it would be taken for half of a line's end
                     results[numbers[i]] = Translation(text, best.score, best.cut)

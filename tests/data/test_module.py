@@ -7,8 +7,9 @@ import pytest
 import torch
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
-from diglot.data.batch import Batch, FlatIds
+from diglot.data.batch import Batch
 from diglot.data.corpus import Corpus, Files, Sample
+from diglot.data.flat import FlatIds
 from diglot.data.module import TranslationData, eval_batches
 from diglot.data.text import ParallelText, write_lines
 from diglot.data.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerTrainer
@@ -54,8 +55,8 @@ def batches(loader: EVAL_DATALOADERS) -> list[Batch]:
 
 def test_a_batch_holds_the_ids_of_its_pairs(tmp_path: Path, tokenizer: Tokenizer) -> None:
     made = data(corpus(tmp_path), tokenizer, tmp_path)
-    sources = tokenizer.encode(made.text["train"].src)
-    targets = tokenizer.encode_targets(made.text["train"].tgt, sources)
+    sources = tokenizer.encode(made.train_text.load().src)
+    targets = tokenizer.encode_targets(made.train_text.load().tgt, sources)
     for batch in batches(made.train_dataloader()):
         for row, pair in enumerate(batch.pairs.tolist()):
             src, tgt = sources[pair].ids, targets[pair]
@@ -95,6 +96,26 @@ def test_the_decoder_is_given_what_it_should_have_said_before(tmp_path: Path, to
             assert EOS not in given.tolist()
 
 
+def test_a_batch_of_buckets_is_filled_up_and_what_fills_it_counts_nowhere(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    made = data(corpus(tmp_path), tokenizer, tmp_path, shapes="buckets", tokens_per_batch=300)
+    found = batches(made.train_dataloader())
+    sizes = {(batch.src.shape, batch.labels.shape) for batch in found}
+    assert len(sizes) <= 4
+    for batch in found:
+        assert batch.src.shape == batch.labels.shape == batch.tgt_in.shape
+        n = len(batch.pairs)
+        for tensor, mask in (
+            (batch.src, batch.src_mask),
+            (batch.labels, batch.tgt_mask),
+            (batch.tgt_in, batch.tgt_mask),
+        ):
+            assert (tensor[~mask] == PAD).all()
+            assert mask[:n, 0].all()
+            assert not mask[n:].any()
+        assert batch.tgt_mask.sum() == batch.update_target_tokens
+    assert any(len(batch.pairs) < len(batch.src) for batch in found)
+
+
 def test_a_batch_says_where_it_stands(tmp_path: Path, tokenizer: Tokenizer) -> None:
     made = data(corpus(tmp_path), tokenizer, tmp_path, batches_per_update=2)
     found = batches(made.train_dataloader())
@@ -115,9 +136,12 @@ def test_a_batch_says_where_it_stands(tmp_path: Path, tokenizer: Tokenizer) -> N
 def test_many_sequences_in_one_array_come_back_one_by_one() -> None:
     sequences = [[5, 6], [], [65_535], [7, 8, 9]]
     for vocab_size, dtype in ((2**16, np.uint16), (2**16 + 1, np.uint32)):
-        flat = FlatIds(sequences, vocab_size)
+        flat = FlatIds.of(sequences, vocab_size)
         assert [row.tolist() for row in map(flat.__getitem__, range(len(flat)))] == sequences
-        assert flat.lengths.tolist() == [3, 1, 2, 4]
+        assert np.asarray(flat.lengths).tolist() == [3, 1, 2, 4]
+        assert flat.lengths[np.array([3, 0])].tolist() == [4, 3]
+        assert flat.lengths.max() == 4
+        assert flat.ended(np.array([1, 0])).tolist() == [[EOS, PAD, PAD], [5, 6, EOS]]
         assert flat.ids.dtype == dtype
 
 
@@ -142,19 +166,20 @@ def test_a_pair_of_exactly_max_len_is_kept_and_one_token_more_is_not(
     made = data(
         corpus(tmp_path, train=(text.src, text.tgt)), tokenizer, tmp_path, max_len=sizes[4], tokens_per_batch=40
     )
-    assert made.kept.tolist() == list(range(4, 12))
-    assert f"train: 8 of 12 pairs kept, 4 over data.max_len={sizes[4]} tokens" in made.notes
-    assert {i for batch in batches(made.train_dataloader()) for i in batch.pairs.tolist()} == set(range(4, 12))
+    assert f"train: 8 of 12 pairs kept, left out: 4 over data.max_len={sizes[4]} tokens" in made.notes
+    assert made.sizes == {"train": 8, "dev": 3, "test": 3}
+    kept = [max(len(src), len(tgt)) + 1 for src, tgt in zip(made.shards.src, made.shards.tgt)]
+    assert kept == sizes[4:]
 
 
 def test_no_pair_short_enough_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    with pytest.raises(UserError, match=r"all 12 pairs have over data.max_len=2 tokens"):
+    with pytest.raises(UserError, match=r"no train pair left: .* left out: 12 over data.max_len=2"):
         data(corpus(tmp_path), tokenizer, tmp_path, max_len=2)
 
 
 def test_dev_is_scored_whole_however_long_or_blank_its_lines(tmp_path: Path, tokenizer: Tokenizer) -> None:
     made = data(corpus(tmp_path), tokenizer, tmp_path, max_len=12, tokens_per_batch=12, eval_tokens_per_batch=5)
-    assert max(lengths(tokenizer, made.text["dev"])) > 12
+    assert max(lengths(tokenizer, made.held_out["dev"])) > 12
     found = batches(made.val_dataloader())
     assert sorted(i for batch in found for i in batch.pairs.tolist()) == [0, 1, 2]
     assert found[0].src.size(1) == max(
@@ -163,8 +188,8 @@ def test_dev_is_scored_whole_however_long_or_blank_its_lines(tmp_path: Path, tok
     blank = next(batch for batch in found if 1 in batch.pairs.tolist())
     assert blank.src[blank.pairs.tolist().index(1)].tolist()[0] == EOS
     assert made.decode_dev(1, [9, 9]) == ""
-    (source,) = tokenizer.encode([made.text["dev"].src[0]])
-    assert made.decode_dev(0, source.ids) == made.text["dev"].src[0]
+    (source,) = tokenizer.encode([made.held_out["dev"].src[0]])
+    assert made.decode_dev(0, source.ids) == made.held_out["dev"].src[0]
 
 
 def test_dev_batches_are_within_their_budget() -> None:
@@ -217,16 +242,17 @@ def test_passes_are_counted_in_updates(tmp_path: Path, tokenizer: Tokenizer) -> 
 
 
 def test_notes_say_what_became_of_the_text(tmp_path: Path) -> None:
-    train = Sample().read(tmp_path)["train"]
+    train = Sample().read(tmp_path)["train"].load()
     src, tgt = [*train.src[:300], "", "lan"], [*train.tgt[:300], "x", " "]
     trainer = TokenizerTrainer(model_type="bpe", vocab_size=350)
     made = data(corpus(tmp_path, train=(src, tgt)), trainer, tmp_path)
     made.setup()  # a second time: nothing happens
     assert made.notes == [
-        "train: 2 pairs with a blank side were dropped",
-        "tokenizer: 600 lines read, 600 used, 0 skipped; 350 pieces",
-        "train: 300 of 300 pairs kept, 0 over data.max_len=100 tokens",
+        "tokenizer: 604 lines read, 602 used, 2 skipped; 350 pieces",
+        "train: 300 of 302 pairs kept, left out: 2 with a blank side",
+        made.notes[2],
     ]
+    assert made.notes[2].startswith("doctor: 300 pairs, 0 repeated")
     assert made.tokenizer.vocab_size == 350
 
 
@@ -234,8 +260,8 @@ def test_the_sample_corpus_makes_batches(tmp_path: Path, tokenizer: Tokenizer) -
     made = data(Sample(), tokenizer, tmp_path, tokens_per_batch=2000)
     batch = next(iter(made.train_dataloader()))
     assert len(batch.pairs) * max(batch.src.size(1), batch.labels.size(1)) <= 2000
-    line = made.text["train"].tgt[int(batch.pairs[0])]
-    (source,) = tokenizer.encode([made.text["train"].src[int(batch.pairs[0])]])
+    line = made.train_text.load().tgt[int(batch.pairs[0])]
+    (source,) = tokenizer.encode([made.train_text.load().src[int(batch.pairs[0])]])
     ids = batch.labels[0][batch.tgt_mask[0]].tolist()
     assert tokenizer.decode(ids[:-1], source.placeholders) == line
 

@@ -1,13 +1,27 @@
 """Reading and writing parallel text, byte by byte."""
 
+import gzip
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
 from diglot.data import text
-from diglot.data.text import ParallelText, drop_blank_pairs, read_lines, read_parallel, read_tsv, write_lines
+from diglot.data.text import (
+    PairFiles,
+    ParallelText,
+    drop_blank_pairs,
+    read_blocks,
+    read_lines,
+    read_parallel,
+    read_tsv,
+    split_lines,
+    write_lines,
+)
 from diglot.errors import UserError
 
 LINE_SEPARATOR = "\u2028"
@@ -123,3 +137,53 @@ def test_a_tsv_row_with_too_few_columns_is_refused_naming_file_and_line(tmp_path
 def test_pairs_with_a_blank_side_are_dropped_and_counted() -> None:
     pairs = ParallelText(["a", "", "c", "\u00a0\t", "e"], ["A", "B", "  ", "D", "E"])
     assert drop_blank_pairs(pairs) == (ParallelText(["a", "e"], ["A", "E"]), 3)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstd.compress])
+def test_damaged_compressed_files_are_refused_in_a_line(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    whole = pack("".join(f"line {i} {i * i}\n" for i in range(5000)).encode())
+    path = tmp_path / ("a.gz" if pack is gzip.compress else "a.zst")
+    path.write_bytes(whole)
+    assert len(read_lines(path)) == 5000
+    damaged = [whole[: len(whole) // 2], whole[:-3], b"no archive\n"]
+    if pack is gzip.compress:  # zstd writes no checksum unless told to
+        damaged.append(whole[:50] + b"x" + whole[51:])
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=rf"{path.name}: (the compressed file is cut short|damaged)"):
+            read_lines(path)
+
+
+@given(st.binary(max_size=60), st.integers(1, 5))
+def test_blocks_are_the_lines_of_the_whole(tmp_path_factory: pytest.TempPathFactory, content: bytes, size: int) -> None:
+    path = tmp_path_factory.mktemp("blocks") / "text"
+    path.write_bytes(content)
+    try:
+        expected = split_lines(content, str(path))
+    except UserError as error:
+        with pytest.raises(UserError, match=re.escape(str(error))):
+            list(read_blocks(path, size))
+        return
+    if not expected:
+        return
+    blocks = list(read_blocks(path, size))
+    assert [line for block in blocks for line in block] == expected
+    assert max(map(len, blocks)) <= size
+
+
+def test_a_broken_line_is_named_however_far_down(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"a\n" * 70 + b"\xc3(\n")
+    with pytest.raises(UserError, match=r"text, line 71: not UTF-8 \(invalid continuation byte, byte 0xc3\)"):
+        list(read_blocks(path, 20))
+
+
+@pytest.mark.parametrize(("n_src", "n_tgt"), [(50, 41), (41, 50), (40, 41), (45, 20)])
+def test_unequal_files_are_refused_with_both_counts_however_they_are_read(
+    tmp_path: Path, n_src: int, n_tgt: int
+) -> None:
+    for name, n in (("s", n_src), ("t", n_tgt)):
+        (tmp_path / name).write_text("x\n" * n)
+    pairs = PairFiles("train", [(str(tmp_path / "s"), str(tmp_path / "t"))])
+    with pytest.raises(UserError, match=rf"train: \S+s has {n_src} lines, \S+t has {n_tgt}; a pair is a line in each"):
+        list(pairs.blocks(20))

@@ -8,11 +8,17 @@ import sentencepiece
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from diglot.data.text import ParallelText
 from diglot.data.tokenizer import BOS, EOS, LONGEST_LINE, PAD, SLOTS, UNK, Encoded, Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
 
 SPECIAL = {PAD, UNK, BOS, EOS}
 PLACEHOLDER = r"\{[^{}\s]+\}"
+
+
+def sources(lines: list[str]) -> ParallelText:
+    """A text whose sources these are."""
+    return ParallelText(lines, lines)
 
 
 def trainer(**options: object) -> TokenizerTrainer:
@@ -23,7 +29,7 @@ def trainer(**options: object) -> TokenizerTrainer:
 def either(
     request: pytest.FixtureRequest, sample_lines: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> Tokenizer:
-    return trainer(model_type=request.param).train(sample_lines, tmp_path_factory.mktemp("cache"))[0]
+    return trainer(model_type=request.param).train(sources(sample_lines), tmp_path_factory.mktemp("cache"), ["src"])[0]
 
 
 def there_and_back(tokenizer: Tokenizer, line: str) -> str:
@@ -95,7 +101,7 @@ def test_the_one_character_that_changes_is_sentencepiece_s_own_mark_for_a_blank(
 
 
 def test_a_normalising_tokenizer_says_what_it_was_asked_to(sample_lines: list[str], tmp_path: Path) -> None:
-    made, _ = trainer(normalisation="nfkc").train(sample_lines, tmp_path)
+    made, _ = trainer(normalisation="nfkc").train(sources(sample_lines), tmp_path, ["src"])
     assert there_and_back(made, " ２０２４  e\u0301 ") == "2024 é"
 
 
@@ -161,7 +167,7 @@ def test_a_placeholder_named_like_a_slot_fills_only_its_own(either: Tokenizer) -
 
 
 def test_without_a_pattern_nothing_is_a_placeholder(sample_lines: list[str], tmp_path: Path) -> None:
-    made, _ = trainer(placeholder=None).train(sample_lines, tmp_path)
+    made, _ = trainer(placeholder=None).train(sources(sample_lines), tmp_path, ["src"])
     (encoded,) = made.encode(["{name} \ue000"])
     assert encoded.placeholders == ()
     assert there_and_back(made, "{name} \ue000") == "{name} \ue000"
@@ -174,7 +180,7 @@ def test_placeholders_are_found_in_order_and_as_often_as_they_stand(tokenizer: T
 
 def test_the_names_of_placeholders_are_not_learnt(tmp_path: Path) -> None:
     lines = [f"say {{zyzzyva}} to word{i}" for i in range(200)]
-    made, _ = trainer(vocab_size=298).train(lines, tmp_path)
+    made, _ = trainer(vocab_size=298).train(sources(lines), tmp_path, ["src"])
     assert not [piece for piece in made.pieces(range(298)) if "z" in piece and not piece.startswith("<")]
 
 
@@ -184,7 +190,9 @@ def test_the_names_of_placeholders_are_not_learnt(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_training_is_deterministic(sample_lines: list[str], tmp_path: Path, model_type: str) -> None:
     models = [
-        trainer(model_type=model_type, sample_size=300).train(sample_lines, tmp_path / str(i))[0].model
+        trainer(model_type=model_type, sample_size=300)
+        .train(sources(sample_lines), tmp_path / str(i), ["src"])[0]
+        .model
         for i in range(2)
     ]
     assert models[0] == models[1]
@@ -193,7 +201,7 @@ def test_training_is_deterministic(sample_lines: list[str], tmp_path: Path, mode
 def test_the_same_training_is_not_done_twice(
     sample_lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, told = trainer().train(sample_lines, tmp_path)
+    first, told = trainer().train(sources(sample_lines), tmp_path, ["src"])
     trained: list[list[str]] = []
 
     def train(self: TokenizerTrainer, lines: list[str], options: dict) -> bytes:
@@ -201,12 +209,12 @@ def test_the_same_training_is_not_done_twice(
         return first.model
 
     monkeypatch.setattr(TokenizerTrainer, "_train", train)
-    assert trainer().train(sample_lines, tmp_path)[0].model == first.model
-    assert trainer().train(sample_lines, tmp_path)[1] == told
+    assert trainer().train(sources(sample_lines), tmp_path, ["src"])[0].model == first.model
+    assert trainer().train(sources(sample_lines), tmp_path, ["src"])[1] == told
     assert not trained
-    trainer(vocab_size=401).train(sample_lines, tmp_path)
-    trainer().train(sample_lines[1:], tmp_path)
-    trainer().train([*sample_lines[:-2], "".join(sample_lines[-2:])], tmp_path)
+    trainer(vocab_size=401).train(sources(sample_lines), tmp_path, ["src"])
+    trainer().train(sources(sample_lines[1:]), tmp_path, ["src"])
+    trainer().train(sources([*sample_lines[:-2], "".join(sample_lines[-2:])]), tmp_path, ["src"])
     assert len(trained) == 3
 
 
@@ -216,12 +224,15 @@ def test_a_vocabulary_that_the_text_cannot_fill_is_refused_naming_the_greatest(
 ) -> None:
     lines = sample_lines[:60]
     with pytest.raises(UserError, match=r"tokenizer.vocab_size=8000 .*: at most \d+$") as refused:
-        trainer(model_type=model_type, vocab_size=8000).train(lines, tmp_path)
+        trainer(model_type=model_type, vocab_size=8000).train(sources(lines), tmp_path, ["src"])
     greatest = int(str(refused.value).split()[-1])
-    assert trainer(model_type=model_type, vocab_size=greatest).train(lines, tmp_path)[0].vocab_size == greatest
+    assert (
+        trainer(model_type=model_type, vocab_size=greatest).train(sources(lines), tmp_path, ["src"])[0].vocab_size
+        == greatest
+    )
     with pytest.raises(UserError, match=f"at most {greatest}$"):
-        trainer(model_type=model_type, vocab_size=greatest + 1).train(lines, tmp_path)
-    assert [file.suffix for file in (tmp_path / "tokenizers").iterdir()] == [".model"]
+        trainer(model_type=model_type, vocab_size=greatest + 1).train(sources(lines), tmp_path, ["src"])
+    assert sorted(file.suffix for file in (tmp_path / "tokenizers").iterdir()) == [".model", ".txt"]
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
@@ -229,9 +240,12 @@ def test_a_vocabulary_too_small_for_the_characters_is_refused_naming_the_least(
     sample_lines: list[str], tmp_path: Path, model_type: str
 ) -> None:
     with pytest.raises(UserError, match=r"tokenizer.vocab_size=270 is too small .*: at least \d+$") as refused:
-        trainer(model_type=model_type, vocab_size=270).train(sample_lines, tmp_path)
+        trainer(model_type=model_type, vocab_size=270).train(sources(sample_lines), tmp_path, ["src"])
     least = int(str(refused.value).split()[-1])
-    assert trainer(model_type=model_type, vocab_size=least).train(sample_lines, tmp_path)[0].vocab_size == least
+    assert (
+        trainer(model_type=model_type, vocab_size=least).train(sources(sample_lines), tmp_path, ["src"])[0].vocab_size
+        == least
+    )
 
 
 @pytest.mark.parametrize(
@@ -253,7 +267,7 @@ def test_values_that_allow_no_training_are_refused_by_name(options: dict, named:
 def test_lines_that_cannot_be_trained_on_are_counted(sample_lines: list[str], tmp_path: Path) -> None:
     kept, skipped = "漢" * (LONGEST_LINE // 3), "漢" * (LONGEST_LINE // 3 + 1)  # the limit counts bytes
     lines = [*sample_lines[:400], kept, skipped, "", "  \t"]
-    made, told = trainer().train(lines, tmp_path)
+    made, told = trainer().train(sources(lines), tmp_path, ["src"])
     assert told == "tokenizer: 404 lines read, 401 used, 3 skipped"
     assert made.vocab_size == 400
 
@@ -261,13 +275,13 @@ def test_lines_that_cannot_be_trained_on_are_counted(sample_lines: list[str], tm
 @pytest.mark.parametrize("lines", [[], ["", "   "], ["a" * (LONGEST_LINE + 1)]])
 def test_text_without_a_usable_line_is_refused(lines: list[str], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"none of {len(lines)} lines can be trained on"):
-        trainer().train(lines, tmp_path)
+        trainer().train(sources(lines), tmp_path, ["src"])
     assert not list(tmp_path.iterdir())
 
 
 def test_a_sample_is_drawn_from_the_whole_text(tmp_path: Path) -> None:
     lines = ["alpha beta gamma"] * 300 + ["omega sigma kappa"] * 300
-    made, told = trainer(vocab_size=285, sample_size=200).train(lines, tmp_path)
+    made, told = trainer(vocab_size=285, sample_size=200).train(sources(lines), tmp_path, ["src"])
     assert told == "tokenizer: 600 lines read, 200 used, 0 skipped"
     for line in ("alpha gamma", "omega kappa"):
         assert not [piece for piece in made.pieces(made.encode([line])[0].ids) if piece.startswith("<0x")]

@@ -262,7 +262,7 @@ def test_averaged_weights_are_looked_at_while_they_are_there(
 
 def test_sentences_are_of_the_wanted_length_and_never_blank(data: TranslationData) -> None:
     pairs = data.dev_pairs
-    lengths = pairs.src.lengths + pairs.tgt.lengths
+    lengths = np.asarray(pairs.src.lengths) + np.asarray(pairs.tgt.lengths)
     assert sorted(spread(data, 99)) == [0, 1, 3, 4, 5, 6, 7]
     chosen = spread(data, 3)
     assert len(set(chosen)) == 3

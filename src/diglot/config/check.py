@@ -36,6 +36,9 @@ OUR_TYPES: dict[str, Any] = {
     "input": str | None,
     "output": str | None,
     "tokens_per_batch": int,
+    "doctor.max_near": float | None,
+    "doctor.probe": int,
+    "doctor.folder": str | None,
     "trainer.precision": int | str,
     "trainer.max_steps": int | None,
 }
@@ -143,8 +146,8 @@ def mistakes(node: Any, path: str) -> Iterator[str]:
                 is_anothers = path == "model" and here in known_keys("train")
                 yield f"{target.rpartition('.')[2]} has no {here}" if is_anothers else unknown_key(here, known)
             continue
-        if path == "sweep" and here not in OUR_TYPES:
-            yield unknown_key(here, [name for name in OUR_TYPES if name.startswith("sweep.")])
+        if path in ("sweep", "doctor") and here not in OUR_TYPES:
+            yield unknown_key(here, [name for name in OUR_TYPES if name.startswith(f"{path}.")])
             continue
         wanted = OUR_TYPES.get(here, parameters.get(key, Any))
         if not fits(value, wanted):

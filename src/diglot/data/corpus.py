@@ -6,16 +6,17 @@ import re
 import secrets
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from diglot.data.split import grouped_split
-from diglot.data.text import ParallelText, drop_blank_pairs, read_parallel, read_tsv, write_lines
+from diglot.data.text import Column, MixedText, PairFiles, Parallel, ParallelText, drop_blank_pairs, expand, write_lines
 from diglot.errors import UserError
 
 SPLITS = ("train", "dev", "test")
+_ROWS = ("tsv", "csv")
 
 
 class Corpus(ABC):
@@ -45,12 +46,16 @@ class Corpus(ABC):
         """
 
     @abstractmethod
-    def read(self, cache_dir: Path) -> dict[str, ParallelText]:
+    def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
         """Returns the splits there are, of "train", "dev" and "test"; fetches nothing.
 
         Raises:
             UserError: the corpus is not prepared, or its files are wrong.
         """
+
+    def load(self, cache_dir: Path) -> dict[str, ParallelText]:
+        """What `read` returns, in memory."""
+        return {split: text.load() for split, text in self.read(cache_dir).items()}
 
     @abstractmethod
     def describe(self) -> str:
@@ -58,18 +63,20 @@ class Corpus(ABC):
 
 
 class Files(Corpus):
-    """The user's own files: two whose lines correspond, or one with tab-separated columns.
+    """The user's own files: two whose lines correspond, or one with tab-separated or comma-separated columns.
 
-    Train pairs with a blank side are dropped; dev and test are taken as they are. Where dev or test is missing, it is
-    carved from train (see `grouped_split`).
+    A path may have wildcards, or be a list, and stand for several files; all may be compressed (.gz, .zst). Dev and
+    test are taken as they are. Where dev or test is missing, it is carved from train (see `grouped_split`), for which
+    all of train has to fit into memory.
 
     Args:
-        train: {"src": path, "tgt": path} or {"tsv": path}; a None stands for what is not given. Only scoring
-            does without.
+        train: {"src": paths, "tgt": paths}, {"tsv": paths} or {"csv": paths}; a None stands for what is not given. Only
+            scoring does without.
         dev: the same, or None.
         test: the same, or None.
         src_lang: language code; None takes the file's extension (`train.de`), else "src".
         tgt_lang: language code; None takes the file's extension, else "tgt".
+        columns: of rows, that hold source and target: numbers from 0, or names, which then stand in the first row.
         name: what the corpus is called.
         dev_size: pairs to carve for dev, at most a tenth of train.
         test_size: pairs to carve for test, at most a tenth of train.
@@ -82,11 +89,12 @@ class Files(Corpus):
     def __init__(
         self,
         *,
-        train: Mapping[str, str | None],
-        dev: Mapping[str, str | None] | None = None,
-        test: Mapping[str, str | None] | None = None,
+        train: Mapping[str, str | Sequence[str] | None],
+        dev: Mapping[str, str | Sequence[str] | None] | None = None,
+        test: Mapping[str, str | Sequence[str] | None] | None = None,
         src_lang: str | None = None,
         tgt_lang: str | None = None,
+        columns: Sequence[int | str] = (0, 1),
         name: str = "files",
         dev_size: int = 500,
         test_size: int = 1000,
@@ -96,6 +104,13 @@ class Files(Corpus):
         self.name = name
         check_sizes(dev_size, test_size)
         self.dev_size, self.test_size, self.split_seed = dev_size, test_size, split_seed
+        if len(columns) != 2 or columns[0] == columns[1]:
+            raise UserError(f"data.columns={list(columns)}: two different ones, of the source and of the target")
+        if len({isinstance(column, str) for column in columns}) > 1:
+            raise UserError(f"data.columns={list(columns)}: two numbers, or two names")
+        if any(isinstance(column, int) and column < 0 for column in columns):
+            raise UserError(f"data.columns={list(columns)}: numbers from 0")
+        self.columns: tuple[Column, Column] = (columns[0], columns[1])
         given = {"train": train, "dev": dev, "test": test}
         self.paths = {split: _given_paths(split, paths or {}) for split, paths in given.items()}
         if not any(self.paths.values()):
@@ -106,38 +121,112 @@ class Files(Corpus):
 
     def _languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
         paths = next(paths for paths in self.paths.values() if paths)
-        guesses = [_language_of(paths.get(side)) for side in ("src", "tgt")]
+        guesses = [_language_of(paths[side][0]) if side in paths else None for side in ("src", "tgt")]
         if guesses[0] == guesses[1]:
             guesses = [None, None]
         return src_lang or guesses[0] or "src", tgt_lang or guesses[1] or "tgt"
 
-    def read(self, cache_dir: Path) -> dict[str, ParallelText]:
+    def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
         self.notes = []
-        splits = {split: _read_files(split, paths) for split, paths in self.paths.items() if paths}
-        if "train" not in splits:  # something to score on
-            return splits
-        splits["train"], n_blank = drop_blank_pairs(splits["train"])
-        if n_blank:
-            self.notes.append(f"train: {n_blank} pairs with a blank side were dropped")
-        if not len(splits["train"]):
-            raise UserError(f"train: every pair of {' and '.join(self.paths['train'].values())} has a blank side")
+        splits: dict[str, Parallel] = dict(self.given())
         missing = [split for split in ("dev", "test") if split not in splits]
-        if missing:
-            sizes = {"dev_size": self.dev_size if "dev" in missing else 0}
-            sizes["test_size"] = self.test_size if "test" in missing else 0
-            carved, n_dropped = grouped_split(splits["train"], seed=self.split_seed, **sizes)
-            splits["train"] = carved["train"]
-            splits |= {split: carved[split] for split in missing}
-            sizes_told = " and ".join(f"{split} ({len(carved[split])} pairs)" for split in missing)
-            self.notes.append(
-                f"no {' or '.join(missing)} files given: {sizes_told} carved from train, seed {self.split_seed}; "
-                f"{n_dropped} train pairs with a like target dropped, {len(splits['train'])} left"
-            )
-        return splits
+        if "train" not in splits or not missing:  # without train it is something to score on
+            return splits
+        train, _ = drop_blank_pairs(splits["train"].load())
+        if not len(train):
+            raise UserError(f"train: every pair of {self._files('train')} has a blank side")
+        sizes = {"dev_size": self.dev_size if "dev" in missing else 0}
+        sizes["test_size"] = self.test_size if "test" in missing else 0
+        carved, n_dropped = grouped_split(train, seed=self.split_seed, **sizes)
+        sizes_told = " and ".join(f"{split} ({len(carved[split])} pairs)" for split in missing)
+        self.notes.append(
+            f"no {' or '.join(missing)} files given: {sizes_told} carved from train, seed {self.split_seed}; "
+            f"{n_dropped} train pairs with a like target dropped, {len(carved['train'])} left"
+        )
+        return splits | {split: carved[split] for split in ("train", *missing)}
+
+    def given(self) -> dict[str, PairFiles]:
+        """The splits whose files are given."""
+        return {
+            split: PairFiles(split, _shards(split, paths), self.columns) for split, paths in self.paths.items() if paths
+        }
+
+    def _files(self, split: str) -> str:
+        return " and ".join(paths[0] + (" ..." if len(paths) > 1 else "") for paths in self.paths[split].values())
 
     def describe(self) -> str:
-        files = next(paths for paths in self.paths.values() if paths)
-        return f"{self.name}: {self.src_lang}-{self.tgt_lang} from {' and '.join(files.values())}"
+        split = next(split for split, paths in self.paths.items() if paths)
+        return f"{self.name}: {self.src_lang}-{self.tgt_lang} from {self._files(split)}"
+
+
+class Mixed(Corpus):
+    """Several corpora of files, of one language pair, each with a weight.
+
+    Args:
+        corpora: by name: what `Files` takes for train ({"src": ..., "tgt": ...}, {"tsv": ...} or {"csv": ...}), and
+            beside it "weight": how often a pass over the data holds it; 1 where that is missing.
+        dev: as for `Files`.
+        test: as for `Files`, or None.
+        src_lang: language code; None takes the files' extension, else "src".
+        tgt_lang: likewise.
+        columns: see `Files`.
+        name: what all are called together.
+
+    Raises:
+        UserError: there is no corpus, a path is missing, or a weight is not positive; the message names the key.
+    """
+
+    def __init__(
+        self,
+        *,
+        corpora: Mapping[str, Mapping[str, Any]],
+        dev: Mapping[str, str | Sequence[str] | None],
+        test: Mapping[str, str | Sequence[str] | None] | None = None,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        columns: Sequence[int | str] = (0, 1),
+        name: str = "mixed",
+    ) -> None:
+        super().__init__()
+        self.name = name
+        if not corpora:
+            raise UserError("data.corpora is empty: '+data.corpora.news={src: a.de, tgt: a.en}' adds one")
+        self.weights: dict[str, float] = {}
+        self.files: dict[str, Files] = {}
+        for corpus, paths in corpora.items():
+            weight = paths.get("weight", 1.0)
+            if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
+                raise UserError(f"data.corpora.{corpus}.weight={weight}: must be a positive number")
+            self.weights[corpus] = float(weight)
+            train = {key: value for key, value in paths.items() if key != "weight"}
+            try:
+                self.files[corpus] = Files(
+                    train=train, dev=dev, test=test, src_lang=src_lang, tgt_lang=tgt_lang, columns=columns
+                )
+            except UserError as error:
+                raise UserError(str(error).replace("data.train", f"data.corpora.{corpus}")) from None
+        if not next(iter(self.files.values())).paths["dev"]:
+            raise UserError("data.dev.src is missing: of several corpora, dev is not carved")
+        pairs = {corpus: (files.src_lang, files.tgt_lang) for corpus, files in self.files.items()}
+        (first, (self.src_lang, self.tgt_lang)), *others = pairs.items()
+        for corpus, languages in others:
+            if languages != (self.src_lang, self.tgt_lang):
+                raise UserError(
+                    f"data.corpora.{corpus} is {'-'.join(languages)}, and {first} is {self.src_lang}-{self.tgt_lang}: "
+                    "data.src_lang and data.tgt_lang say what all are"
+                )
+
+    def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
+        given = {corpus: files.given() for corpus, files in self.files.items()}
+        trains = {corpus: splits["train"] for corpus, splits in given.items()}
+        for corpus, train in trains.items():
+            train.name = corpus
+        held_out = {split: text for split, text in next(iter(given.values())).items() if split != "train"}
+        return {"train": MixedText(trains, self.weights), **held_out}
+
+    def describe(self) -> str:
+        parts = [f"{corpus} (weight {self.weights[corpus]:g})" for corpus in self.files]
+        return f"{self.name}: {self.src_lang}-{self.tgt_lang} from {', '.join(parts)}"
 
 
 class Sample(Corpus):
@@ -147,7 +236,7 @@ class Sample(Corpus):
         super().__init__()
         self.name, self.src_lang, self.tgt_lang = "sample", "avi", "bol"
 
-    def read(self, cache_dir: Path) -> dict[str, ParallelText]:
+    def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
         return read_splits(_sample_folder(), self.src_lang, self.tgt_lang)
 
     def describe(self) -> str:
@@ -201,16 +290,13 @@ def write_splits(folder: Path, splits: Mapping[str, ParallelText], src_lang: str
         write_lines(folder / f"{split}.{tgt_lang}", pairs.tgt)
 
 
-def read_splits(folder: Path, src_lang: str, tgt_lang: str) -> dict[str, ParallelText]:
-    """Reads what `write_splits` wrote; a split without files is left out."""
-    return {
-        split: read_parallel(folder / f"{split}.{src_lang}", folder / f"{split}.{tgt_lang}", split)
-        for split in SPLITS
-        if (folder / f"{split}.{src_lang}").exists()
-    }
+def read_splits(folder: Path, src_lang: str, tgt_lang: str) -> dict[str, PairFiles]:
+    """What `write_splits` wrote; a split without files is left out."""
+    files = {split: (folder / f"{split}.{src_lang}", folder / f"{split}.{tgt_lang}") for split in SPLITS}
+    return {split: PairFiles(split, [(str(src), str(tgt))]) for split, (src, tgt) in files.items() if src.exists()}
 
 
-def read_prepared(folder: Path, corpus: Corpus) -> dict[str, ParallelText]:
+def read_prepared(folder: Path, corpus: Corpus) -> dict[str, PairFiles]:
     """Reads the splits that `corpus` has prepared in `folder`.
 
     Raises:
@@ -224,29 +310,43 @@ def read_prepared(folder: Path, corpus: Corpus) -> dict[str, ParallelText]:
     return read_splits(folder, corpus.src_lang, corpus.tgt_lang)
 
 
-def _given_paths(split: str, paths: Mapping[str, Any]) -> dict[str, str]:
-    """The paths that are not None, checked: src and tgt, or tsv, or none at all."""
+def _given_paths(split: str, paths: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The paths that are not None, checked: src and tgt, or tsv, or csv, or none at all."""
     key = f"data.{split}"
     for name in paths:
-        if name not in ("src", "tgt", "tsv"):
-            raise UserError(f"{key}.{name} is not known; the keys are src, tgt and tsv")
-    given = {name: str(Path(str(path)).expanduser()) for name, path in paths.items() if path is not None}
-    if "tsv" in given and len(given) > 1:
-        raise UserError(f"{key}.tsv excludes {key}.src and {key}.tgt: give one file of columns or two files")
+        if name not in ("src", "tgt", *_ROWS):
+            raise UserError(f"{key}.{name} is not known; the keys are src, tgt, {' and '.join(_ROWS)}")
+    given = {name: [value] if isinstance(value, str) else list(value) for name, value in paths.items() if value}
+    rows = [name for name in _ROWS if name in given]
+    if rows and len(given) > 1:
+        others = " and ".join(f"{key}.{name}" for name in given if name != rows[0])
+        raise UserError(f"{key}.{rows[0]} excludes {others}: give one file of columns or two files")
     if "src" in given and "tgt" not in given:
-        raise UserError(f"{key}.tgt is missing: {key}.src is {given['src']}, which file holds its translations?")
+        raise UserError(f"{key}.tgt is missing: {key}.src is {given['src'][0]}, which file holds its translations?")
     if "tgt" in given and "src" not in given:
-        raise UserError(f"{key}.src is missing: {key}.tgt is {given['tgt']}, which file does it translate?")
+        raise UserError(f"{key}.src is missing: {key}.tgt is {given['tgt'][0]}, which file does it translate?")
     return given
 
 
-def _read_files(split: str, paths: Mapping[str, str]) -> ParallelText:
-    return read_tsv(paths["tsv"]) if "tsv" in paths else read_parallel(paths["src"], paths["tgt"], split)
+def _shards(split: str, paths: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
+    """The files, as PairFiles takes them."""
+    found = {
+        name: [file for path in values for file in expand(str(path), f"data.{split}.{name}")]
+        for name, values in paths.items()
+    }
+    counts = {name: len(files) for name, files in found.items()}
+    if len(set(counts.values())) > 1:
+        raise UserError(
+            f"data.{split}.src stands for {counts['src']} files, data.{split}.tgt for {counts['tgt']}: "
+            "each needs its translation"
+        )
+    return list(zip(*found.values(), strict=True))
 
 
 def _language_of(path: str | None) -> str | None:
     """The language code that a file's extension is, `de` of `train.de`; None if it does not look like one."""
-    extension = Path(path).suffix[1:] if path else ""
+    name = Path(path or "")
+    extension = (name.with_suffix("") if name.suffix in (".gz", ".zst") else name).suffix[1:]
     looks_like_one = re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*", extension) and extension not in ("txt", "tok")
     return extension if looks_like_one else None
 

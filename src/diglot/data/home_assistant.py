@@ -8,14 +8,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from diglot.data.corpus import Corpus, check_sizes, prepared_folder, read_prepared, whole_folder, write_splits
 from diglot.data.progress import step
 from diglot.data.split import grouped_split
-from diglot.data.text import ParallelText, write_lines
+from diglot.data.text import Parallel, ParallelText, write_lines
 from diglot.errors import UserError
 
 REQUIREMENT = "homeassistant==2026.11.0"
@@ -72,7 +72,7 @@ class HomeAssistant(Corpus):
     def describe(self) -> str:
         return f"home_assistant: {self.src_lang}-{self.tgt_lang}, interface texts of {REQUIREMENT} (Apache-2.0)"
 
-    def read(self, cache_dir: Path) -> dict[str, ParallelText]:
+    def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
         return read_prepared(self._folder(cache_dir), self)
 
     def prepare(self, cache_dir: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from diglot.data.corpus import SPLITS, Corpus, prepared_folder, read_prepared, whole_folder, write_splits
 from diglot.data.progress import step
-from diglot.data.text import ParallelText, drop_blank_pairs, write_lines
+from diglot.data.text import Parallel, ParallelText, drop_blank_pairs, write_lines
 from diglot.errors import UserError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Hub(Corpus):
         files = f" {self.data_files}" if self.data_files else ""
         return f"hub: {self.src_lang}-{self.tgt_lang} from {what}{files} (licence: see the set's own page)"
 
-    def read(self, cache_dir: Path) -> dict[str, ParallelText]:
+    def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
         return read_prepared(self._folder(cache_dir), self)
 
     def prepare(self, cache_dir: Path) -> None:

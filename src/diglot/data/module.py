@@ -1,22 +1,39 @@
 """The LightningDataModule: from a corpus to the batches of a run."""
 
-import hashlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import lightning as L
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from diglot.data.batch import Batch, FlatIds, Pairs
-from diglot.data.batching import Batching, MicroBatch, Updates, share_rows, split_by_budget, updates_in
+from diglot.data.batch import Batch, Pairs
+from diglot.data.batching import (
+    Batching,
+    Lengths,
+    MicroBatch,
+    Mixture,
+    Place,
+    Updates,
+    share_rows,
+    split_by_budget,
+    updates_in,
+)
 from diglot.data.corpus import Corpus
+from diglot.data.doctor import diagnose
+from diglot.data.flat import FlatIds
+from diglot.data.preparation import Cleaning, left_out, prepare
 from diglot.data.progress import step
-from diglot.data.text import ParallelText
-from diglot.data.tokenizer import Encoded, Tokenizer, TokenizerTrainer
+from diglot.data.shards import Shards
+from diglot.data.text import MixedText, Parallel, ParallelText
+from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
+
+LOOKED_AT = 1_000_000  # train pairs up to which every run has them looked at for faults; beyond, `make doctor` does
 
 
 class TranslationData(L.LightningDataModule):
@@ -30,8 +47,13 @@ class TranslationData(L.LightningDataModule):
         tokens_per_batch: a batch of n rows obeys n x longest side <= tokens_per_batch, padding and </s> counted.
         batches_per_update: batches whose gradients make one update, on all processes together; None: one batch, whose
             rows the processes share.
+        max_rows: of a training batch, whatever the budget takes; None: no limit.
+        shapes: of training batches: free: that of the longest pair in them; buckets: one of a few (`bucket_shapes`),
+            for graphs that are compiled for each.
         eval_tokens_per_batch: the budget of dev batches.
         max_len: a training pair with a side of more tokens, </s> counted, is left out; dev and test never are.
+        clean: which other training pairs are left out; see `Cleaning`.
+        n_processes: that tokenise a large corpus; None: as many as there are cores, at most eight.
         n_workers: processes that collate training batches; 0 collates in the training process.
         memory_baseline: whether to compare the results with a translation memory (see diglot.data.memory).
     """
@@ -45,8 +67,12 @@ class TranslationData(L.LightningDataModule):
         cache_dir: str = "cache",
         tokens_per_batch: int = 4096,
         batches_per_update: int | None = None,
+        max_rows: int | None = None,
+        shapes: Literal["free", "buckets"] = "free",
         eval_tokens_per_batch: int = 4096,
         max_len: int = 256,
+        clean: Cleaning | None = None,
+        n_processes: int | None = None,
         n_workers: int = 0,
         memory_baseline: bool = False,
     ) -> None:
@@ -54,8 +80,10 @@ class TranslationData(L.LightningDataModule):
         for name, value, least in (
             ("tokens_per_batch", tokens_per_batch, 2),
             ("batches_per_update", batches_per_update, 1),
+            ("max_rows", max_rows, 1),
             ("eval_tokens_per_batch", eval_tokens_per_batch, 1),
             ("max_len", max_len, 2),
+            ("n_processes", n_processes, 1),
             ("n_workers", n_workers, 0),
         ):
             if value is not None and value < least:
@@ -64,83 +92,122 @@ class TranslationData(L.LightningDataModule):
             raise ValueError(f"max_len ({max_len}) must not be above tokens_per_batch ({tokens_per_batch})")
         self.corpus, self.seed, self.cache_dir = corpus, seed, Path(cache_dir)
         self.tokens_per_batch, self.batches_per_update = tokens_per_batch, batches_per_update
+        self.max_rows, self.shapes = max_rows, shapes
+        self.cleaning = clean or Cleaning()
+        self.n_processes = n_processes or min(8, len(os.sched_getaffinity(0)))
         self.eval_tokens_per_batch, self.max_len, self.n_workers = eval_tokens_per_batch, max_len, n_workers
         self.memory_baseline = memory_baseline
         self._tokenizer = tokenizer
-        self.text: dict[str, ParallelText] = {}
+        self.held_out: dict[str, ParallelText] = {}  # dev, and test where there is one
+        self.train_text: Parallel
+        self.shards: Shards
         self.notes: list[str] = []  # what the user should know about the data, one line each
         self.n_updates = 0  # length of the run, set by whoever knows its budget
         self.start = 0  # updates of it that are done already
+        self.place: Place | None = None  # where the stream of batches stands after these; None: not known
 
     @property
     def tokenizer(self) -> Tokenizer:
         assert isinstance(self._tokenizer, Tokenizer), "setup comes first"
         return self._tokenizer
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Pairs of each split."""
+        n_train = sum(counts["kept"] for counts in self.shards.about["corpora"].values())
+        return {"train": n_train} | {split: len(pairs) for split, pairs in self.held_out.items()}
+
     def prepare_data(self) -> None:
         """Fetch the corpus and train the tokenizer, once for all processes."""
         self.corpus.prepare(self.cache_dir)
         self._read()
+        if self.sizes["train"] <= LOOKED_AT:
+            found = diagnose(self.train_text, self.held_out, self.shards, self.tokenizer, self.cache_dir)
+            self.notes.append(f"doctor: {found.summary()}")
 
     def setup(self, stage: str | None = None) -> None:
         """Read and tokenise; does nothing the second time."""
         if hasattr(self, "batching"):
             return
         self._read()
-        with step(f"tokenising {sum(map(len, self.text.values())):,} pairs"):
-            encoded = {split: self._encode(pairs) for split, pairs in self.text.items() if split != "test"}
-        _, src, tgt = encoded["train"]
-        fits = np.flatnonzero((src.lengths <= self.max_len) & (tgt.lengths <= self.max_len))
-        if not len(fits):
-            raise UserError(f"train: all {len(src):,} pairs have over data.max_len={self.max_len} tokens")
-        dropped = len(src) - len(fits)
-        self.notes.append(
-            f"train: {len(fits):,} of {len(src):,} pairs kept, {dropped:,} over data.max_len={self.max_len} tokens"
-        )
-        long = int((np.maximum(encoded["dev"][1].lengths, encoded["dev"][2].lengths) > self.max_len).sum())
-        if long:
+        dev = self.held_out["dev"]
+        sources = self.tokenizer.encode(dev.src)
+        targets = self.tokenizer.encode_targets(dev.tgt, sources)
+        size = self.tokenizer.vocab_size
+        self.dev_sources = sources
+        self.dev_pairs = Pairs(FlatIds.of([source.ids for source in sources], size), FlatIds.of(targets, size))
+        lengths = np.maximum(self.dev_pairs.src.lengths, self.dev_pairs.tgt.lengths)
+        if long := int((lengths > self.max_len).sum()):
             self.notes.append(f"dev: {long:,} pairs over data.max_len={self.max_len} tokens are kept; they take long")
+        src, tgt = self.shards.src, self.shards.tgt
         self.train_pairs = Pairs(src, tgt)
-        self.dev_sources, *dev = encoded["dev"]
-        self.dev_pairs = Pairs(*dev)
-        self.kept = fits
-        data_hash = hashlib.sha256(b"".join(x.ids.tobytes() + x.ends.tobytes() for x in (src, tgt))).digest()
         self.batching = Batching(
-            src.lengths[fits],
-            tgt.lengths[fits],
+            src.lengths,
+            tgt.lengths,
             self.tokens_per_batch,
             self.seed,
-            int.from_bytes(data_hash[:8], "little"),
+            self.shards.key,
+            max_rows=self.max_rows,
+            shapes=self.shapes,
+            longest=max(src.lengths.max(), tgt.lengths.max()) if self.shapes == "buckets" else 0,
+            mixture=self._mixture(),
         )
 
+    def _mixture(self) -> Mixture:
+        counts = {corpus: counts["kept"] for corpus, counts in self.shards.about["corpora"].items()}
+        weights = self.train_text.weights if isinstance(self.train_text, MixedText) else {}
+        return Mixture(list(counts.values()), [weights.get(corpus, 1.0) for corpus in counts])
+
     def _read(self) -> None:
-        if self.text:
+        if self.held_out:
             return
         text = self.corpus.read(self.cache_dir)
         for split in ("train", "dev"):
-            if not len(text.get(split, ())):
+            if split not in text:
                 raise UserError(f"{self.corpus.name}: there are no {split} pairs (data.{split})")
         self.notes += self.corpus.notes
+        self.train_text = text["train"]
         if isinstance(self._tokenizer, TokenizerTrainer):
             with step("training the tokenizer"):
-                self._tokenizer, told = self._tokenizer.train(text["train"].src + text["train"].tgt, self.cache_dir)
-            self.notes.append(f"{told}; {self._tokenizer.vocab_size:,} pieces")
-        self.text = text
+                self._tokenizer, line = self._tokenizer.train(self.train_text, self.cache_dir)
+            self.notes.append(f"{line}; {self._tokenizer.vocab_size:,} pieces")
+        self.shards = prepare(
+            self.train_text,
+            self.tokenizer,
+            self.cache_dir,
+            max_len=self.max_len,
+            cleaning=self.cleaning,
+            n_processes=self.n_processes,
+        )
+        told = left_out(self.shards.about, self.max_len)
+        if empty := [line for line, counts in zip(told, self.shards.about["corpora"].values()) if not counts["kept"]]:
+            raise UserError(f"{self.corpus.name}: there is no train pair left: {empty[0]}")
+        self.notes += told
+        self.held_out = {split: text[split].load() for split in ("dev", "test") if split in text}
 
     def decode_dev(self, pair: int, tokens: Sequence[int]) -> str:
         """The text of a translation of a dev source. That of a blank line is blank."""
         source = self.dev_sources[pair]
-        return self.tokenizer.decode(tokens, source.placeholders) if self.text["dev"].src[pair].strip() else ""
-
-    def _encode(self, pairs: ParallelText) -> tuple[list[Encoded], FlatIds, FlatIds]:
-        sources = self.tokenizer.encode(pairs.src)
-        targets = self.tokenizer.encode_targets(pairs.tgt, sources)
-        size = self.tokenizer.vocab_size
-        return sources, FlatIds([s.ids for s in sources], size), FlatIds(targets, size)
+        return self.tokenizer.decode(tokens, source.placeholders) if self.held_out["dev"].src[pair].strip() else ""
 
     def updates_in(self, passes: int) -> int:
         """How many updates it takes to see the training pairs `passes` times."""
         return updates_in(self.batching, passes, self.batches_per_update)
+
+    def largest_batches(self, most_pools: int = 3) -> list[Batch]:
+        """Of the first pass's first pools the batch of the most tokens and, where it is another, that of the longest
+        sentences."""
+        found: dict[str, tuple[tuple[int, int], MicroBatch]] = {}
+        for number in range(min(most_pools, self.batching.n_pools)):
+            for pairs, shape in self.batching.pool(0, number):
+                sides = [int(side[pairs].max()) for side in (self.batching.src_lengths, self.batching.tgt_lengths)]
+                rows, longest = shape or (len(pairs), max(sides))
+                sizes = {"tokens": (rows * longest, longest), "length": (longest, rows)}
+                for name, size in sizes.items():
+                    if name not in found or size > found[name][0]:
+                        found[name] = size, MicroBatch(pairs, 0, 0.0, 0, 1, shape=shape)
+        chosen = {micro_batch.pairs.tobytes(): micro_batch for _, micro_batch in found.values()}
+        return [self.train_pairs[micro_batch] for micro_batch in chosen.values()]
 
     def check_processes(self, world_size: int) -> None:
         """Refuse a number of processes that cannot share an update's batches equally.
@@ -155,17 +222,17 @@ class TranslationData(L.LightningDataModule):
                 f"take data.batches_per_update={fitting}"
             )
 
-    def updates(self, rank: int = 0, world_size: int = 1, start: int = 0) -> Updates:
-        """The micro-batches of one process's share of the run, from update `start` on."""
+    def updates(self, rank: int = 0, world_size: int = 1) -> Updates:
+        """The micro-batches of one process's share of the run, without those that are done already."""
         self.check_processes(world_size)
-        return Updates(self.batching, self.n_updates, self.batches_per_update, rank, world_size, start)
+        return Updates(self.batching, self.n_updates, self.batches_per_update, rank, world_size, self.start, self.place)
 
     def train_dataloader(self) -> "TimedLoader":
         trainer = self.trainer
         rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-        updates = self.updates(rank, world_size, self.start)
+        updates = self.updates(rank, world_size)
         return TimedLoader(
-            KeptPairs(self.train_pairs, self.kept),
+            self.train_pairs,
             sampler=updates,
             batch_size=None,  # the sampler's items are whole batches
             num_workers=self.n_workers,
@@ -202,22 +269,12 @@ class TimedLoader(DataLoader):
             yield batch
 
 
-class KeptPairs(torch.utils.data.Dataset):
-    """The training pairs that are short enough, numbered as the batching numbers them."""
-
-    def __init__(self, pairs: Pairs, kept: np.ndarray) -> None:
-        self.pairs, self.kept = pairs, kept
-
-    def __getitem__(self, micro_batch: MicroBatch) -> Batch:
-        return self.pairs[micro_batch._replace(pairs=self.kept[micro_batch.pairs])]
-
-
 def eval_batches(
-    src_lengths: np.ndarray, tgt_lengths: np.ndarray, tokens_per_batch: int, rank: int = 0, world_size: int = 1
+    src_lengths: Lengths, tgt_lengths: Lengths, tokens_per_batch: int, rank: int = 0, world_size: int = 1
 ) -> Sequence[MicroBatch]:
     """One process's share of all pairs, longest first, in batches of like lengths under the budget: the processes share
     the rows of each batch, so that they have equally many."""
-    longest = np.maximum(src_lengths, tgt_lengths)
+    longest = np.maximum(np.asarray(src_lengths), np.asarray(tgt_lengths))
     order = np.argsort(longest, kind="stable")
     runs = split_by_budget(longest[order], tokens_per_batch)
     batches = []

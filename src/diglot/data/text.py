@@ -1,14 +1,41 @@
-"""Parallel text in memory and in files: a pair is a line in each of two files."""
+"""Parallel text in memory and in files: a pair is a line in each of two files, or a row of one."""
 
+import csv
+import glob
+import gzip
+import hashlib
+import itertools
 import os
 import secrets
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from backports import zstd
 
 from diglot.errors import UserError
 
+BLOCK = 20_000  # pairs that are read, and later tokenised, at once
 _BOM = "\ufeff"
+_LONGEST_FIELD = 2**27  # characters, of a CSV file
+Column = int | str
+
+
+class Parallel(Protocol):
+    """Source sentences and their translations, in memory or not."""
+
+    def blocks(self, size: int = BLOCK) -> Iterator["ParallelText"]:
+        """All pairs in order, so many at a time."""
+
+    def digest(self) -> str:
+        """A hash of all there is to read."""
+
+    def load(self) -> "ParallelText":
+        """All of it, in memory."""
 
 
 @dataclass(frozen=True)
@@ -33,77 +60,277 @@ class ParallelText:
         """The pairs at `indices`, in that order."""
         return ParallelText([self.src[i] for i in indices], [self.tgt[i] for i in indices])
 
+    def blocks(self, size: int = BLOCK) -> Iterator["ParallelText"]:
+        """All pairs in order, so many at a time."""
+        for start in range(0, len(self), size):
+            yield ParallelText(self.src[start : start + size], self.tgt[start : start + size])
 
-def read_lines(path: str | Path) -> list[str]:
-    """Reads the lines of a UTF-8 file.
+    def load(self) -> "ParallelText":
+        return self
+
+    def digest(self) -> str:
+        """A hash of all text."""
+        total = hashlib.sha256()
+        for side in (self.src, self.tgt):
+            for line in side:
+                total.update(line.encode("utf-8", "surrogatepass") + b"\n")
+            total.update(b"\0")
+        return total.hexdigest()
+
+
+class PairFiles:
+    """Pairs that stay in their files and are read a block at a time.
+
+    Args:
+        name: what an error calls them, "train" say.
+        shards: each two files whose lines correspond, or one whose rows hold both sides, tab-separated or, where its
+            name ends in .csv, comma-separated. All may be compressed (.gz, .zst).
+        columns: of the rows, as numbers from 0, or as names that stand in the first row.
+    """
+
+    def __init__(self, name: str, shards: Sequence[tuple[str, ...]], columns: tuple[Column, Column] = (0, 1)) -> None:
+        self.name, self.shards, self.columns = name, list(shards), columns
+
+    def blocks(self, size: int = BLOCK) -> Iterator[ParallelText]:
+        """All pairs in order, at most so many at a time.
+
+        Raises:
+            UserError: two files differ in their number of lines, a row has too few columns, or `read_blocks` refuses
+                one.
+        """
+        for shard in self.shards:
+            if len(shard) == 2:
+                yield from _line_blocks(shard[0], shard[1], self.name, size)
+            else:
+                yield from _row_blocks(shard[0], self.columns, size)
+
+    def digest(self) -> str:
+        """A hash of the files' bytes."""
+        total = hashlib.sha256(repr((len(self.shards), self.columns)).encode())
+        for path in itertools.chain.from_iterable(self.shards):
+            with _explained(path), Path(path).open("rb") as file:
+                total.update(hashlib.file_digest(file, "sha256").digest())
+        return total.hexdigest()
+
+    @cached_property
+    def _all(self) -> ParallelText:
+        whole = ParallelText([], [])
+        for block in self.blocks():
+            whole.src.extend(block.src)
+            whole.tgt.extend(block.tgt)
+        return whole
+
+    @property
+    def src(self) -> list[str]:
+        """All sources, in memory."""
+        return self._all.src
+
+    @property
+    def tgt(self) -> list[str]:
+        """All targets, in memory."""
+        return self._all.tgt
+
+    def load(self) -> ParallelText:
+        """All of it, in memory."""
+        return self._all
+
+
+class MixedText:
+    """Several corpora, one after the other.
+
+    Args:
+        parts: by name.
+        weights: how often a pass over the data holds each (see Mixture in diglot.data.batching); those that are not
+            named stand once.
+    """
+
+    def __init__(self, parts: Mapping[str, Parallel], weights: Mapping[str, float]) -> None:
+        self.parts, self.weights = dict(parts), dict(weights)
+
+    def blocks(self, size: int = BLOCK) -> Iterator[ParallelText]:
+        """All pairs in order; no block holds pairs of two corpora."""
+        for part in self.parts.values():
+            yield from part.blocks(size)
+
+    def digest(self) -> str:
+        """A hash of all text and the corpora's names."""
+        return hashlib.sha256(repr([(name, part.digest()) for name, part in self.parts.items()]).encode()).hexdigest()
+
+    def load(self) -> ParallelText:
+        """All of it, in memory."""
+        whole = ParallelText([], [])
+        for block in self.blocks():
+            whole.src.extend(block.src)
+            whole.tgt.extend(block.tgt)
+        return whole
+
+
+def corpora_of(text: Parallel) -> dict[str, Parallel]:
+    """The corpora that a training text is made of, by name."""
+    return text.parts if isinstance(text, MixedText) else {"train": text}
+
+
+def expand(pattern: str, key: str) -> list[str]:
+    """The files that a path with `*`, `?` or `[...]` stands for, by name; the path itself where it is a file's.
+
+    Raises:
+        UserError: there are none.
+    """
+    path = str(Path(pattern).expanduser())
+    if not glob.has_magic(path) or Path(path).exists():
+        return [path]
+    found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - absolute patterns too
+    if not found:
+        raise UserError(f"{key}={pattern}: no such file")
+    return found
+
+
+def read_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
+    """Reads the lines of a UTF-8 file, so many at a time; one whose name ends in .gz or .zst is decompressed.
 
     Lines end at LF and nowhere else (a lone CR, U+2028 or NUL is text); one CR before an LF and a byte order mark at
     the start are dropped; a last line without LF counts.
 
     Raises:
-        UserError: the file is missing, a folder, unreadable, empty, or not UTF-8.
+        UserError: the file is missing, a folder, unreadable, damaged, empty, or not UTF-8.
     """
+    n_lines = 0
+    with _explained(path), _opened(path) as file:
+        while lines := list(itertools.islice(file, size)):  # a binary file's lines end at LF alone
+            block = split_lines(b"".join(lines), str(path), n_lines)
+            n_lines += len(block)
+            if block:
+                yield block
+    if not n_lines:
+        raise UserError(f"{path}: the file is empty")
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """Reads all lines of a UTF-8 file, by the rules of `read_blocks`."""
+    return list(itertools.chain.from_iterable(read_blocks(path)))
+
+
+def _opened(path: str | Path) -> BinaryIO:
     path = Path(path)
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    if path.suffix == ".zst":
+        return zstd.open(path, "rb")  # type: ignore[return-value]
+    return path.open("rb")
+
+
+@contextmanager
+def _explained(path: str | Path) -> Iterator[None]:
+    """What can go wrong with a file, as one line."""
     try:
-        data = path.read_bytes()
+        yield
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder, not a text file") from None
+    except EOFError:
+        raise UserError(f"{path}: the compressed file is cut short") from None
+    except (gzip.BadGzipFile, zlib.error, zstd.ZstdError) as error:
+        raise UserError(f"{path}: damaged, or not what its name says ({error})") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    lines = split_lines(data, str(path))
-    if not lines:
-        raise UserError(f"{path}: the file is empty")
-    return lines
 
 
-def split_lines(data: bytes, name: str) -> list[str]:
-    """The lines of UTF-8 bytes, by the rules of `read_lines`; `name` is what an error calls them.
+def split_lines(data: bytes, name: str, first: int = 0) -> list[str]:
+    """The lines of UTF-8 bytes, by the rules of `read_blocks`.
+
+    Args:
+        data: whole lines.
+        name: what an error calls them.
+        first: how many lines came before.
 
     Raises:
         UserError: the bytes are not UTF-8.
     """
     try:
-        text = data.decode("utf-8").removeprefix(_BOM)
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        line = first + data.count(b"\n", 0, error.start) + 1
         raise UserError(f"{name}, line {line}: not UTF-8 ({error.reason}, byte 0x{data[error.start]:02x})") from None
+    if not first:
+        text = text.removeprefix(_BOM)
     # Not str.splitlines, nor open() in text mode: both end a line at characters that are text here.
     *lines, rest = text.split("\n")
-    lines = [line.removesuffix("\r") for line in lines]
+    if "\r" in text:
+        lines = [line.removesuffix("\r") for line in lines]
     return [*lines, rest] if rest else lines
+
+
+def _line_blocks(src_path: str | Path, tgt_path: str | Path, name: str, size: int) -> Iterator[ParallelText]:
+    sides = [read_blocks(path, size) for path in (src_path, tgt_path)]
+    counts = [0, 0]
+    while True:
+        blocks = [next(side, []) for side in sides]
+        counts = [count + len(block) for count, block in zip(counts, blocks)]
+        if len(blocks[0]) != len(blocks[1]):
+            src, tgt = (count + sum(map(len, side)) for count, side in zip(counts, sides))
+            raise UserError(f"{name}: {src_path} has {src} lines, {tgt_path} has {tgt}; a pair is a line in each")
+        if not blocks[0]:
+            return
+        yield ParallelText(*blocks)
+
+
+def _row_blocks(path: str | Path, columns: tuple[Column, Column], size: int) -> Iterator[ParallelText]:
+    is_csv = ".csv" in Path(path).suffixes[-2:]
+    rows = _csv_rows(path) if is_csv else _tsv_rows(path)
+    indices = [column for column in columns if isinstance(column, int)]
+    if len(indices) < 2:
+        _, header = next(rows)
+        for column in columns:
+            if column not in header:
+                raise UserError(f"{path}: its first row names no column {column!r}, but {', '.join(header)}")
+        indices = [header.index(str(column)) for column in columns]
+    needed = max(indices) + 1
+    src, tgt = indices
+    what = "comma" if is_csv else "tab"
+    while batch := list(itertools.islice(rows, size)):
+        for number, row in batch:
+            if len(row) < needed:
+                raise UserError(f"{path}, line {number}: {len(row)} {what}-separated column(s), {needed} needed")
+        yield ParallelText([row[src] for _, row in batch], [row[tgt] for _, row in batch])
+
+
+def _tsv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    """Rows with the numbers of their lines. There is no quoting: quotes and "NA" are text."""
+    lines = itertools.chain.from_iterable(read_blocks(path))
+    return ((number, line.split("\t")) for number, line in enumerate(lines, start=1))
+
+
+def _csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    """Rows with the numbers of their last lines (RFC 4180). A line break in a quoted field is a blank."""
+    csv.field_size_limit(_LONGEST_FIELD)
+    lines = (f"{line}\n" for block in read_blocks(path) for line in block)
+    reader = csv.reader(lines, strict=True)
+    try:
+        for row in reader:
+            yield reader.line_num, [" ".join(field.split("\n")) for field in row]
+    except csv.Error as error:
+        raise UserError(f"{path}, line {reader.line_num}: not comma-separated ({error})") from None
 
 
 def read_parallel(src_path: str | Path, tgt_path: str | Path, name: str) -> ParallelText:
     """Reads two files whose lines correspond; `name` is what the error calls them, "train" say.
 
     Raises:
-        UserError: the files differ in their number of lines, or `read_lines` refuses one.
+        UserError: the files differ in their number of lines, or `read_blocks` refuses one.
     """
-    src, tgt = read_lines(src_path), read_lines(tgt_path)
-    if len(src) != len(tgt):
-        raise UserError(f"{name}: {src_path} has {len(src)} lines, {tgt_path} has {len(tgt)}; a pair is a line in each")
-    return ParallelText(src, tgt)
+    return PairFiles(name, [(str(src_path), str(tgt_path))]).load()
 
 
 def read_tsv(path: str | Path, src_column: int = 0, tgt_column: int = 1) -> ParallelText:
-    """Reads pairs from tab-separated columns, one pair a line, under the byte rules of `read_lines`.
+    """Reads pairs from tab-separated columns, one pair a line, under the byte rules of `read_blocks`.
 
     There is no quoting and no header: quotes and "NA" are text.
 
     Raises:
-        UserError: a row has too few columns, or `read_lines` refuses the file.
+        UserError: a row has too few columns, or `read_blocks` refuses the file.
     """
-    src, tgt = [], []
-    needed = max(src_column, tgt_column) + 1
-    for number, line in enumerate(read_lines(path), start=1):
-        columns = line.split("\t")
-        if len(columns) < needed:
-            raise UserError(f"{path}, line {number}: {len(columns)} tab-separated column(s), {needed} needed")
-        src.append(columns[src_column])
-        tgt.append(columns[tgt_column])
-    return ParallelText(src, tgt)
+    return PairFiles("", [(str(path),)], (src_column, tgt_column)).load()
 
 
 def write_lines(path: str | Path, lines: Iterable[str]) -> None:

@@ -2,15 +2,16 @@
 
 import hashlib
 import io
-import random
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
 import sentencepiece
 
-from diglot.data.text import write_bytes
+from diglot.data.text import Parallel, read_lines, write_bytes, write_lines
 from diglot.errors import UserError
 
 PAD, UNK, BOS, EOS = range(4)
@@ -69,7 +70,7 @@ class Tokenizer:
         """Source lines to ids."""
         named: list[list[str]] = [[] for _ in lines]
         texts = [self._hide(line, names, may_add=True) for line, names in zip(lines, named, strict=True)]
-        return [Encoded(ids, tuple(names)) for ids, names in zip(self._processor.encode(texts), named, strict=True)]
+        return [Encoded(ids, tuple(names)) for ids, names in zip(self._ids(texts), named, strict=True)]
 
     def encode_targets(self, lines: Sequence[str], sources: Sequence[Encoded]) -> list[list[int]]:
         """Target lines to ids; their placeholders take the slots that the source lines gave them."""
@@ -77,7 +78,10 @@ class Tokenizer:
             self._hide(line, list(source.placeholders), may_add=False)
             for line, source in zip(lines, sources, strict=True)
         ]
-        return self._processor.encode(texts)
+        return self._ids(texts)
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        return self._processor.encode(texts, num_threads=1)  # more cost more than they save
 
     def decode(self, ids: Sequence[int], placeholders: Sequence[str] = ()) -> str:
         """Ids to a line of text. A slot that the source did not fill is dropped; a line break, which a model can spell
@@ -152,8 +156,10 @@ class TokenizerTrainer:
         self.normalisation, self.placeholder = normalisation, placeholder
         self.sample_size, self.seed = sample_size, seed
 
-    def train(self, lines: Iterable[str], cache_dir: Path) -> tuple[Tokenizer, str]:
-        """Train on these lines, or take the model from the cache if the same training was done before.
+    def train(
+        self, text: Parallel, cache_dir: Path, sides: Sequence[Literal["src", "tgt"]] = ("src", "tgt")
+    ) -> tuple[Tokenizer, str]:
+        """Train on these sides of a text, or take the model from the cache if the same training was done before.
 
         Returns:
             The tokenizer, and one line about how many lines were read, used and skipped.
@@ -161,20 +167,6 @@ class TokenizerTrainer:
         Raises:
             UserError: if no line is usable, or the text cannot fill the vocabulary (naming the greatest that it can).
         """
-        lines = list(lines)
-        usable = [line for line in lines if line.strip() and len(line.encode()) <= LONGEST_LINE]
-        if not usable:
-            raise UserError(
-                f"tokenizer: none of {len(lines):,} lines can be trained on (blank, or over {LONGEST_LINE} bytes)"
-            )
-        used = usable
-        if len(usable) > self.sample_size:
-            used = random.Random(self.seed).sample(usable, self.sample_size)
-        told = f"tokenizer: {len(lines):,} lines read, {len(used):,} used, {len(lines) - len(usable):,} skipped"
-        if self.placeholder:  # the trainer must not learn pieces from what the model will never see
-            pattern = re.compile(self.placeholder)
-            used = [pattern.sub(SLOTS[0], line) for line in used]
-
         options = {
             "model_type": self.model_type,
             "vocab_size": self.vocab_size,
@@ -190,13 +182,45 @@ class TokenizerTrainer:
             "max_sentence_length": LONGEST_LINE,
             "num_threads": 1,  # the result depends on the number of threads
         }
-        digest = hashlib.sha256(repr((sentencepiece.__version__, sorted(options.items()))).encode())
-        for line in used:
-            digest.update(line.encode() + b"\n")
-        file = cache_dir / "tokenizers" / f"{digest.hexdigest()[:20]}.model"
+        key = [sentencepiece.__version__, options, self.placeholder, self.sample_size, self.seed, *sides, text.digest()]
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
+        file = cache_dir / "tokenizers" / f"{digest}.model"
+        about = file.with_suffix(".txt")
         if not file.exists():
-            write_bytes(file, self._train(used, options))
-        return Tokenizer(file.read_bytes(), self.placeholder), told
+            used, told = self._sample(text, sides)
+            model = self._train(used, options)
+            write_lines(about, [told])
+            write_bytes(file, model)
+        return Tokenizer(file.read_bytes(), self.placeholder), read_lines(about)[0]
+
+    def _sample(self, text: Parallel, sides: Sequence[Literal["src", "tgt"]]) -> tuple[list[str], str]:
+        """The lines to train on, sources first, each side in the text's order, and a line about how many they are."""
+        random = np.random.default_rng(self.seed)
+        found: list[tuple[float, int, int, str]] = []  # the lines with the smallest random numbers stay
+        highest, n_lines, n_usable = 1.0, 0, 0
+        for pairs in text.blocks():
+            for side, name in enumerate(sides):
+                lines = pairs.src if name == "src" else pairs.tgt
+                for number, (line, draw) in enumerate(zip(lines, random.random(len(lines)).tolist()), start=n_lines):
+                    if line.strip() and (len(line) * 4 <= LONGEST_LINE or len(line.encode()) <= LONGEST_LINE):
+                        n_usable += 1
+                        if draw < highest:
+                            found.append((draw, side, number, line))
+            n_lines += len(pairs)
+            if len(found) > 2 * self.sample_size:
+                found = sorted(found)[: self.sample_size]
+                highest = found[-1][0]
+        n_all = n_lines * len(sides)
+        if not n_usable:
+            raise UserError(
+                f"tokenizer: none of {n_all:,} lines can be trained on (blank, or over {LONGEST_LINE} bytes)"
+            )
+        used = [line for _, _, line in sorted(item[1:] for item in sorted(found)[: self.sample_size])]
+        told = f"tokenizer: {n_all:,} lines read, {len(used):,} used, {n_all - n_usable:,} skipped"
+        if self.placeholder:  # the trainer must not learn pieces from what the model will never see
+            pattern = re.compile(self.placeholder)
+            used = [pattern.sub(SLOTS[0], line) for line in used]
+        return used, told
 
     def _train(self, lines: list[str], options: dict) -> bytes:
         model = io.BytesIO()

@@ -12,6 +12,7 @@ import lightning as L
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from diglot.data.batch import Batch
 from diglot.errors import UserError
 from diglot.training.loggers import flush
 from diglot.training.task import TranslationTask
@@ -58,6 +59,7 @@ class Checkpoints(L.Callback):
         self.best_score = float("-inf")
         self.best_update = 0
         self.best_metrics: dict[str, float] = {}  # all dev scores of the best checkpoint, as they are logged
+        self.place: tuple[int, ...] = ()  # where the stream of batches stands after the newest update
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # A run that goes on may have been killed between writing the checkpoint and giving it its second name.
@@ -68,6 +70,11 @@ class Checkpoints(L.Callback):
         elif not self.best.exists():
             say(f"{self.best} has gone: the best checkpoint will be that of what follows")
             self.best_score, self.best_update, self.best_metrics = float("-inf"), 0, {}
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        self.place = batch.place
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, TranslationTask)
@@ -80,7 +87,7 @@ class Checkpoints(L.Callback):
             self.best_metrics = {
                 name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("dev/")
             }
-        pl_module.record["update"] = trainer.global_step
+        pl_module.record["update"], pl_module.record["place"] = trainer.global_step, list(self.place)
         pl_module.record["dev_bleu"] = score
         flush(trainer.loggers)
         trainer.save_checkpoint(self.last)

@@ -43,7 +43,7 @@ def start_report(folder: Path, data: TranslationData, model: nn.Module, trainer:
     about = Table.grid(padding=(0, 2))
     about.add_column(style="bold")
     about.add_column()
-    sizes = ", ".join(f"{split} {len(pairs):,}" for split, pairs in data.text.items())
+    sizes = ", ".join(f"{split} {n:,}" for split, n in data.sizes.items())
     about.add_row("data", Text("\n".join([data.corpus.describe(), f"pairs: {sizes}", *data.notes])))
     tokenizer = data.tokenizer
     hidden = f", {tokenizer.placeholder} kept whole" if tokenizer.placeholder else ""

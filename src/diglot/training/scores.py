@@ -83,7 +83,7 @@ class Scores(L.Callback):
         self.translations = {pair: texts[pair] for pair in pairs}
         if self.output is not None and trainer.is_global_zero:
             write_lines(self.output, [text.rstrip("\r") for text in self.translations.values()])
-        references = [self.data.text["dev"].tgt[i] for i in pairs]
+        references = [self.data.held_out["dev"].tgt[i] for i in pairs]
         bleu, chrf = scores = self.scorer([texts[i] for i in pairs], references, with_ter=False)
         if not self.latest and trainer.is_global_zero:
             say(f"dev scores: {bleu.name} {bleu.signature}, {chrf.name} {chrf.signature}")

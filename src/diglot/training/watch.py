@@ -219,7 +219,7 @@ class SampleTranslations(Watcher):
 
     def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
         translations = next(c for c in trainer.callbacks if isinstance(c, Scores)).translations  # type: ignore[attr-defined]
-        dev = data.text["dev"]
+        dev = data.held_out["dev"]
         lines = ["| pair | source | reference | translation |", "|---|---|---|---|"]
         for pair in spread(data, self.sentences):
             if pair in translations:  # with limit_val_batches not all are

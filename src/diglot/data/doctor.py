@@ -1,0 +1,346 @@
+"""What is likely wrong with a corpus: looked for in the text and the ids as training reads them."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diglot.data.preparation import script_of
+from diglot.data.progress import step
+from diglot.data.shards import Shards
+from diglot.data.split import normalise
+from diglot.data.text import Parallel, ParallelText, write_bytes
+from diglot.data.tokenizer import UNK, Tokenizer
+
+_FORMAT = 1  # raise it when the same data get another report
+N_GRAM = 8  # words in a row that a train and a held-out source share
+WINDOW, REACH = 400, 3  # pairs that are looked at together for a shift, and the farthest shift that is looked for
+N_WINDOWS = 2_500  # at most, spread evenly: a shift does not end by itself
+_MARGIN = 0.15  # by how much a shifted pairing must fit better than the given one
+_SURE = 8.0  # log-odds from which on a pair's sides are taken for swapped
+_EXAMPLES = 5
+
+
+@dataclass
+class Overlap:
+    """What a held-out split and train share, after normalising (case, numbers, placeholders, blanks, punctuation).
+
+    Attributes:
+        pairs: held-out pairs whose two sides stand together in train.
+        sources: held-out pairs whose source does.
+        near: held-out pairs whose source shares eight words in a row with a source of train.
+        long: held-out pairs whose source has as many.
+        examples: lines of the held-out text, and of train.
+    """
+
+    size: int = 0
+    pairs: int = 0
+    sources: int = 0
+    near: int = 0
+    long: int = 0
+    examples: list[tuple[str, str]] = field(default_factory=list)
+    near_examples: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass
+class Diagnosis:
+    """A report of numbers; shares are of train pairs.
+
+    Attributes:
+        shifts: where the lines of a split's two sides seem not to correspond: (split, first line, by how many lines).
+    """
+
+    pairs: int
+    left_out: dict[str, int]
+    duplicates: int
+    identical: int
+    scripts: int
+    swapped: int
+    swapped_examples: list[tuple[str, str]]
+    changed_by_tokenizer: float  # share of sampled lines that do not come back as they went in
+    unknown: float  # share of tokens
+    bytes: float  # share of tokens that spell a byte
+    lengths: dict[str, dict[str, float]]  # tokens of each side: mean, median, 99th percentile, longest
+    ratio: dict[str, float]  # target tokens for each source token: median, 1st and 99th percentile
+    overlap: dict[str, Overlap]
+    shifts: list[tuple[str, int, int]]
+
+    @property
+    def faults(self) -> list[str]:
+        """What nobody wants to train on, one line each."""
+        found = [
+            f"{split}: from about line {line:,} on, the two sides fit better when moved by {by:+d}: are lines missing?"
+            for split, line, by in self.shifts
+        ]
+        return found + [
+            f"{split}: {overlap.pairs:,} of {overlap.size:,} pairs stand in train, too"
+            for split, overlap in self.overlap.items()
+            if overlap.pairs
+        ]
+
+    def summary(self) -> str:
+        """One line."""
+        near = ", ".join(f"{split} {o.near / o.long:.0%}" for split, o in self.overlap.items() if o.long)
+        parts = [f"{self.pairs:,} pairs", f"{self.duplicates:,} repeated", f"{self.swapped:,} perhaps swapped"]
+        parts.append("no held-out pair in train" if not any(o.pairs for o in self.overlap.values()) else "")
+        parts.append(f"sharing {N_GRAM} words with train: {near}" if near else "")
+        healthy = ", ".join(part for part in parts if part)
+        return "; ".join([*self.faults, healthy])
+
+
+def diagnose(
+    train: Parallel, held_out: dict[str, ParallelText], shards: Shards, tokenizer: Tokenizer, cache_dir: Path
+) -> Diagnosis:
+    """The report on a corpus, from the cache where there is one on the same data."""
+    key = [_FORMAT, shards.key, *(f"{split} {text.digest()}" for split, text in held_out.items())]
+    file = cache_dir / "doctor" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]}.json"
+    try:
+        return _from_plain(json.loads(file.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    n_read = sum(counts["read"] for counts in shards.about["corpora"].values())
+    with step("looking for faults in the data", total=n_read) as advance:
+        found = _diagnose(train, held_out, shards, tokenizer, advance)
+    write_bytes(file, json.dumps(asdict(found), ensure_ascii=False, indent=1).encode())
+    return found
+
+
+def _from_plain(plain: dict[str, Any]) -> Diagnosis:
+    overlap = {split: Overlap(**values) for split, values in plain.pop("overlap").items()}
+    return Diagnosis(**plain, overlap=overlap)
+
+
+def _diagnose(
+    train: Parallel, held_out: dict[str, ParallelText], shards: Shards, tokenizer: Tokenizer, advance: Any
+) -> Diagnosis:
+    known = {split: _Known(text) for split, text in held_out.items()}
+    hashes: list[np.ndarray] = []
+    identical = scripts = changed = sampled = 0
+    main: tuple[str | None, str | None] = (None, None)
+    windows = _Windows("train", sum(counts["read"] for counts in shards.about["corpora"].values()))
+    random = np.random.default_rng(1)
+    for number, block in enumerate(train.blocks()):
+        if not number:
+            main = script_of(" ".join(block.src)), script_of(" ".join(block.tgt))
+        normal_src, normal_tgt = ([normalise(line) for line in side] for side in (block.src, block.tgt))
+        for split in known.values():
+            split.look(block, normal_src, normal_tgt)
+        hashes.append(np.array([hash_of(src, tgt) for src, tgt in zip(block.src, block.tgt)], np.uint64))
+        identical += sum(src.strip() == tgt.strip() != "" for src, tgt in zip(block.src, block.tgt))
+        scripts += sum(
+            any(script_of(line) not in (wanted, None) for line, wanted in zip(pair, main))
+            for pair in zip(block.src, block.tgt)
+        )
+        chosen = random.permutation(len(block))[: max(1, len(block) // 20)].tolist()
+        some = block.select(chosen)
+        sampled += 2 * len(some)
+        changed += _changed(some, tokenizer)
+        windows.look(block)
+        advance(len(block))
+    shifts = windows.shifts()
+    for name, text in held_out.items():
+        own = _Windows(name, len(text))
+        own.look(text)
+        shifts += own.shifts()
+    all_hashes = np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
+    lengths = [np.asarray(side.lengths) for side in (shards.src, shards.tgt)]
+    swapped, examples = _swapped(shards, tokenizer)
+    counts = np.sum([_counts(side.ids, tokenizer.vocab_size) for side in (shards.src, shards.tgt)], 0)
+    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
+    is_byte = np.array([len(piece) == 6 and piece.startswith("<0x") for piece in pieces])
+    total = max(1, int(counts.sum()))
+    return Diagnosis(
+        pairs=sum(counts["kept"] for counts in shards.about["corpora"].values()),
+        left_out=dict(sum((Counter(counts["dropped"]) for counts in shards.about["corpora"].values()), Counter())),
+        duplicates=len(all_hashes) - len(np.unique(all_hashes)),
+        identical=identical,
+        scripts=scripts,
+        swapped=swapped,
+        swapped_examples=examples,
+        changed_by_tokenizer=changed / max(1, sampled),
+        unknown=float(counts[UNK] / total),
+        bytes=float(counts[is_byte].sum() / total),
+        lengths={name: _lengths(values) for name, values in zip(("src", "tgt"), lengths)},
+        ratio=_quantiles(lengths[1] / lengths[0], {"1%": 0.01, "median": 0.5, "99%": 0.99}),
+        overlap={split: each.found for split, each in known.items()},
+        shifts=shifts,
+    )
+
+
+def _counts(ids: np.ndarray, size: int) -> np.ndarray:
+    """How often each id stands, in constant memory."""
+    total = np.zeros(size, np.int64)
+    for start in range(0, len(ids), 2**22):
+        total += np.bincount(ids[start : start + 2**22], minlength=size)
+    return total
+
+
+def hash_of(src: str, tgt: str) -> int:
+    content = f"{src}\n{tgt}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+def _lengths(values: np.ndarray) -> dict[str, float]:
+    found = _quantiles(values, {"median": 0.5, "99%": 0.99, "longest": 1.0})
+    return {"mean": float(values.mean()) if len(values) else 0.0, **found}
+
+
+def _quantiles(values: np.ndarray, wanted: dict[str, float]) -> dict[str, float]:
+    return {name: float(np.quantile(values, share)) if len(values) else 0.0 for name, share in wanted.items()}
+
+
+def _changed(pairs: ParallelText, tokenizer: Tokenizer) -> int:
+    """Lines that do not come back from the tokenizer as they went in."""
+    sources = tokenizer.encode(pairs.src)
+    targets = tokenizer.encode_targets(pairs.tgt, sources)
+    back = [tokenizer.decode(source.ids, source.placeholders) for source in sources]
+    back += [tokenizer.decode(target, source.placeholders) for target, source in zip(targets, sources)]
+    return sum(line != given for line, given in zip(back, [*pairs.src, *pairs.tgt]))
+
+
+# ------------------------------------------------------------------------------------------------------------ overlap
+
+
+class _Known:
+    """A held-out split, and what of it is found in train."""
+
+    def __init__(self, text: ParallelText) -> None:
+        self.text = text
+        self.sources: dict[str, list[int]] = {}
+        self.grams: dict[tuple[str, ...], list[int]] = {}
+        self.targets = [normalise(line) for line in text.tgt]
+        long = 0
+        for i, line in enumerate(text.src):
+            source = normalise(line)
+            if source:
+                self.sources.setdefault(source, []).append(i)
+            grams = list(_grams(source))
+            long += bool(grams)
+            for gram in grams:
+                self.grams.setdefault(gram, []).append(i)
+        self.seen: dict[str, set[int]] = {"pairs": set(), "sources": set(), "near": set()}
+        self._found = Overlap(size=len(text), long=long)
+
+    def look(self, block: ParallelText, sources: Sequence[str], targets: Sequence[str]) -> None:
+        for k, (source, target) in enumerate(zip(sources, targets)):
+            for i in self.sources.get(source, ()):
+                self.seen["sources"].add(i)
+                if target == self.targets[i] and i not in self.seen["pairs"]:
+                    self.seen["pairs"].add(i)
+                    if len(self._found.examples) < _EXAMPLES:
+                        self._found.examples.append((self.text.src[i], block.src[k]))
+            for gram in _grams(source):
+                for i in self.grams.get(gram, ()):
+                    if i not in self.seen["near"]:
+                        self.seen["near"].add(i)
+                        if len(self._found.near_examples) < _EXAMPLES and normalise(self.text.src[i]) != source:
+                            self._found.near_examples.append((self.text.src[i], block.src[k]))
+
+    @property
+    def found(self) -> Overlap:
+        found = self._found
+        found.pairs, found.sources, found.near = (len(self.seen[name]) for name in ("pairs", "sources", "near"))
+        return found
+
+
+def _grams(line: str) -> Iterator[tuple[str, ...]]:
+    words = line.split()
+    return zip(*(words[i:] for i in range(N_GRAM))) if len(words) >= N_GRAM else iter(())
+
+
+# ------------------------------------------------------------------------------------------------------------- shifts
+
+
+class _Windows:
+    """Looks, in windows of neighbouring pairs, whether the two sides fit better when one is moved by some lines.
+
+    Sides fit where long lines stand beside long ones, and where what both languages write alike (numbers, marks, names)
+    stands in both.
+    """
+
+    def __init__(self, split: str, n_pairs: int) -> None:
+        self.split = split
+        self.every = max(1, -(-n_pairs // WINDOW // N_WINDOWS))  # of the windows, one in so many is looked at
+        self.number = 0
+        self.rest = ParallelText([], [])
+        self.scores: list[tuple[int, np.ndarray]] = []  # the first line, and the fit at each shift
+
+    def look(self, block: ParallelText) -> None:
+        pairs = ParallelText(self.rest.src + block.src, self.rest.tgt + block.tgt)
+        start = 0
+        while len(pairs) - start >= WINDOW:
+            if self.number % self.every == 0:
+                window = pairs.select(range(start, start + WINDOW))
+                self.scores.append((self.number * WINDOW + 1, _fits(window)))
+            start += WINDOW
+            self.number += 1
+        self.rest = pairs.select(range(start, len(pairs)))
+
+    def shifts(self) -> list[tuple[str, int, int]]:
+        """The beginning of each stretch of windows that fit better when moved."""
+        if not self.scores and len(self.rest) >= WINDOW // 8:  # too small for a window: all of it is one
+            self.scores.append((1, _fits(self.rest)))
+        found: list[tuple[str, int, int]] = []
+        before = 0
+        for line, fits in self.scores:
+            best = int(np.argmax(fits)) - REACH
+            by = best if best and fits[best + REACH] - fits[REACH] > _MARGIN else 0
+            if by and by != before:
+                found.append((self.split, line, by))
+            before = by
+        return found
+
+
+def _fits(window: ParallelText) -> np.ndarray:
+    """How well the sides fit when the target is moved by -REACH to REACH lines: correlation of lengths plus the share
+    of common marks (2 REACH + 1,)."""
+    lengths = [np.log1p([len(line) for line in side]) for side in (window.src, window.tgt)]
+    marks = [[_marks(line) for line in side] for side in (window.src, window.tgt)]
+    n = len(window)
+    found = []
+    for by in range(-REACH, REACH + 1):
+        src = slice(max(0, -by), n - max(0, by))
+        tgt = slice(max(0, by), n - max(0, -by))
+        a, b = lengths[0][src], lengths[1][tgt]
+        spread = a.std() * b.std()
+        correlation = float(((a - a.mean()) * (b - b.mean())).mean() / spread) if spread > 1e-9 else 0.0
+        shares = [2 * (x & y).total() / (x.total() + y.total()) for x, y in zip(marks[0][src], marks[1][tgt]) if x or y]
+        found.append(correlation + (sum(shares) / len(shares) if shares else 0.0))
+    return np.array(found)
+
+
+def _marks(line: str) -> Counter[str]:
+    """What two languages write alike: numbers, marks, and words with a capital letter inside the line."""
+    words = line.split()
+    found = Counter(
+        character for character in line if not (character.isalpha() or character.isspace() or character in ".,")
+    )
+    found.update(word.strip(".,;:!?()\"'") for word in words[1:] if word[:1].isupper())
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ swapped
+
+
+def _swapped(shards: Shards, tokenizer: Tokenizer) -> tuple[int, list[tuple[str, str]]]:
+    """How many pairs seem to have their sides swapped: by the pieces that either side is made of, counted over all."""
+    size = tokenizer.vocab_size
+    counts = [_counts(side.ids, size) + 0.5 for side in (shards.src, shards.tgt)]
+    odds = np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())  # of a piece being the source's
+    found: list[int] = []
+    step_size = 2**18
+    for start in range(0, len(shards.src), step_size):
+        stop = min(start + step_size, len(shards.src))
+        sums = []
+        for side in (shards.src, shards.tgt):
+            offsets = side.offsets[start : stop + 1]
+            total = np.concatenate(([0.0], np.cumsum(odds[side.ids[offsets[0] : offsets[-1]]])))
+            sums.append(total[offsets[1:] - offsets[0]] - total[offsets[:-1] - offsets[0]])
+        found += (start + np.flatnonzero((sums[0] < 0) & (sums[1] > 0) & (sums[0] - sums[1] < -_SURE))).tolist()
+    texts = [[tokenizer.decode(side[i].tolist()) for side in (shards.src, shards.tgt)] for i in found[:_EXAMPLES]]
+    return len(found), [(src, tgt) for src, tgt in texts]

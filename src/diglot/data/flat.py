@@ -1,0 +1,87 @@
+"""Many id sequences in one array."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from diglot.data.batching import Shape
+from diglot.data.tokenizer import EOS, PAD
+
+
+class FlatIds:
+    """Many id sequences, without special ids, one after the other in an array that may be a mapped file.
+
+    Args:
+        ids: of all sequences.
+        offsets: where each begins, and where the last one ends (N + 1,).
+    """
+
+    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+        self.ids, self.offsets = ids, offsets
+
+    @classmethod
+    def of(cls, sequences: Sequence[Sequence[int]], vocab_size: int) -> "FlatIds":
+        """Sequences in memory."""
+        offsets = np.zeros(len(sequences) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, sequences), np.int64, len(sequences)), out=offsets[1:])
+        flat = (i for sequence in sequences for i in sequence)
+        return cls(np.fromiter(flat, id_type(vocab_size), int(offsets[-1])), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        return self.ids[self.offsets[i] : self.offsets[i + 1]]
+
+    @property
+    def lengths(self) -> "FlatLengths":
+        """Tokens of each, </s> counted."""
+        return FlatLengths(self.offsets)
+
+    def ended(self, numbers: np.ndarray, shape: Shape | None = None) -> np.ndarray:
+        """Sequences with </s> behind each as one int64 array (B, longest), padding behind and, where a larger shape is
+        given, below."""
+        n_rows, width = shape or (len(numbers), int(self.lengths[numbers].max()))
+        starts = self.offsets[numbers]
+        lengths = np.zeros(n_rows, np.int64)
+        lengths[: len(numbers)] = self.offsets[numbers + 1] - starts
+        before = np.cumsum(lengths) - lengths
+        total = int(lengths.sum())
+        # All sequences at once: this is what a loader spends its time on.
+        rows = np.full((n_rows, width), PAD, np.int64)
+        at = np.arange(total)
+        sources = np.repeat(starts - before[: len(numbers)], lengths[: len(numbers)]) + at
+        cells = np.repeat(np.arange(n_rows) * width - before, lengths) + at
+        rows.reshape(-1)[cells] = self.ids[sources]
+        real = np.arange(len(numbers))
+        rows[real, lengths[real]] = EOS
+        return rows
+
+
+class FlatLengths:
+    """Tokens of each sequence of a FlatIds, </s> counted, looked up without a copy of all of them."""
+
+    def __init__(self, offsets: np.ndarray) -> None:
+        self.offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, numbers: np.ndarray) -> np.ndarray:
+        numbers = np.asarray(numbers)
+        return self.offsets[numbers + 1] - self.offsets[numbers] + 1
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return (np.diff(self.offsets) + 1).astype(dtype or np.int64, copy=False)
+
+    def max(self) -> int:
+        """The longest, in constant memory."""
+        step = 2**20
+        parts = (self.offsets[i : i + step + 1] for i in range(0, len(self), step))
+        return max((int(np.diff(part).max()) + 1 for part in parts), default=0)
+
+
+def id_type(vocab_size: int) -> type[np.unsignedinteger]:
+    """The smaller of two types that holds all ids."""
+    return np.uint16 if vocab_size <= 2**16 else np.uint32

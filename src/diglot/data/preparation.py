@@ -1,0 +1,377 @@
+"""From training text to tokenised pairs in mapped files: once, in several processes, and never anything stale.
+
+What is prepared stands under a hash of all it depends on: the text's bytes, the tokenizer, and every option. What was
+killed goes on where it was; of two at the same time the second waits for the first.
+"""
+
+import fcntl
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import time
+import unicodedata
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from diglot.data.progress import step
+from diglot.data.shards import ABOUT, Rows, Shards, ShardWriter, finish, open_shards
+from diglot.data.text import BLOCK, Parallel, ParallelText, corpora_of, write_bytes
+from diglot.data.tokenizer import Tokenizer
+from diglot.errors import UserError
+
+_FORMAT = 1  # raise it when the same options make other files
+_PROGRESS, _HASHES = "progress.json", "hashes"
+_SECONDS = 2.0  # between two notes of how far it has come
+DROPPED = "dropped.tsv"
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]")
+# Fewer pairs than these many blocks are not worth the start of a process.
+_WORTH_PROCESSES = 4
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """Which training pairs are left out. The first rule that holds counts, in this order.
+
+    Attributes:
+        control: those with a control character, or a line break that is none here, on a side.
+        identical: those whose sides are equal.
+        duplicates: all but the first of equal pairs.
+        scripts: those with a side whose letters are mostly of another script than most letters of that side are (the
+            first block of the text decides): Cyrillic in English, say.
+        max_ratio: those whose one side has more than so many times the other's tokens, </s> counted.
+        keep_dropped: write what is left out into `dropped.tsv` beside the prepared files: corpus, rule, line, source,
+            target.
+    """
+
+    control: bool = False
+    identical: bool = False
+    duplicates: bool = False
+    scripts: bool = False
+    max_ratio: float | None = None
+    keep_dropped: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_ratio is not None and self.max_ratio < 1:
+            raise ValueError(f"max_ratio ({self.max_ratio}) must be at least 1")
+
+
+class Job(NamedTuple):
+    """What every block is treated by."""
+
+    tokenizer: tuple[bytes, str | None]
+    cleaning: Cleaning
+    max_len: int
+    scripts: tuple[str | None, str | None]
+
+
+class Task(NamedTuple):
+    """A block and what is to become of it.
+
+    Attributes:
+        corpus: the name of its corpus.
+        pairs: the block.
+        repeated: for each pair whether an equal one came before, where duplicates are left out.
+    """
+
+    corpus: str
+    pairs: ParallelText
+    repeated: np.ndarray | None
+
+
+class Done(NamedTuple):
+    """A block's result."""
+
+    src: Rows
+    tgt: Rows
+    counts: dict[str, int]  # pairs left out, by rule
+    dropped: list[tuple[str, int]]  # the rule, and the pair's number in the block
+    tokens: int
+
+
+def prepare(
+    text: Parallel,
+    tokenizer: Tokenizer,
+    cache_dir: Path,
+    *,
+    max_len: int,
+    cleaning: Cleaning | None = None,
+    n_processes: int = 1,
+    block: int = BLOCK,
+) -> Shards:
+    """Tokenised training pairs, from the cache where they are there.
+
+    Args:
+        text: the training text; of a mixture the corpora are counted one by one.
+        tokenizer: of both sides.
+        cache_dir: folder of what is prepared.
+        max_len: a pair with a side of more tokens, </s> counted, is left out.
+        cleaning: what else is.
+        n_processes: that tokenise. The result is the same for any number.
+        block: pairs at a time.
+
+    Raises:
+        UserError: no pair is left, the text cannot be read, or the files cannot be written.
+    """
+    cleaning = cleaning or Cleaning()
+    with step("hashing the text"):
+        digest = text.digest()
+    model = hashlib.sha256(tokenizer.model).hexdigest()
+    key = [_FORMAT, digest, model, tokenizer.placeholder, max_len, sorted(asdict(cleaning).items()), block]
+    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
+    folder = cache_dir / "prepared" / name
+    job = Job((tokenizer.model, tokenizer.placeholder), cleaning, max_len, (None, None))
+    if not (folder / ABOUT).exists():
+        with _alone(folder):
+            if not (folder / ABOUT).exists():
+                _fill(folder, text, digest, tokenizer.vocab_size, job, n_processes, block)
+    return open_shards(folder)
+
+
+def left_out(about: Mapping[str, Any], max_len: int) -> list[str]:
+    """What became of a text, in words: a line for each of its corpora."""
+    words = {"max_len": f"over data.max_len={max_len} tokens", "empty": "with a blank side"}
+    lines = []
+    for corpus, counts in about["corpora"].items():
+        dropped = [f"{count:,} {words.get(rule, rule)}" for rule, count in sorted(counts["dropped"].items())]
+        kept = f"{corpus}: {counts['kept']:,} of {counts['read']:,} pairs kept"
+        lines.append(f"{kept}, left out: {', '.join(dropped)}" if dropped else kept)
+    return lines
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time, however the others end."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = (folder.parent / f".{folder.name}.lock").open("w")
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be made: {error.strerror}") from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        Path(lock.name).unlink(missing_ok=True)
+
+
+def _fill(folder: Path, text: Parallel, digest: str, vocab_size: int, job: Job, n_processes: int, block: int) -> None:
+    partial = folder.with_name(f".{folder.name}.partial")
+    try:
+        partial.mkdir(exist_ok=True)
+        state = _state(partial)
+        if job.cleaning.scripts:
+            job = job._replace(scripts=_main_scripts(next(text.blocks(block))))
+        repeated = _repeated(text, partial, block) if job.cleaning.duplicates else None
+        tasks = _tasks(text, block, repeated)
+        _tokenise(partial, tasks, vocab_size, job, state, n_processes)
+        if text.digest() != digest:
+            raise UserError("the training text changed while it was prepared: start again")
+        corpora = {
+            corpus: {"read": read, "kept": read - sum(dropped.values()), "dropped": dropped}
+            for corpus, (read, dropped) in state["corpora"].items()
+        }
+        finish(partial, {"corpora": corpora, "tokens": state["tokens"]}, vocab_size)
+        for name in (_PROGRESS, _HASHES):
+            (partial / name).unlink(missing_ok=True)
+        partial.rename(folder)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
+    except UserError as error:
+        if not isinstance(error.__cause__, BrokenProcessPool):  # this text will never be whole
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _state(partial: Path) -> dict[str, Any]:
+    """How far a preparation has come."""
+    try:
+        state: dict[str, Any] = json.loads((partial / _PROGRESS).read_bytes())
+        lengths = state["position"] | {DROPPED: state["dropped"]}
+        if all((partial / name).stat().st_size >= length for name, length in lengths.items()):
+            return state
+    except (OSError, ValueError, KeyError):
+        pass
+    return {"blocks": 0, "corpora": {}, "tokens": 0, "position": {}, "dropped": 0}
+
+
+def _tokenise(
+    partial: Path, tasks: Iterator[Task], vocab_size: int, job: Job, state: dict[str, Any], n_processes: int
+) -> None:
+    """Append all blocks that are not done yet, and write down every few seconds how far it has come."""
+    writer = ShardWriter(partial, vocab_size, state["position"])
+    said = time.monotonic()
+    with (partial / DROPPED).open("ab") as dropped, step("tokenising") as advance:
+        dropped.truncate(state["dropped"])
+        dropped.seek(0, os.SEEK_END)
+        for task, done in _in_order(itertools.islice(tasks, state["blocks"], None), job, n_processes):
+            writer.append(done.src, done.tgt)
+            state["blocks"] += 1
+            read, counts = state["corpora"].get(task.corpus, (0, {}))
+            if job.cleaning.keep_dropped:
+                for rule, i in done.dropped:
+                    line = f"{task.corpus}\t{rule}\t{read + i + 1}\t{task.pairs.src[i]}\t{task.pairs.tgt[i]}\n"
+                    dropped.write(line.encode())
+            state["corpora"][task.corpus] = (read + len(task.pairs), dict(Counter(counts) + Counter(done.counts)))
+            state["tokens"] += done.tokens
+            if time.monotonic() - said > _SECONDS:
+                dropped.flush()
+                os.fsync(dropped.fileno())
+                state["position"], state["dropped"] = writer.position(), dropped.tell()
+                write_bytes(partial / _PROGRESS, json.dumps(state).encode())
+                said = time.monotonic()
+            advance(len(task.pairs))
+    writer.position()
+    writer.close()
+    if not job.cleaning.keep_dropped:
+        (partial / DROPPED).unlink()
+
+
+def _tasks(text: Parallel, block: int, repeated: np.ndarray | None) -> Iterator[Task]:
+    """All blocks of all corpora."""
+    start = 0
+    for corpus, part in corpora_of(text).items():
+        for pairs in part.blocks(block):
+            yield Task(corpus, pairs, None if repeated is None else repeated[start : start + len(pairs)])
+            start += len(pairs)
+
+
+def _in_order(tasks: Iterator[Task], job: Job, n_processes: int) -> Iterator[tuple[Task, Done]]:
+    """Blocks with their results. Some are in work ahead, so that no process waits."""
+    first = list(itertools.islice(tasks, _WORTH_PROCESSES if n_processes > 1 else 0))
+    every = itertools.chain(first, tasks)
+    if len(first) < _WORTH_PROCESSES:
+        begin(job)
+        for task in every:
+            yield task, encode(task)
+        return
+    # Not forked: a copy of a process with threads may wait for ever for a lock that one of them held.
+    context = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(n_processes, context, begin, (job,)) as pool:
+            running: deque[tuple[Task, Future[Done]]] = deque()
+            try:
+                for task in every:
+                    running.append((task, pool.submit(encode, task)))
+                    if len(running) > 2 * n_processes:
+                        oldest, future = running.popleft()
+                        yield oldest, future.result()
+                for oldest, future in running:
+                    yield oldest, future.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+    except BrokenProcessPool as error:
+        raise UserError("a process that tokenised was killed; the same command goes on from here") from error
+
+
+_job: Job
+_tokenizer: Tokenizer
+
+
+def begin(job: Job) -> None:
+    """In the process that tokenises."""
+    global _job, _tokenizer
+    _job, _tokenizer = job, Tokenizer(*job.tokenizer)
+
+
+def encode(task: Task) -> Done:
+    """Tokenise a block and leave out what the rules say."""
+    cleaning, (_, pairs, repeated) = _job.cleaning, task
+    rules: list[str | None] = [_rule(src, tgt, cleaning) for src, tgt in zip(pairs.src, pairs.tgt)]
+    if repeated is not None:
+        for i in np.flatnonzero(repeated).tolist():
+            rules[i] = rules[i] or "duplicates"
+    kept = [i for i, rule in enumerate(rules) if rule is None]
+    sources = _tokenizer.encode([pairs.src[i] for i in kept])
+    targets = _tokenizer.encode_targets([pairs.tgt[i] for i in kept], sources)
+    src, tgt = [source.ids for source in sources], targets
+    final = []
+    for place, i in enumerate(kept):
+        n_src, n_tgt = len(src[place]) + 1, len(tgt[place]) + 1
+        if max(n_src, n_tgt) > _job.max_len:
+            rules[i] = "max_len"
+        elif cleaning.max_ratio is not None and max(n_src, n_tgt) > cleaning.max_ratio * min(n_src, n_tgt):
+            rules[i] = "max_ratio"
+        else:
+            final.append(place)
+    dropped = [(rule, i) for i, rule in enumerate(rules) if rule is not None]
+    src_rows, tgt_rows = (_rows([side[place] for place in final]) for side in (src, tgt))
+    tokens = sum(int(rows.lengths.sum()) + len(rows.lengths) for rows in (src_rows, tgt_rows))
+    return Done(src_rows, tgt_rows, dict(Counter(rule for rule, _ in dropped)), dropped, tokens)
+
+
+def _rule(src: str, tgt: str, cleaning: Cleaning) -> str | None:
+    """The rule by which a pair's text is left out."""
+    if not src.strip() or not tgt.strip():
+        return "empty"
+    if cleaning.control and (_CONTROL.search(src) or _CONTROL.search(tgt)):
+        return "control"
+    if cleaning.identical and src.strip() == tgt.strip():
+        return "identical"
+    if cleaning.scripts and any(
+        main is not None and script_of(side) not in (main, None) for side, main in zip((src, tgt), _job.scripts)
+    ):
+        return "scripts"
+    return None
+
+
+def _rows(sequences: list[list[int]]) -> Rows:
+    lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+    flat = (i for sequence in sequences for i in sequence)
+    return Rows(np.fromiter(flat, np.uint32, int(lengths.sum())), lengths)
+
+
+def script_of(text: str) -> str | None:
+    """The script that most letters of a text are of, by their Unicode names; None where it has no letters.
+
+    Chinese characters, kana and Hangul count as one: Japanese and Korean mix them.
+    """
+    counts = Counter(_script(letter) for letter in text if letter.isalpha())
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _script(letter: str) -> str:
+    found = _SCRIPTS.get(letter)
+    if found is None:
+        name = unicodedata.name(letter, "?").split()[0].split("-")[0]
+        found = "CJK" if name in ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "IDEOGRAPHIC") else name
+        _SCRIPTS[letter] = found
+    return found
+
+
+_SCRIPTS: dict[str, str] = {}
+
+
+def _main_scripts(block: ParallelText) -> tuple[str | None, str | None]:
+    return script_of(" ".join(block.src)), script_of(" ".join(block.tgt))
+
+
+def _repeated(text: Parallel, partial: Path, block: int) -> np.ndarray:
+    """For each pair whether an equal one came before: eight bytes a pair on the disk, one in memory."""
+    file = partial / _HASHES
+    with file.open("wb") as out, step("looking for duplicates") as advance:
+        for pairs in text.blocks(block):
+            out.write(b"".join(_hash(src, tgt) for src, tgt in zip(pairs.src, pairs.tgt)))
+            advance(len(pairs))
+    hashes = np.asarray(np.memmap(file, np.uint64, "r"))
+    repeated = np.zeros(len(hashes), bool)
+    n_parts = max(1, len(hashes) // 10_000_000)
+    for part in range(n_parts):  # memory is for one part of all hashes
+        mine = np.flatnonzero(hashes % np.uint64(n_parts) == part)
+        _, first = np.unique(hashes[mine], return_index=True)
+        repeated[mine] = True
+        repeated[mine[first]] = False
+    return repeated
+
+
+def _hash(src: str, tgt: str) -> bytes:
+    return hashlib.blake2b(f"{src}\n{tgt}".encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -1,0 +1,110 @@
+"""Tokenised pairs in flat files that are mapped into memory: read at once, shared by all processes, never copied."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from diglot.data.flat import FlatIds, id_type
+from diglot.data.text import write_bytes
+from diglot.errors import UserError
+
+ABOUT = "about.json"
+SIDES = ("src", "tgt")
+
+
+class Rows(NamedTuple):
+    """Id sequences, without special ids, one after the other."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+
+class ShardWriter:
+    """Appends to the files of a folder, from where an earlier writer's `position` was.
+
+    Args:
+        folder: which exists.
+        vocab_size: decides how many bytes an id takes.
+        position: as `position` said; what was written after it is cut off.
+    """
+
+    def __init__(self, folder: Path, vocab_size: int, position: dict[str, int] | None = None) -> None:
+        self.type = id_type(vocab_size)
+        self.files: dict[str, BinaryIO] = {}
+        self.ends: dict[str, int] = {}
+        for side in SIDES:
+            for kind in ("ids", "offsets"):
+                name = f"{side}.{kind}"
+                file = (folder / name).open("ab")
+                file.truncate((position or {}).get(name, 0))
+                file.seek(0, 2)
+                self.files[name] = file
+            self.ends[side] = self.files[f"{side}.ids"].tell() // np.dtype(self.type).itemsize
+            if not self.files[f"{side}.offsets"].tell():
+                self.files[f"{side}.offsets"].write(np.zeros(1, np.int64).tobytes())
+
+    def append(self, src: Rows, tgt: Rows) -> None:
+        for side, rows in zip(SIDES, (src, tgt), strict=True):
+            offsets = self.ends[side] + np.cumsum(rows.lengths, dtype=np.int64)
+            self.files[f"{side}.ids"].write(rows.ids.astype(self.type, copy=False).tobytes())
+            self.files[f"{side}.offsets"].write(offsets.tobytes())
+            if len(offsets):
+                self.ends[side] = int(offsets[-1])
+
+    def position(self) -> dict[str, int]:
+        """How long each file is; all of it is on the disk."""
+        for file in self.files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        return {name: file.tell() for name, file in self.files.items()}
+
+    def close(self) -> None:
+        for file in self.files.values():
+            file.close()
+
+
+class Shards(NamedTuple):
+    """What a folder holds.
+
+    Attributes:
+        about: what was said when it was finished; see `diglot.data.preparation`.
+    """
+
+    src: FlatIds
+    tgt: FlatIds
+    about: dict[str, Any]
+    key: int  # of what the files were made of
+
+
+def finish(folder: Path, about: dict[str, Any], vocab_size: int) -> None:
+    """Say what the files hold, last of all."""
+    write_bytes(folder / ABOUT, json.dumps({**about, "vocab_size": vocab_size}, indent=1).encode())
+
+
+def open_shards(folder: Path) -> Shards:
+    """Map the files.
+
+    Raises:
+        UserError: they are not what they were written as.
+    """
+    about = json.loads((folder / ABOUT).read_bytes())
+    sides = []
+    for side in SIDES:
+        offsets = _mapped(folder / f"{side}.offsets", np.dtype(np.int64))
+        ids = _mapped(folder / f"{side}.ids", np.dtype(id_type(about["vocab_size"])))
+        if not len(offsets) or offsets[-1] != len(ids):
+            raise UserError(f"{folder}: {side}.ids is not as long as it was written: remove the folder")
+        sides.append(FlatIds(ids, offsets))
+    if len(sides[0]) != len(sides[1]):
+        raise UserError(f"{folder}: {len(sides[0])} sources but {len(sides[1])} targets: remove the folder")
+    key = int.from_bytes(hashlib.sha256(folder.name.encode()).digest()[:8], "little")
+    return Shards(sides[0], sides[1], about, key)
+
+
+def _mapped(path: Path, dtype: np.dtype) -> np.ndarray:
+    # Not a memmap but a plain array over one: its slices cost a fraction.
+    return np.asarray(np.memmap(path, dtype, "r")) if path.stat().st_size else np.empty(0, dtype)

@@ -1,0 +1,109 @@
+"""The doctor finds what is wrong with a corpus, and nothing in a healthy one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from diglot.data import doctor
+from diglot.data.corpus import Sample
+from diglot.data.doctor import Diagnosis, diagnose
+from diglot.data.preparation import prepare
+from diglot.data.text import ParallelText
+from diglot.data.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def corpus() -> dict[str, ParallelText]:
+    return Sample().load(Path())
+
+
+def diagnosed(train: ParallelText, tokenizer: Tokenizer, folder: Path, **held_out: ParallelText) -> Diagnosis:
+    shards = prepare(train, tokenizer, folder, max_len=100)
+    return diagnose(train, held_out, shards, tokenizer, folder)
+
+
+def test_a_healthy_corpus_has_no_faults(corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path) -> None:
+    train, dev, test = (corpus[split] for split in ("train", "dev", "test"))
+    found = diagnosed(train, tokenizer, tmp_path, dev=dev, test=test)
+    assert found.faults == []
+    assert found.pairs == len(train)
+    assert (found.swapped, found.identical, found.scripts, found.unknown) == (0, 0, 0, 0.0)
+    assert found.changed_by_tokenizer == 0
+    assert found.overlap["dev"].size == len(dev)
+    assert "no held-out pair in train" in found.summary()
+    assert "\n" not in found.summary()
+
+
+@pytest.mark.parametrize("by", [1, -2])
+def test_lost_lines_are_found_where_they_are_missing(
+    corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path, by: int
+) -> None:
+    """Lines that one side lacks, and as many the other one at its end."""
+    train = corpus["train"]
+    at = 1300
+    src, tgt = (train.src, train.tgt) if by < 0 else (train.tgt, train.src)
+    shorter = src[:at] + src[at + abs(by) :]
+    longer = tgt[: len(shorter)]
+    shifted = ParallelText(shorter, longer) if by < 0 else ParallelText(longer, shorter)
+    (fault,) = diagnosed(shifted, tokenizer, tmp_path, dev=corpus["dev"]).shifts
+    split, line, moved = fault
+    assert split == "train"
+    assert at - doctor.WINDOW <= line <= at + doctor.WINDOW
+    assert moved == -by
+
+
+def test_a_shifted_dev_is_found_too(corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path) -> None:
+    dev = ParallelText(corpus["dev"].src[1:], corpus["dev"].tgt[:-1])
+    found = diagnosed(corpus["train"], tokenizer, tmp_path, dev=dev)
+    assert [(split, by) for split, _, by in found.shifts] == [("dev", 1)]
+    assert found.faults == ["dev: from about line 1 on, the two sides fit better when moved by +1: are lines missing?"]
+
+
+def test_held_out_pairs_in_train_are_found_however_they_are_written(
+    corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    train, dev = corpus["train"], corpus["dev"]
+    leaked = ParallelText(
+        [*train.src, dev.src[3].upper() + "!", dev.src[5]], [*train.tgt, f" {dev.tgt[3]}", "another translation"]
+    )
+    found = diagnosed(leaked, tokenizer, tmp_path, dev=dev)
+    assert found.faults == [f"dev: 1 of {len(dev):,} pairs stand in train, too"]
+    assert found.overlap["dev"].sources == 2
+    assert found.overlap["dev"].examples == [(dev.src[3], leaked.src[-2])]
+
+
+def test_eight_words_in_a_row_are_near(corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path) -> None:
+    words = "one two three four five six seven eight nine"
+    dev = ParallelText([f"{words} ten", "a b c", words.replace("two", "2")], ["x"] * 3)
+    train = corpus["train"]
+    found = diagnosed(
+        ParallelText([*train.src, f"zero {words}"], [*train.tgt, "y"]), tokenizer, tmp_path, dev=dev
+    ).overlap["dev"]
+    assert (found.near, found.long, found.sources) == (1, 2, 0)
+    assert found.near_examples == [(f"{words} ten", f"zero {words}")]
+
+
+def test_pairs_whose_sides_are_swapped_are_counted(
+    corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    train = corpus["train"]
+    src, tgt = list(train.src), list(train.tgt)
+    for i in range(0, 500, 10):
+        src[i], tgt[i] = tgt[i], src[i]
+    found = diagnosed(ParallelText(src, tgt), tokenizer, tmp_path, dev=corpus["dev"])
+    assert 40 <= found.swapped <= 55
+    assert len(found.swapped_examples) == 5
+
+
+def test_a_report_is_made_once_for_the_same_data(
+    corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = diagnosed(corpus["train"], tokenizer, tmp_path, dev=corpus["dev"])
+    (file,) = (tmp_path / "doctor").iterdir()
+    assert json.loads(file.read_bytes())["pairs"] == len(corpus["train"])
+    monkeypatch.setattr(doctor, "_diagnose", lambda *arguments: pytest.fail("looked again"))
+    assert diagnosed(corpus["train"], tokenizer, tmp_path, dev=corpus["dev"]).summary() == first.summary()
+    monkeypatch.undo()
+    assert diagnosed(corpus["train"], tokenizer, tmp_path, dev=corpus["test"]).summary()
+    assert len(list((tmp_path / "doctor").iterdir())) == 2

@@ -1,0 +1,68 @@
+"""make doctor, as it is typed: what it says, what it leaves, and when it fails."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from commands import ROOT, type_command
+from diglot.data.text import read_lines, write_lines
+
+pytestmark = pytest.mark.end_to_end
+SAMPLE = ROOT / "data" / "sample"
+
+
+def files(folder: Path, src: list[str], tgt: list[str]) -> list[str]:
+    """Train text in a folder, and the sample's dev and test."""
+    write_lines(folder / "train.avi", src)
+    write_lines(folder / "train.bol", tgt)
+    held_out = [f"data.{split}.{side}={SAMPLE / split}.{lang}" for split in ("dev", "test") for side, lang in SIDES]
+    return ["data=files", "data.train.src=train.avi", "data.train.tgt=train.bol", *held_out, "data.vocab_size=900"]
+
+
+SIDES = (("src", "avi"), ("tgt", "bol"))
+
+
+def test_a_healthy_corpus_is_reported_with_what_a_run_would_take(tmp_path):
+    done = type_command("diglot-doctor", "data=sample", "trainer=cpu", "doctor.probe=2", cwd=tmp_path)
+    said = done.stdout.decode()
+    assert "no held-out pair in train" in said
+    assert "s an update" in said
+    assert said.endswith("Made in cache/doctor/: doctor.json, doctor.png\n")
+    report = json.loads((tmp_path / "cache/doctor/doctor.json").read_bytes())
+    assert report["pairs"] == len(read_lines(SAMPLE / "train.avi"))
+    assert 0 < report["plan"]["padding"] < 0.1
+    assert report["plan"]["seconds_per_update"] > 0
+    with Image.open(tmp_path / "cache/doctor/doctor.png") as picture:
+        assert picture.width > 500
+
+
+def test_a_leak_and_a_shift_make_it_fail_and_near_sentences_where_told_to(tmp_path):
+    src, tgt = (read_lines(SAMPLE / f"train.{lang}") for lang in ("avi", "bol"))
+    dev = [read_lines(SAMPLE / f"dev.{lang}")[7] for lang in ("avi", "bol")]
+    words = files(tmp_path, [*src, dev[0].upper()], [*tgt, dev[1]])
+    said = type_command("diglot-doctor", *words, "doctor.probe=0", cwd=tmp_path, code=1).stdout.decode()
+    assert f"dev: 1 of {len(read_lines(SAMPLE / 'dev.avi')):,} pairs stand in train, too" in said
+    words = files(tmp_path, src[:800] + src[801:], tgt[:-1])
+    said = type_command("diglot-doctor", *words, "doctor.probe=0", cwd=tmp_path, code=1).stdout.decode()
+    assert "the two sides fit better when moved by +1: are lines missing?" in said
+    long = " ".join(dev[0].split() * 8)
+    words = files(tmp_path, [*src, long], [*tgt, "x"])
+    write_lines(tmp_path / "near.tsv", [f"{long} more\ty"])
+    words = [word for word in words if "data.dev" not in word] + ["data.dev.tsv=near.tsv", "doctor.probe=0"]
+    type_command("diglot-doctor", *words, cwd=tmp_path)
+    said = type_command("diglot-doctor", *words, "doctor.max_near=0.5", cwd=tmp_path, code=1).stdout.decode()
+    assert (
+        "dev: 100.0% of the longer sentences share 8 words in a row with train, more than doctor.max_near=0.5" in said
+    )
+
+
+def test_a_wrong_word_is_answered_by_one_line(tmp_path):
+    for word, wanted in (
+        ("doctor.max_near=2", "doctor.max_near=2: a share from 0 to 1, or null"),
+        ("+doctor.nearest=2", "there is no key doctor.nearest"),
+    ):
+        said = type_command("diglot-doctor", "data=sample", word, cwd=tmp_path, code=2).stderr.decode()
+        assert wanted in said
+        assert len(said.splitlines()) == 1
