@@ -260,4 +260,4 @@ def test_text_that_cannot_be_read_leaves_nothing_behind(tokenizer: Tokenizer, tm
     tgt.write_bytes(b"sog\n" * 101)
     with pytest.raises(UserError, match=r"a, line 101: not UTF-8"):
         prepare(PairFiles("train", [(str(src), str(tgt))]), tokenizer, tmp_path, max_len=100, block=10)
-    assert not list((tmp_path / "prepared").glob("*")) or not list((tmp_path / "prepared").glob(".*partial"))
+    assert not list((tmp_path / "prepared").glob(".*partial"))

@@ -18,11 +18,15 @@ from diglot.data.text import (
     read_blocks,
     read_lines,
     read_parallel,
-    read_tsv,
     split_lines,
     write_lines,
 )
 from diglot.errors import UserError
+
+
+def read_tsv(path: Path, src_column: int = 0, tgt_column: int = 1) -> ParallelText:
+    return PairFiles("train", [(str(path),)], (src_column, tgt_column)).load()
+
 
 LINE_SEPARATOR = "\u2028"
 A_LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))

@@ -14,7 +14,7 @@ from diglot.data.preparation import script_of
 from diglot.data.progress import step
 from diglot.data.shards import Shards
 from diglot.data.split import normalise
-from diglot.data.text import Parallel, ParallelText, write_bytes
+from diglot.data.text import Parallel, ParallelText, hash_pair, write_bytes
 from diglot.data.tokenizer import UNK, Tokenizer
 
 _FORMAT = 1  # raise it when the same data get another report
@@ -103,8 +103,7 @@ def diagnose(
         return _from_plain(json.loads(file.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    n_read = sum(counts["read"] for counts in shards.about["corpora"].values())
-    with step("looking for faults in the data", total=n_read) as advance:
+    with step("looking for faults in the data", total=shards.count("read")) as advance:
         found = _diagnose(train, held_out, shards, tokenizer, advance)
     write_bytes(file, json.dumps(asdict(found), ensure_ascii=False, indent=1).encode())
     return found
@@ -122,7 +121,7 @@ def _diagnose(
     hashes: list[np.ndarray] = []
     identical = scripts = changed = sampled = 0
     main: tuple[str | None, str | None] = (None, None)
-    windows = _Windows("train", sum(counts["read"] for counts in shards.about["corpora"].values()))
+    windows = _Windows("train", shards.count("read"))
     random = np.random.default_rng(1)
     for number, block in enumerate(train.blocks()):
         if not number:
@@ -130,7 +129,7 @@ def _diagnose(
         normal_src, normal_tgt = ([normalise(line) for line in side] for side in (block.src, block.tgt))
         for split in known.values():
             split.look(block, normal_src, normal_tgt)
-        hashes.append(np.array([hash_of(src, tgt) for src, tgt in zip(block.src, block.tgt)], np.uint64))
+        hashes.append(np.frombuffer(b"".join(map(hash_pair, block.src, block.tgt)), np.uint64))
         identical += sum(src.strip() == tgt.strip() != "" for src, tgt in zip(block.src, block.tgt))
         scripts += sum(
             any(script_of(line) not in (wanted, None) for line, wanted in zip(pair, main))
@@ -155,7 +154,7 @@ def _diagnose(
     is_byte = np.array([len(piece) == 6 and piece.startswith("<0x") for piece in pieces])
     total = max(1, int(counts.sum()))
     return Diagnosis(
-        pairs=sum(counts["kept"] for counts in shards.about["corpora"].values()),
+        pairs=shards.count("kept"),
         left_out=dict(sum((Counter(counts["dropped"]) for counts in shards.about["corpora"].values()), Counter())),
         duplicates=len(all_hashes) - len(np.unique(all_hashes)),
         identical=identical,
@@ -178,11 +177,6 @@ def _counts(ids: np.ndarray, size: int) -> np.ndarray:
     for start in range(0, len(ids), 2**22):
         total += np.bincount(ids[start : start + 2**22], minlength=size)
     return total
-
-
-def hash_of(src: str, tgt: str) -> int:
-    content = f"{src}\n{tgt}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 def _lengths(values: np.ndarray) -> dict[str, float]:

@@ -114,11 +114,10 @@ class TranslationData(L.LightningDataModule):
     @property
     def sizes(self) -> dict[str, int]:
         """Pairs of each split."""
-        n_train = sum(counts["kept"] for counts in self.shards.about["corpora"].values())
-        return {"train": n_train} | {split: len(pairs) for split, pairs in self.held_out.items()}
+        return {"train": self.shards.count("kept")} | {split: len(pairs) for split, pairs in self.held_out.items()}
 
     def prepare_data(self) -> None:
-        """Fetch the corpus and train the tokenizer, once for all processes."""
+        """Fetch the corpus, train the tokenizer, tokenise and look for faults: once for all processes."""
         self.corpus.prepare(self.cache_dir)
         self._read()
         if self.sizes["train"] <= LOOKED_AT:
@@ -126,7 +125,7 @@ class TranslationData(L.LightningDataModule):
             self.notes.append(f"doctor: {found.summary()}")
 
     def setup(self, stage: str | None = None) -> None:
-        """Read and tokenise; does nothing the second time."""
+        """Map what is prepared and tokenise dev; does nothing the second time."""
         if hasattr(self, "batching"):
             return
         self._read()

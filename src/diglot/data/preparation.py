@@ -27,7 +27,7 @@ import numpy as np
 
 from diglot.data.progress import step
 from diglot.data.shards import ABOUT, Rows, Shards, ShardWriter, finish, open_shards
-from diglot.data.text import BLOCK, Parallel, ParallelText, corpora_of, write_bytes
+from diglot.data.text import BLOCK, Parallel, ParallelText, corpora_of, hash_pair, write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 
@@ -42,7 +42,7 @@ _WORTH_PROCESSES = 4
 
 @dataclass(frozen=True)
 class Cleaning:
-    """Which training pairs are left out. The first rule that holds counts, in this order.
+    """Which training pairs are left out, beside those with a blank or too long side. The first rule that holds counts.
 
     Attributes:
         control: those with a control character, or a line break that is none here, on a side.
@@ -122,11 +122,10 @@ def prepare(
         block: pairs at a time.
 
     Raises:
-        UserError: no pair is left, the text cannot be read, or the files cannot be written.
+        UserError: the text cannot be read, or the files cannot be written.
     """
     cleaning = cleaning or Cleaning()
-    with step("hashing the text"):
-        digest = text.digest()
+    digest = text.digest()
     model = hashlib.sha256(tokenizer.model).hexdigest()
     key = [_FORMAT, digest, model, tokenizer.placeholder, max_len, sorted(asdict(cleaning).items()), block]
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
@@ -360,7 +359,7 @@ def _repeated(text: Parallel, partial: Path, block: int) -> np.ndarray:
     file = partial / _HASHES
     with file.open("wb") as out, step("looking for duplicates") as advance:
         for pairs in text.blocks(block):
-            out.write(b"".join(_hash(src, tgt) for src, tgt in zip(pairs.src, pairs.tgt)))
+            out.write(b"".join(hash_pair(src, tgt) for src, tgt in zip(pairs.src, pairs.tgt)))
             advance(len(pairs))
     hashes = np.asarray(np.memmap(file, np.uint64, "r"))
     repeated = np.zeros(len(hashes), bool)
@@ -371,7 +370,3 @@ def _repeated(text: Parallel, partial: Path, block: int) -> np.ndarray:
         repeated[mine] = True
         repeated[mine[first]] = False
     return repeated
-
-
-def _hash(src: str, tgt: str) -> bytes:
-    return hashlib.blake2b(f"{src}\n{tgt}".encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -79,6 +79,10 @@ class Shards(NamedTuple):
     about: dict[str, Any]
     key: int  # of what the files were made of
 
+    def count(self, what: str) -> int:  # type: ignore[override]  # hides tuple.count, which nobody needs here
+        """Pairs of all corpora: "read", or "kept"."""
+        return sum(counts[what] for counts in self.about["corpora"].values())
+
 
 def finish(folder: Path, about: dict[str, Any], vocab_size: int) -> None:
     """Say what the files hold, last of all."""

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -90,6 +89,7 @@ class PairFiles:
 
     def __init__(self, name: str, shards: Sequence[tuple[str, ...]], columns: tuple[Column, Column] = (0, 1)) -> None:
         self.name, self.shards, self.columns = name, list(shards), columns
+        self._hashed: tuple[list[tuple[int, ...]], str] = ([], "")  # what the files were, and the hash of their bytes
 
     def blocks(self, size: int = BLOCK) -> Iterator[ParallelText]:
         """All pairs in order, at most so many at a time.
@@ -105,34 +105,25 @@ class PairFiles:
                 yield from _row_blocks(shard[0], self.columns, size)
 
     def digest(self) -> str:
-        """A hash of the files' bytes."""
-        total = hashlib.sha256(repr((len(self.shards), self.columns)).encode())
-        for path in itertools.chain.from_iterable(self.shards):
-            with _explained(path), Path(path).open("rb") as file:
-                total.update(hashlib.file_digest(file, "sha256").digest())
-        return total.hexdigest()
-
-    @cached_property
-    def _all(self) -> ParallelText:
-        whole = ParallelText([], [])
-        for block in self.blocks():
-            whole.src.extend(block.src)
-            whole.tgt.extend(block.tgt)
-        return whole
-
-    @property
-    def src(self) -> list[str]:
-        """All sources, in memory."""
-        return self._all.src
-
-    @property
-    def tgt(self) -> list[str]:
-        """All targets, in memory."""
-        return self._all.tgt
+        """A hash of the files' bytes; they are read again only if they have changed since."""
+        paths = list(itertools.chain.from_iterable(self.shards))
+        stamps: list[tuple[int, ...]] = []
+        for path in paths:
+            with _explained(path):
+                stat = Path(path).stat()
+                # The time of change, too: that of writing can be set back.
+                stamps.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
+        if self._hashed[0] != stamps:
+            total = hashlib.sha256(repr((len(self.shards), self.columns)).encode())
+            for path in paths:
+                with _explained(path), Path(path).open("rb") as file:
+                    total.update(hashlib.file_digest(file, "sha256").digest())
+            self._hashed = stamps, total.hexdigest()
+        return self._hashed[1]
 
     def load(self) -> ParallelText:
         """All of it, in memory."""
-        return self._all
+        return _whole(self.blocks())
 
 
 class MixedText:
@@ -158,11 +149,15 @@ class MixedText:
 
     def load(self) -> ParallelText:
         """All of it, in memory."""
-        whole = ParallelText([], [])
-        for block in self.blocks():
-            whole.src.extend(block.src)
-            whole.tgt.extend(block.tgt)
-        return whole
+        return _whole(self.blocks())
+
+
+def _whole(blocks: Iterator[ParallelText]) -> ParallelText:
+    whole = ParallelText([], [])
+    for block in blocks:
+        whole.src.extend(block.src)
+        whole.tgt.extend(block.tgt)
+    return whole
 
 
 def corpora_of(text: Parallel) -> dict[str, Parallel]:
@@ -322,17 +317,6 @@ def read_parallel(src_path: str | Path, tgt_path: str | Path, name: str) -> Para
     return PairFiles(name, [(str(src_path), str(tgt_path))]).load()
 
 
-def read_tsv(path: str | Path, src_column: int = 0, tgt_column: int = 1) -> ParallelText:
-    """Reads pairs from tab-separated columns, one pair a line, under the byte rules of `read_blocks`.
-
-    There is no quoting and no header: quotes and "NA" are text.
-
-    Raises:
-        UserError: a row has too few columns, or `read_blocks` refuses the file.
-    """
-    return PairFiles("", [(str(path),)], (src_column, tgt_column)).load()
-
-
 def write_lines(path: str | Path, lines: Iterable[str]) -> None:
     """Writes lines, each ended by LF, so that the file is there whole or not at all.
 
@@ -368,6 +352,11 @@ def write_bytes(path: str | Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def hash_pair(src: str, tgt: str) -> bytes:
+    """Eight bytes that equal pairs share, and others by accident alone."""
+    return hashlib.blake2b(f"{src}\n{tgt}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def drop_blank_pairs(pairs: ParallelText) -> tuple[ParallelText, int]:

@@ -1,8 +1,5 @@
 """The callback that lets a run fail in its first seconds where its largest batch does not fit into memory."""
 
-import logging
-from contextlib import nullcontext
-
 import lightning as L
 import torch
 
@@ -43,7 +40,6 @@ class LargestBatch(L.Callback):
                 f"out of memory in the largest batch ({shape}) of data.tokens_per_batch={self.data.tokens_per_batch}: "
                 f"{advice}"
             )
-        logging.getLogger("diglot").debug("the largest batches fit")
 
     def _fits(self, trainer: L.Trainer, task: TranslationTask, batch: Batch, n_rows: int | None = None) -> bool:
         src, tgt_in, labels, src_mask, tgt_mask = (
@@ -52,7 +48,7 @@ class LargestBatch(L.Callback):
         )
 
         def compute() -> None:  # whose tensors are gone when it is over
-            with trainer.precision_plugin.forward_context() if trainer.precision_plugin else nullcontext():
+            with trainer.precision_plugin.forward_context():
                 loss = token_loss(task.model(src, tgt_in, src_mask), labels, tgt_mask, task.label_smoothing).smoothed
             (loss / tgt_mask.sum()).backward()
 
