@@ -27,7 +27,7 @@ def rows(shards: Shards) -> list[tuple[list[int], list[int]]]:
 
 
 def prepared(text: Parallel, tokenizer: Tokenizer, folder: Path, **options: object) -> Shards:
-    return prepare(text, tokenizer, folder, **{"max_len": 100, "block": 40} | options)  # type: ignore[arg-type]
+    return prepare(text, tokenizer, folder, **{"max_len": 100, "block_size": 40} | options)  # type: ignore[arg-type]
 
 
 def expected(text: ParallelText, tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:
@@ -69,7 +69,7 @@ def test_a_killed_preparation_goes_on_and_gives_the_same(
     whole = prepared(text, tokenizer, tmp_path / "whole", cleaning=cleaning)
     encoded: list[int] = []
     encode = preparation.encode
-    monkeypatch.setattr(preparation, "encode", lambda task: encoded.append(len(task.pairs)) or encode(task))
+    monkeypatch.setattr(preparation, "encode", lambda block: encoded.append(len(block.pairs)) or encode(block))
     for after in (1, 3, 4, 7):
         monkeypatch.setattr(Killed, "after", after)
         with pytest.raises(KeyboardInterrupt):
@@ -101,14 +101,14 @@ def test_what_was_written_down_and_is_not_on_the_disk_is_done_again(
 def prepare_and_count(folder: Path, lines: list[str], model: bytes, encoded: "multiprocessing.Queue[int]") -> None:
     encode = preparation.encode
 
-    def slow(task: preparation.Task) -> preparation.Done:
-        encoded.put(len(task.pairs))
+    def slow(block: preparation.Block) -> preparation.Done:
+        encoded.put(len(block.pairs))
         time.sleep(0.2)
-        return encode(task)
+        return encode(block)
 
     preparation.encode = slow
     text = ParallelText(lines, lines)
-    assert len(prepare(text, Tokenizer(model, None), folder, max_len=100, block=40).src) == len(lines)
+    assert len(prepare(text, Tokenizer(model, None), folder, max_len=100, block_size=40).src) == len(lines)
 
 
 def test_of_two_at_once_one_waits_for_the_other(text: ParallelText, tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -259,5 +259,5 @@ def test_text_that_cannot_be_read_leaves_nothing_behind(tokenizer: Tokenizer, tm
     src.write_bytes(b"ka\n" * 100 + b"\xff\n")
     tgt.write_bytes(b"sog\n" * 101)
     with pytest.raises(UserError, match=r"a, line 101: not UTF-8"):
-        prepare(PairFiles("train", [(str(src), str(tgt))]), tokenizer, tmp_path, max_len=100, block=10)
+        prepare(PairFiles("train", [(str(src), str(tgt))]), tokenizer, tmp_path, max_len=100, block_size=10)
     assert not list((tmp_path / "prepared").glob(".*partial"))

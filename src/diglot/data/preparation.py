@@ -67,7 +67,7 @@ class Cleaning:
             raise ValueError(f"max_ratio ({self.max_ratio}) must be at least 1")
 
 
-class Job(NamedTuple):
+class Treatment(NamedTuple):
     """What every block is treated by."""
 
     tokenizer: tuple[bytes, str | None]
@@ -76,7 +76,7 @@ class Job(NamedTuple):
     scripts: tuple[str | None, str | None]
 
 
-class Task(NamedTuple):
+class Block(NamedTuple):
     """A block and what is to become of it.
 
     Attributes:
@@ -108,7 +108,7 @@ def prepare(
     max_len: int,
     cleaning: Cleaning | None = None,
     n_processes: int = 1,
-    block: int = BLOCK,
+    block_size: int = BLOCK,
 ) -> Shards:
     """Tokenised training pairs, from the cache where they are there.
 
@@ -119,7 +119,7 @@ def prepare(
         max_len: a pair with a side of more tokens, </s> counted, is left out.
         cleaning: what else is.
         n_processes: that tokenise. The result is the same for any number.
-        block: pairs at a time.
+        block_size: pairs at a time.
 
     Raises:
         UserError: the text cannot be read, or the files cannot be written.
@@ -127,14 +127,14 @@ def prepare(
     cleaning = cleaning or Cleaning()
     digest = text.digest()
     model = hashlib.sha256(tokenizer.model).hexdigest()
-    key = [_FORMAT, digest, model, tokenizer.placeholder, max_len, sorted(asdict(cleaning).items()), block]
+    key = [_FORMAT, digest, model, tokenizer.placeholder, max_len, sorted(asdict(cleaning).items()), block_size]
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     folder = cache_dir / "prepared" / name
-    job = Job((tokenizer.model, tokenizer.placeholder), cleaning, max_len, (None, None))
+    treatment = Treatment((tokenizer.model, tokenizer.placeholder), cleaning, max_len, (None, None))
     if not (folder / ABOUT).exists():
         with _alone(folder):
             if not (folder / ABOUT).exists():
-                _fill(folder, text, digest, tokenizer.vocab_size, job, n_processes, block)
+                _fill(folder, text, digest, tokenizer.vocab_size, treatment, n_processes, block_size)
     return open_shards(folder)
 
 
@@ -163,16 +163,18 @@ def _alone(folder: Path) -> Iterator[None]:
         Path(lock.name).unlink(missing_ok=True)
 
 
-def _fill(folder: Path, text: Parallel, digest: str, vocab_size: int, job: Job, n_processes: int, block: int) -> None:
+def _fill(
+    folder: Path, text: Parallel, digest: str, vocab_size: int, treatment: Treatment, n_processes: int, block_size: int
+) -> None:
     partial = folder.with_name(f".{folder.name}.partial")
     try:
         partial.mkdir(exist_ok=True)
         state = _state(partial)
-        if job.cleaning.scripts:
-            job = job._replace(scripts=_main_scripts(next(text.blocks(block))))
-        repeated = _repeated(text, partial, block) if job.cleaning.duplicates else None
-        tasks = _tasks(text, block, repeated)
-        _tokenise(partial, tasks, vocab_size, job, state, n_processes)
+        if treatment.cleaning.scripts:
+            treatment = treatment._replace(scripts=_main_scripts(next(text.blocks(block_size))))
+        repeated = _repeated(text, partial, block_size) if treatment.cleaning.duplicates else None
+        blocks = _blocks(text, block_size, repeated)
+        _tokenise(partial, blocks, vocab_size, treatment, state, n_processes)
         if text.digest() != digest:
             raise UserError("the training text changed while it was prepared: start again")
         corpora = {
@@ -204,7 +206,12 @@ def _state(partial: Path) -> dict[str, Any]:
 
 
 def _tokenise(
-    partial: Path, tasks: Iterator[Task], vocab_size: int, job: Job, state: dict[str, Any], n_processes: int
+    partial: Path,
+    blocks: Iterator[Block],
+    vocab_size: int,
+    treatment: Treatment,
+    state: dict[str, Any],
+    n_processes: int,
 ) -> None:
     """Append all blocks that are not done yet, and write down every few seconds how far it has come."""
     writer = ShardWriter(partial, vocab_size, state["position"])
@@ -212,15 +219,15 @@ def _tokenise(
     with (partial / DROPPED).open("ab") as dropped, step("tokenising") as advance:
         dropped.truncate(state["dropped"])
         dropped.seek(0, os.SEEK_END)
-        for task, done in _in_order(itertools.islice(tasks, state["blocks"], None), job, n_processes):
+        for block, done in _in_order(itertools.islice(blocks, state["blocks"], None), treatment, n_processes):
             writer.append(done.src, done.tgt)
             state["blocks"] += 1
-            read, counts = state["corpora"].get(task.corpus, (0, {}))
-            if job.cleaning.keep_dropped:
+            read, counts = state["corpora"].get(block.corpus, (0, {}))
+            if treatment.cleaning.keep_dropped:
                 for rule, i in done.dropped:
-                    line = f"{task.corpus}\t{rule}\t{read + i + 1}\t{task.pairs.src[i]}\t{task.pairs.tgt[i]}\n"
+                    line = f"{block.corpus}\t{rule}\t{read + i + 1}\t{block.pairs.src[i]}\t{block.pairs.tgt[i]}\n"
                     dropped.write(line.encode())
-            state["corpora"][task.corpus] = (read + len(task.pairs), dict(Counter(counts) + Counter(done.counts)))
+            state["corpora"][block.corpus] = (read + len(block.pairs), dict(Counter(counts) + Counter(done.counts)))
             state["tokens"] += done.tokens
             if time.monotonic() - said > _SECONDS:
                 dropped.flush()
@@ -228,39 +235,39 @@ def _tokenise(
                 state["position"], state["dropped"] = writer.position(), dropped.tell()
                 write_bytes(partial / _PROGRESS, json.dumps(state).encode())
                 said = time.monotonic()
-            advance(len(task.pairs))
+            advance(len(block.pairs))
     writer.position()
     writer.close()
-    if not job.cleaning.keep_dropped:
+    if not treatment.cleaning.keep_dropped:
         (partial / DROPPED).unlink()
 
 
-def _tasks(text: Parallel, block: int, repeated: np.ndarray | None) -> Iterator[Task]:
+def _blocks(text: Parallel, block_size: int, repeated: np.ndarray | None) -> Iterator[Block]:
     """All blocks of all corpora."""
     start = 0
     for corpus, part in corpora_of(text).items():
-        for pairs in part.blocks(block):
-            yield Task(corpus, pairs, None if repeated is None else repeated[start : start + len(pairs)])
+        for pairs in part.blocks(block_size):
+            yield Block(corpus, pairs, None if repeated is None else repeated[start : start + len(pairs)])
             start += len(pairs)
 
 
-def _in_order(tasks: Iterator[Task], job: Job, n_processes: int) -> Iterator[tuple[Task, Done]]:
+def _in_order(blocks: Iterator[Block], treatment: Treatment, n_processes: int) -> Iterator[tuple[Block, Done]]:
     """Blocks with their results. Some are in work ahead, so that no process waits."""
-    first = list(itertools.islice(tasks, _WORTH_PROCESSES if n_processes > 1 else 0))
-    every = itertools.chain(first, tasks)
+    first = list(itertools.islice(blocks, _WORTH_PROCESSES if n_processes > 1 else 0))
+    every = itertools.chain(first, blocks)
     if len(first) < _WORTH_PROCESSES:
-        begin(job)
-        for task in every:
-            yield task, encode(task)
+        begin(treatment)
+        for block in every:
+            yield block, encode(block)
         return
     # Not forked: a copy of a process with threads may wait for ever for a lock that one of them held.
     context = multiprocessing.get_context("spawn")
     try:
-        with ProcessPoolExecutor(n_processes, context, begin, (job,)) as pool:
-            running: deque[tuple[Task, Future[Done]]] = deque()
+        with ProcessPoolExecutor(n_processes, context, begin, (treatment,)) as pool:
+            running: deque[tuple[Block, Future[Done]]] = deque()
             try:
-                for task in every:
-                    running.append((task, pool.submit(encode, task)))
+                for block in every:
+                    running.append((block, pool.submit(encode, block)))
                     if len(running) > 2 * n_processes:
                         oldest, future = running.popleft()
                         yield oldest, future.result()
@@ -272,19 +279,19 @@ def _in_order(tasks: Iterator[Task], job: Job, n_processes: int) -> Iterator[tup
         raise UserError("a process that tokenised was killed; the same command goes on from here") from error
 
 
-_job: Job
+_treatment: Treatment
 _tokenizer: Tokenizer
 
 
-def begin(job: Job) -> None:
+def begin(treatment: Treatment) -> None:
     """In the process that tokenises."""
-    global _job, _tokenizer
-    _job, _tokenizer = job, Tokenizer(*job.tokenizer)
+    global _treatment, _tokenizer
+    _treatment, _tokenizer = treatment, Tokenizer(*treatment.tokenizer)
 
 
-def encode(task: Task) -> Done:
+def encode(block: Block) -> Done:
     """Tokenise a block and leave out what the rules say."""
-    cleaning, (_, pairs, repeated) = _job.cleaning, task
+    cleaning, (_, pairs, repeated) = _treatment.cleaning, block
     rules: list[str | None] = [_rule(src, tgt, cleaning) for src, tgt in zip(pairs.src, pairs.tgt)]
     if repeated is not None:
         for i in np.flatnonzero(repeated).tolist():
@@ -296,7 +303,7 @@ def encode(task: Task) -> Done:
     final = []
     for place, i in enumerate(kept):
         n_src, n_tgt = len(src[place]) + 1, len(tgt[place]) + 1
-        if max(n_src, n_tgt) > _job.max_len:
+        if max(n_src, n_tgt) > _treatment.max_len:
             rules[i] = "max_len"
         elif cleaning.max_ratio is not None and max(n_src, n_tgt) > cleaning.max_ratio * min(n_src, n_tgt):
             rules[i] = "max_ratio"
@@ -317,7 +324,7 @@ def _rule(src: str, tgt: str, cleaning: Cleaning) -> str | None:
     if cleaning.identical and src.strip() == tgt.strip():
         return "identical"
     if cleaning.scripts and any(
-        main is not None and script_of(side) not in (main, None) for side, main in zip((src, tgt), _job.scripts)
+        main is not None and script_of(side) not in (main, None) for side, main in zip((src, tgt), _treatment.scripts)
     ):
         return "scripts"
     return None
@@ -354,11 +361,11 @@ def _main_scripts(block: ParallelText) -> tuple[str | None, str | None]:
     return script_of(" ".join(block.src)), script_of(" ".join(block.tgt))
 
 
-def _repeated(text: Parallel, partial: Path, block: int) -> np.ndarray:
+def _repeated(text: Parallel, partial: Path, block_size: int) -> np.ndarray:
     """For each pair whether an equal one came before: eight bytes a pair on the disk, one in memory."""
     file = partial / _HASHES
     with file.open("wb") as out, step("looking for duplicates") as advance:
-        for pairs in text.blocks(block):
+        for pairs in text.blocks(block_size):
             out.write(b"".join(hash_pair(src, tgt) for src, tgt in zip(pairs.src, pairs.tgt)))
             advance(len(pairs))
     hashes = np.asarray(np.memmap(file, np.uint64, "r"))
