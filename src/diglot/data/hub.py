@@ -1,43 +1,62 @@
-"""Translation sets of the Hugging Face hub, and JSON or Parquet files in the same form, through `datasets`."""
+"""Translation sets of the Hugging Face hub, and JSON lines, Parquet or Arrow files in the same form."""
 
 import glob
+import json
+import logging
+import os
 import re
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from diglot.data.corpus import SPLITS, Corpus, prepared_folder, read_prepared, whole_folder, write_splits
+from diglot.data.corpus import SPLITS, Corpus, prepared_folder, read_prepared, whole_folder
 from diglot.data.progress import step
-from diglot.data.text import Parallel, ParallelText, drop_blank_pairs, write_lines
+from diglot.data.text import Parallel, read_blocks, write_lines
 from diglot.errors import UserError
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    from datasets import Dataset, IterableDataset
+    from pyarrow import Table
 
-_FORMAT = 1  # raise it when the same options make other text
-_FILE_READERS = ("json", "parquet")
+_FORMAT = 2  # raise it when the same options make other text
+_FILE_READERS = ("json", "parquet", "arrow")
+_PARQUET = "refs/convert/parquet"  # the branch in which the hub keeps its own conversion of a set
+_BATCH = 1000  # rows that are read and written at once
+_HUB_PATIENCE = 3  # seconds to wait for an address of the hub; it has several
 _LINE_BREAKS = re.compile(r"[\r\n]+")
+_PART = re.compile(r"([^\[\]]+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
 _LOCAL_WAY = "local files need no hub: data=files, or data.path=json data.data_files=FILE"
+
+Batch = tuple[list[Any], list[Any]]  # source and target sentences of some rows
+Source = Callable[[], Iterator[Batch]]  # reads a split of the set from its start
+Files = Mapping[str, str | Sequence[str]] | Sequence[str] | str
 
 
 class Hub(Corpus):
     """A set whose rows hold a sentence in several languages, as {"translation": {"de": ..., "en": ...}} or in columns.
 
-    `prepare` writes the two languages as plain text. Line breaks inside a sentence become a blank; train pairs with a
-    blank side are dropped.
+    `prepare` streams the set into plain text, in the memory of a thousand rows, or of a row group where the set is
+    Parquet; no code that a set brings is run. Whitespace around a sentence is dropped, line breaks inside it become a
+    blank, and a null an empty line; train pairs with an empty side are dropped and counted.
 
     Args:
-        path: the set's name on the hub, a local folder, or "json" or "parquet" for `data_files`.
+        path: the set's name on the hub, a local folder (also one that `save_to_disk` wrote), or "json" (lines),
+            "parquet" or "arrow" for `data_files`.
         config: the set's configuration, "de-en" say.
-        revision: branch, tag or commit of the set; None takes the newest.
+        revision: branch, tag or commit of the set; None takes the newest, and "refs/convert/parquet" the hub's own
+            conversion of sets that only a script could make.
         src_lang: source language as the set spells it.
         tgt_lang: target language as the set spells it.
         column: the column that holds the languages; None where each language is a column of its own.
-        splits: the set's name for each of "train", "dev" and "test"; a slice such as "train[:500]" is a name too, and
-            None or an absent one means there is none.
-        data_files: files for "json" or "parquet": a path, or paths by split.
-        max_train_pairs: only the first so many train pairs.
+        splits: the set's name for each of "train", "dev" and "test"; a slice ("train[:500]", "train[10%:]") or a sum
+            ("train+extra") is a name too, and None or an absent one means there is none.
+        data_files: paths, or paths by the set's split: each a string or a list, and may have wildcards.
+        max_train_pairs: only the first so many train rows.
+        expected: how many rows each of "train", "dev" and "test" has to have, where it is read whole.
 
     Raises:
         UserError: an argument is wrong.
@@ -46,29 +65,45 @@ class Hub(Corpus):
     def __init__(
         self,
         *,
-        path: str,
-        src_lang: str,
-        tgt_lang: str,
+        path: str | None,
+        src_lang: str | None,
+        tgt_lang: str | None,
         config: str | None = None,
         revision: str | None = None,
         column: str | None = "translation",
         splits: Mapping[str, str | None] | None = None,
-        data_files: Mapping[str, str] | str | None = None,
+        data_files: Files | None = None,
         max_train_pairs: int | None = None,
+        expected: Mapping[str, int | None] | None = None,
     ) -> None:
         super().__init__()
+        if not path:
+            raise UserError("data.path is missing: a set of the hub, a folder, or json, parquet or arrow")
+        for key, language in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
+            if not language:
+                raise UserError(f"data.{key} is missing: name the language as the set spells it")
+            if "/" in language or "\0" in language:
+                raise UserError(f"data.{key}={language}: cannot be the name of a file")
+        if src_lang == tgt_lang:
+            raise UserError(f"data.src_lang and data.tgt_lang are both {src_lang}")
         self.name = "hub"
-        self.path, self.config, self.revision = path, config, revision
-        self.src_lang, self.tgt_lang, self.column = src_lang, tgt_lang, column
+        self.path = os.path.expanduser(path)  # noqa: PTH111 - not a path, if it is the name of a set
+        self.config, self.revision = config, revision
+        self.src_lang, self.tgt_lang, self.column = str(src_lang), str(tgt_lang), column
         names = {"train": "train", "dev": "validation", "test": "test"} if splits is None else splits
         self.splits = {split: name for split, name in names.items() if name is not None}
-        self.data_files = dict(data_files) if isinstance(data_files, Mapping) else data_files
+        self.data_files = _listed(data_files) if data_files else None
         self.max_train_pairs = max_train_pairs
-        for split in self.splits:
-            if split not in SPLITS:
-                raise UserError(f"data.splits.{split} is not known; the keys are {', '.join(SPLITS)}")
+        self.expected = {split: rows for split, rows in (expected or {}).items() if rows is not None}
+        for key, keys in (("splits", self.splits), ("expected", self.expected)):
+            for split in keys:
+                if split not in SPLITS:
+                    raise UserError(f"data.{key}.{split} is not known; the keys are {', '.join(SPLITS)}")
         if "train" not in self.splits:
             raise UserError("data.splits.train is missing: name the split of the set to train on")
+        self._parts = {split: _parts(name, f"data.splits.{split}") for split, name in self.splits.items()}
+        if path in ("csv", "text"):
+            raise UserError(f"data.path={path}: data=files reads text, TSV and CSV")
         if path in _FILE_READERS and not data_files:
             # Without files, `datasets` would read whatever lies in the working directory.
             raise UserError(f"data.data_files is missing: data.path={path} reads the files it names")
@@ -87,54 +122,137 @@ class Hub(Corpus):
         folder = self._folder(cache_dir)
         if folder.is_dir():
             return
-        sets = self._load(folder.parent / "datasets")
-        if self.max_train_pairs is not None:
-            sets["train"] = sets["train"].select(range(min(self.max_train_pairs, len(sets["train"]))))
-        splits = {}
-        with step(f"converting {self.path}", total=sum(len(rows) for rows in sets.values())) as advance:
-            for split, rows in sets.items():
-                splits[split] = ParallelText([], [])
-                for batch in rows.iter(batch_size=1000):
-                    src, tgt = self._sides(batch)
-                    splits[split].src.extend(map(_one_line, src))
-                    splits[split].tgt.extend(map(_one_line, tgt))
-                    advance(len(src))
-            splits["train"], n_blank = drop_blank_pairs(splits["train"])
-            for split, pairs in splits.items():
-                if not len(pairs):
+        counts = []
+        with (
+            tempfile.TemporaryDirectory() as unused,  # by `datasets`, which asks for it but keeps nothing of a stream
+            whole_folder(folder) as temporary,
+            step(f"converting {self.path}", total=self._n_rows()) as advance,
+        ):
+            sources = self._sources(unused)
+            for split in sorted(self.splits, key=SPLITS.index, reverse=True):  # what is wrong shows in small ones first
+                rows = self._rows(split, sources)
+                n_rows, n_pairs = _write_pairs(
+                    rows, temporary, (f"{split}.{self.src_lang}", f"{split}.{self.tgt_lang}"), split == "train", advance
+                )
+                self._check_count(split, n_rows)
+                if not n_pairs:
                     raise UserError(f"data.path={self.path}: split {self.splits[split]!r} has no pairs")
-            with whole_folder(folder) as temporary:
-                write_splits(temporary, splits, self.src_lang, self.tgt_lang)
-                counts = [f"{split}: {len(pairs)} pairs" for split, pairs in splits.items()]
-                counts.append(f"dropped from train for a blank side: {n_blank}")
-                write_lines(temporary / "SOURCE.txt", [self.describe(), "", *counts])
+                counts.append(f"{split}: {n_pairs} pairs of {n_rows} rows")
+            counts.append(f"dropped from train for a blank side: {n_rows - n_pairs}")
+            write_lines(temporary / "SOURCE.txt", [self.describe(), "", *counts])
 
     def _folder(self, cache_dir: Path) -> Path:
         label = "-".join(part for part in (self.path, self.config, self.src_lang, self.tgt_lang) if part)
         options = [_FORMAT, self.path, self.config, self.revision, self.src_lang, self.tgt_lang, self.column]
-        options += [self.splits, self.data_files, self.max_train_pairs, _stamps(self.path, self.data_files)]
+        options += [self.splits, self.data_files, self.max_train_pairs, self.expected]
+        options.append(_stamps(self.path, self.data_files))
         return prepared_folder(cache_dir, self.name, label, options)
 
-    def _load(self, datasets_cache: Path) -> dict[str, "Dataset"]:
-        import datasets  # here, because it takes a second that the other corpora need not wait
+    def _whole(self, split: str) -> bool:
+        """Whether all rows of a split are read."""
+        return "[" not in self.splits[split] and (split != "train" or self.max_train_pairs is None)
 
-        def load() -> list["Dataset"]:
-            return datasets.load_dataset(
-                self.path,
-                name=self.config,
-                revision=self.revision,
-                data_files=self.data_files,
-                split=list(self.splits.values()),
-                cache_dir=str(datasets_cache),
+    def _n_rows(self) -> int | None:
+        """How many rows there are to read; None if that is not known."""
+        if all(split in self.expected and self._whole(split) for split in self.splits):
+            return sum(self.expected[split] for split in self.splits)
+        return None
+
+    def _check_count(self, split: str, n_rows: int) -> None:
+        expected = self.expected.get(split, n_rows)
+        if self._whole(split) and n_rows != expected:
+            raise UserError(
+                f"data.expected.{split}={expected}: {n_rows} rows found; the set has changed, or this is another "
+                "revision (data.expected=null takes what there is)"
             )
 
+    def _rows(self, split: str, sources: Mapping[str, Source]) -> Iterator[Batch]:
+        """The rows of one of our splits: a part of the set's, or several."""
+        limit = self.max_train_pairs if split == "train" else None
+        for part in self._parts[split]:
+            if part.name not in sources:
+                raise UserError(f"data.splits.{split}={self.splits[split]}: the set has {', '.join(sources)}")
+            start, stop = part.bounds(sources[part.name])
+            n_rows = start
+            for batch in _sliced(sources[part.name](), start, stop if limit is None else min(stop, start + limit)):
+                n_rows += len(batch[0])
+                yield batch
+            if limit is not None:
+                limit -= n_rows - start
+                if not limit:
+                    return
+            if part.stop is not None and n_rows < stop:
+                raise UserError(f"data.splits.{split}={self.splits[split]}: {part.name} has fewer rows")
+
+    def _sources(self, unused: str) -> dict[str, Source]:
+        """What reads each split that the set has, by the set's name of it."""
+        import datasets  # here, because it takes a second that the other corpora need not wait
+
+        datasets.disable_progress_bars()  # ours runs
+        datasets.logging.set_verbosity(logging.CRITICAL)  # what it logs, it raises as well
+        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # else it tells the hub of local files, too
+        if any((Path(self.path) / name).is_file() for name in ("state.json", "dataset_dict.json")):
+            with self._explained():
+                saved = datasets.load_from_disk(self.path)
+            sets = saved if isinstance(saved, datasets.DatasetDict) else {str(saved.split or "train"): saved}
+            return {str(name): self._table_source(rows) for name, rows in sets.items()}
+        if self.path not in _FILE_READERS and not Path(self.path).exists():
+            self._reach_hub()
+        config, data_files = self.config, self.data_files
+        if self.revision == _PARQUET and config and not data_files:  # a folder of that branch is a configuration
+            names = {part.name for parts in self._parts.values() for part in parts}
+            config, data_files = None, {name: [f"{config}/{name}/*.parquet"] for name in sorted(names)}
+        with self._explained():
+            builder = datasets.load_dataset_builder(
+                self.path, name=config, revision=self.revision, data_files=data_files, cache_dir=unused
+            )
+        files: dict[str, list[str]] = {str(name): list(paths) for name, paths in builder.config.data_files.items()}
+        for name, paths in files.items():
+            if not paths:
+                raise UserError(f"data.data_files={self.data_files}: no such file for {name}")
+        kind = type(builder).__module__.rpartition(".")[2]
+        if kind not in _FILE_READERS:
+            raise UserError(
+                f"data.path={self.path}: made of {kind} files; only JSON lines, Parquet and Arrow are read here, and "
+                "text, TSV and CSV by data=files"
+            )
+        if kind == "json" and all(Path(path).is_file() for paths in files.values() for path in paths):
+            # Not through `datasets`: it rewrites what looks like a date, and quotes all text beside a late number.
+            return {name: lambda paths=paths: self._json_rows(paths) for name, paths in files.items()}  # type: ignore[misc]
+        if hasattr(builder.config, "on_mixed_types"):
+            builder.config.on_mixed_types = None  # an error, not the quotes
+        if hasattr(builder.config, "batch_size"):
+            builder.config.batch_size = _BATCH  # else as many rows as one of the file's groups holds
+        with self._explained():
+            streams = builder.as_streaming_dataset()
+        return {str(name): self._table_source(rows) for name, rows in streams.items()}
+
+    def _reach_hub(self) -> None:
+        """Raises UserError where no connection can be made: `datasets` would try for half a minute."""
+        from huggingface_hub import constants
+        from huggingface_hub.utils import get_session
+
         try:
-            if sys.stderr.isatty():  # `datasets` draws bars of its own
-                return dict(zip(self.splits, load()))
-            datasets.disable_progress_bars()
-            with step(f"loading {self.path}"):
-                return dict(zip(self.splits, load()))
-        except datasets.exceptions.DatasetNotFoundError:
+            get_session().head(constants.ENDPOINT, timeout=_HUB_PATIENCE)
+        except Exception as error:  # of one HTTP library or another
+            if isinstance(error, ConnectionError) or "Connect" in type(error).__name__:
+                raise UserError(
+                    f"data.path={self.path}: no such folder, and the hub cannot be reached; {_LOCAL_WAY}"
+                ) from None
+
+    @contextmanager
+    def _explained(self, n_rows: int = 0) -> Iterator[None]:
+        """What can go wrong inside `datasets`, as one line; so many rows had been read."""
+        import datasets
+
+        try:
+            yield
+        except datasets.exceptions.DatasetNotFoundError as error:
+            if "evision" in str(error):
+                raise UserError(f"data.revision={self.revision}: the set {self.path} has no such revision") from None
+            if "gated" in str(error):
+                page = f"ask for access on https://huggingface.co/datasets/{self.path} and log in with `hf auth login`"
+                raise UserError(f"data.path={self.path}: the hub shows this set only to some; {page}") from None
             raise UserError(
                 f"data.path={self.path}: no such set on the hub (or no access to it); {_LOCAL_WAY}"
             ) from None
@@ -142,46 +260,227 @@ class Hub(Corpus):
             raise UserError(f"data.path={self.path}: the hub cannot be reached; {_LOCAL_WAY}") from None
         except Exception as error:  # `datasets` raises nearly every type there is for a set that it cannot read
             if "scripts are no longer supported" in str(error):
-                reason = "this set exists only as a script that would have to be run, which datasets does not do"
-                raise UserError(f"data.path={self.path}: {reason}; {_LOCAL_WAY}") from None
-            reason = " ".join(str(error.__cause__ or error).split())
-            raise UserError(f"data.path={self.path}: {reason or type(error).__name__}") from error
-
-    def _sides(self, batch: Mapping[str, list[Any]]) -> tuple[list[Any], list[Any]]:
-        """The two languages of a batch of rows."""
-        sides = []
-        for key, language in (("src_lang", self.src_lang), ("tgt_lang", self.tgt_lang)):
-            if self.column is None:
-                found: Mapping[str, list[Any]] = batch
-            elif self.column not in batch:
                 raise UserError(
-                    f"data.column={self.column}: the set's columns are {', '.join(batch)} (null: one a language)"
-                )
-            else:
-                rows = batch[self.column]
-                row: object = next((row for row in rows if row is not None), {})
-                if not isinstance(row, Mapping):
-                    raise UserError(
-                        f"data.column={self.column}: it does not hold languages; data.column=null reads columns"
-                    )
-                found = {code: [(row or {}).get(code) for row in rows] for code in row}
-            if language not in found:
-                raise UserError(f"data.{key}={language}: the set {self.path} has {', '.join(found)}")
-            sides.append(found[language])
+                    f"data.path={self.path}: this set exists only as a script, which is not run; take the hub's "
+                    f"conversion of it, data.revision={_PARQUET}, or local files, data.path=json data.data_files=FILE"
+                ) from None
+            reason = " ".join(str(error.__cause__ or error).split())
+            if reason.startswith("BuilderConfig"):
+                available = reason.partition("Available: ")[2]
+                raise UserError(
+                    f"data.config={self.config}: {self.path} has {available} (null: the only one)"
+                ) from None
+            where = f"data.path={self.path}" + (f", after row {n_rows}" if n_rows else "")
+            raise UserError(f"{where}: {reason or type(error).__name__}") from error
+
+    def _table_source(self, rows: "Dataset | IterableDataset") -> Source:
+        def read() -> Iterator[Batch]:
+            n_rows = 0
+            with self._explained():
+                tables = iter(rows.with_format("arrow").iter(batch_size=_BATCH))
+            while True:
+                with self._explained(n_rows):
+                    table = next(tables, None)
+                if table is None:
+                    return
+                yield self._table_sides(table, n_rows)
+                n_rows += table.num_rows
+
+        return read
+
+    def _table_sides(self, table: "Table", n_rows: int) -> Batch:
+        """The two languages of a table that so many rows came before."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        columns = dict(zip(table.column_names, table.columns))
+        if self.column is not None:
+            self._check_column(columns)
+            held = columns[self.column]
+            if not pa.types.is_struct(held.type):
+                raise self._no_languages()
+            columns = {held.type.field(i).name: pc.struct_field(held, i) for i in range(held.type.num_fields)}
+        self._check_languages(columns)
+        sides = []
+        for language in (self.src_lang, self.tgt_lang):
+            type_ = columns[language].type
+            type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
+            if not (pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_null(type_)):
+                raise UserError(f"data.path={self.path}: {language} holds {type_}, not text")
+            try:
+                sides.append(columns[language].to_pylist())
+            except UnicodeDecodeError:
+                where = f"rows {n_rows + 1} to {n_rows + table.num_rows}"
+                raise UserError(f"data.path={self.path}, {where}: {language} is not UTF-8") from None
         return sides[0], sides[1]
 
+    def _json_rows(self, paths: Sequence[str]) -> Iterator[Batch]:
+        """The two languages of files of JSON lines. A row that lacks a key has a null there."""
+        first = True
+        for path in paths:
+            objects = _json_objects(path)
+            while batch := list(islice(objects, _BATCH)):
+                numbers, rows = zip(*batch)
+                if self.column is not None:
+                    if first:
+                        self._check_column(dict.fromkeys(key for row in rows for key in row))
+                    held = [row.get(self.column) for row in rows]
+                    rows = tuple({} if row is None else row for row in held)
+                    if not all(isinstance(row, dict) for row in rows):
+                        raise self._no_languages()
+                if first and any(rows):
+                    self._check_languages(dict.fromkeys(key for row in rows for key in row))
+                    first = False
+                src, tgt = (
+                    [_checked_text(row.get(language), path, number) for number, row in zip(numbers, rows)]
+                    for language in (self.src_lang, self.tgt_lang)
+                )
+                yield src, tgt
 
-def _one_line(text: object) -> str:
-    if text is None:
-        return ""
-    if not isinstance(text, str):
-        raise UserError(f"a sentence of the set is a {type(text).__name__}, not text: {str(text)[:60]}")
-    return _LINE_BREAKS.sub(" ", text).removeprefix("\ufeff").strip()
+    def _check_column(self, columns: Mapping[str, Any]) -> None:
+        if self.column not in columns:
+            raise UserError(
+                f"data.column={self.column}: the set's columns are {', '.join(columns)} (null: one a language)"
+            )
+
+    def _no_languages(self) -> UserError:
+        return UserError(f"data.column={self.column}: it does not hold languages; data.column=null reads columns")
+
+    def _check_languages(self, languages: Mapping[str, Any]) -> None:
+        for key, language in (("src_lang", self.src_lang), ("tgt_lang", self.tgt_lang)):
+            if language not in languages:
+                raise UserError(f"data.{key}={language}: the set {self.path} has {', '.join(languages)}")
 
 
-def _stamps(path: str, data_files: Mapping[str, str] | str | None) -> list[list[Any]]:
+class _Part(NamedTuple):
+    """Some rows of one of the set's splits, as "train[10%:]" names them."""
+
+    name: str
+    start: int | None
+    stop: int | None
+    percent: bool
+
+    def bounds(self, source: Source) -> tuple[int, int]:
+        """The first row and the one after the last, from 0; the split is read through only where that is needed."""
+        start, stop = self.start or 0, sys.maxsize if self.stop is None else self.stop
+        if start >= 0 and stop >= 0 and not self.percent:
+            return start, stop
+        n_rows = sum(len(src) for src, _ in source())
+        if self.percent:
+            start, stop = (round(min(bound, 100) * n_rows / 100) for bound in (start, stop))
+        start, stop = (bound + n_rows if bound < 0 else bound for bound in (start, stop))
+        return max(start, 0), max(stop, 0)
+
+
+def _parts(name: str, key: str) -> list[_Part]:
+    parts = []
+    for text in name.split("+"):
+        match = _PART.fullmatch(text.strip())
+        if not match:
+            raise UserError(f"{key}={name}: a name, or a slice such as train[:500] or train[10%:]")
+        split, start, start_unit, stop, stop_unit = match.groups()
+        units = {unit for bound, unit in ((start, start_unit), (stop, stop_unit)) if bound is not None}
+        if len(units) > 1:
+            raise UserError(f"{key}={name}: both ends in rows, or both in percent")
+        bounds = [None if bound is None else int(bound) for bound in (start, stop)]
+        if units == {"%"} and any(bound is not None and abs(bound) > 100 for bound in bounds):
+            raise UserError(f"{key}={name}: at most 100 percent")
+        parts.append(_Part(split.strip(), bounds[0], bounds[1], units == {"%"}))
+    return parts
+
+
+def _sliced(batches: Iterator[Batch], start: int, stop: int) -> Iterator[Batch]:
+    """Rows `start` to `stop`; what comes after is not read."""
+    first = 0
+    while first < stop and (batch := next(batches, None)) is not None:
+        n_rows = len(batch[0])
+        chosen = slice(max(start - first, 0), min(stop - first, n_rows))
+        if chosen.start < chosen.stop:
+            yield batch[0][chosen], batch[1][chosen]
+        first += n_rows
+
+
+def _json_objects(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file of JSON lines, with the numbers of their lines; empty lines are passed over."""
+    number = 0
+    for lines in read_blocks(path, _BATCH):
+        for line in lines:
+            number += 1
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise UserError(
+                    f"{path}, line {number}: not JSON, of which each line has to hold an object "
+                    f"({error.msg}, column {error.colno})"
+                ) from None
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{path}, line {number}: not read as JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise UserError(f"{path}, line {number}: a JSON {type(row).__name__}; each line has to hold an object")
+            yield number, row
+
+
+def _checked_text(value: object, path: str, number: int) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise UserError(f"{path}, line {number}: a sentence is a {type(value).__name__}, not text: {str(value)[:60]}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{path}, line {number}: a sentence has half a character (a lone surrogate)") from None
+    return value
+
+
+def _write_pairs(
+    batches: Iterator[Batch], folder: Path, names: tuple[str, str], drops_blank: bool, advance: Callable[[int], None]
+) -> tuple[int, int]:
+    """Writes the two sides line by line; returns how many rows were read and how many pairs written."""
+    n_rows = n_pairs = 0
+    try:
+        with (folder / names[0]).open("xb") as src_file, (folder / names[1]).open("xb") as tgt_file:
+            for batch in batches:
+                pairs = [(_one_line(src), _one_line(tgt)) for src, tgt in zip(*batch)]
+                n_rows += len(pairs)
+                if drops_blank:
+                    pairs = [(src, tgt) for src, tgt in pairs if src and tgt]
+                n_pairs += len(pairs)
+                src_file.write("".join(f"{src}\n" for src, _ in pairs).encode())
+                tgt_file.write("".join(f"{tgt}\n" for _, tgt in pairs).encode())
+                advance(len(batch[0]))
+            for file in (src_file, tgt_file):
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
+    return n_rows, n_pairs
+
+
+def _one_line(text: str | None) -> str:
+    text = (text or "").strip()
+    while text.startswith("\ufeff"):  # a reader drops a byte order mark that starts a file
+        text = text[1:].lstrip()
+    return _LINE_BREAKS.sub(" ", text) if "\n" in text or "\r" in text else text
+
+
+def _listed(data_files: Files) -> dict[str, list[str]] | list[str]:
+    """The files as `datasets` takes them, each a list."""
+    if isinstance(data_files, Mapping):
+        return {str(name): _paths(paths) for name, paths in data_files.items()}
+    return _paths(data_files)
+
+
+def _paths(paths: str | Sequence[str]) -> list[str]:
+    listed = [os.path.expanduser(path) for path in ([paths] if isinstance(paths, str) else paths)]  # noqa: PTH111 - URLs
+    return [glob.escape(path) if Path(path).is_file() else path for path in listed]  # `a[1].jsonl` is a name, too
+
+
+def _stamps(path: str, data_files: dict[str, list[str]] | list[str] | None) -> list[list[Any]]:
     """Size and time of the local files, so that changed files are converted anew."""
-    patterns = [data_files] if isinstance(data_files, str) else list((data_files or {}).values())
+    lists = data_files.values() if isinstance(data_files, dict) else [data_files or []]
+    patterns = [pattern for paths in lists for pattern in paths]
     if Path(path).is_dir():
         patterns.append(f"{glob.escape(path)}/**/*")
     files = sorted({Path(file) for pattern in patterns for file in glob.glob(pattern, recursive=True)})  # noqa: PTH207 - absolute patterns too
