@@ -57,7 +57,7 @@ def run(
 ) -> list[tuple[float, float]]:
     """Train, and return the seconds of each update; `looks` gets those of each look of each callback."""
     torch.manual_seed(1)
-    size = data.tokenizer.vocab_size
+    size = data.tokenizer.src_vocab_size
     task = TranslationTask(
         model=build(config.model, "model", src_vocab_size=size, tgt_vocab_size=size),
         tokenizer=data.tokenizer,

@@ -41,11 +41,12 @@ def test_every_override_named_is_a_key_or_a_group():
 
     known = {key for name in ("train", "evaluate", "translate") for key in known_keys(name)}
     known |= {f"data.{key}.{side}" for key in ("train", "dev", "test") for side in ("src", "tgt", "tsv")}
-    known |= {"data.path", "data.config"}
+    for file in (CONF / "data").glob("*.yaml"):
+        known |= {f"data.{key}" for key in re.findall(r"^([a-z_]+):", file.read_text(), flags=re.MULTILINE)}
     sweeper = (CONF / "hydra/sweeper/optuna.yaml").read_text()
     known |= {f"hydra.sweeper.{key}" for key in re.findall(r"^([a-z_]+):", sweeper, flags=re.MULTILINE)}
     lines = [line.partition("#")[0] for line in README.splitlines() if line.startswith("make ")]
-    words = {word for line in lines for word in re.findall(r"([a-z_./]+)=", line)}
+    words = {word for line in lines for word in re.findall(r"(?<![+\w./])([a-z_./]+)=", line)}  # + adds a key
     assert words
     assert words <= known
 

@@ -47,13 +47,19 @@ def record(config: DictConfig, tokenizer: Tokenizer, corpus: str, src_lang: str,
         "version": __version__,
         "model": resolved(config.model),
         "search": resolved(config.search),
-        "tokenizer": torch.frombuffer(bytearray(tokenizer.model), dtype=torch.uint8),
+        "tokenizer": _as_tensor(tokenizer.model),
+        "tgt_tokenizer": None if tokenizer.tgt_model is None else _as_tensor(tokenizer.tgt_model),
         "placeholder": tokenizer.placeholder,
+        "languages": list(tokenizer.languages),
         "corpus": corpus,
         "src_lang": src_lang,
         "tgt_lang": tgt_lang,
         "config": without_secrets(config),
     }
+
+
+def _as_tensor(content: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 def find(path: str | Path) -> Path:
@@ -115,10 +121,16 @@ def load(path: str | Path) -> Checkpoint:
     content = read(file)
     ours = content["diglot"]
     try:
-        tokenizer = Tokenizer(ours["tokenizer"].numpy().tobytes(), ours["placeholder"])
+        own = ours.get("tgt_tokenizer")
+        tokenizer = Tokenizer(
+            ours["tokenizer"].numpy().tobytes(),
+            ours["placeholder"],
+            None if own is None else own.numpy().tobytes(),
+            ours.get("languages", ()),
+        )
         refuse_foreign_targets([ours["model"], ours["search"]])
-        size = tokenizer.vocab_size
-        model = build(ours["model"], "model", src_vocab_size=size, tgt_vocab_size=size)
+        sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
+        model = build(ours["model"], "model", **sizes)
         search = build(ours["search"], "search")
         if not isinstance(model, EncoderDecoder) or not isinstance(search, BeamSearch):
             raise UserError("it holds no model and search")

@@ -18,11 +18,12 @@ from rich import box
 from rich.table import Table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from diglot.config import build, build_corpus, build_data, command, trial_build
+from diglot.config import build, build_corpus, build_data, check_tying, command, trial_build
 from diglot.data.batching import Batching
 from diglot.data.doctor import N_GRAM, Diagnosis, diagnose
 from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes
+from diglot.data.tokenizer import TokenizerSource
 from diglot.errors import UserError
 from diglot.job import say
 from diglot.training.console import quiet, render
@@ -33,13 +34,15 @@ from diglot.training.run import Run
 @command("doctor")
 def main(config: DictConfig) -> None:
     quiet()
-    trial_build(config)
+    model = trial_build(config)
     max_near, n_probed = config.doctor.max_near, config.doctor.probe
     if max_near is not None and not 0 <= max_near <= 1:
         raise UserError(f"doctor.max_near={max_near}: a share from 0 to 1, or null")
     if n_probed < 0:
         raise UserError(f"doctor.probe={n_probed}: must not be negative")
-    data = build_data(config.data, build_corpus(config.data), build(config.tokenizer, "tokenizer"), config.seed)
+    tokenizer: TokenizerSource = build(config.tokenizer, "tokenizer")
+    data = build_data(config.data, build_corpus(config.data), tokenizer, tokenizer.sampling, config.seed)
+    check_tying(model, tokenizer)
     data.prepare_data()
     data.setup()
     run: Run = build(config.run, "run")
@@ -95,8 +98,8 @@ def probed(config: DictConfig, data: TranslationData, n_updates: int, n_probed: 
     """Seconds that the run would train, and the memory that it would take: from a few updates."""
     device = torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu")
     torch.manual_seed(config.seed)
-    size = data.tokenizer.vocab_size
-    model = build(config.model, "model", src_vocab_size=size, tgt_vocab_size=size).to(device)
+    sizes = {"src_vocab_size": data.tokenizer.src_vocab_size, "tgt_vocab_size": data.tokenizer.tgt_vocab_size}
+    model = build(config.model, "model", **sizes).to(device)
     optimizer = build(config.optimizer, "optimizer")(model.parameters(), lr=1e-6)
     data.n_updates = n_probed
     seconds: list[float] = []

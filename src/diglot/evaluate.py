@@ -19,7 +19,9 @@ def main(config: DictConfig) -> None:
     path = checkpoints.find(config.checkpoint)
     if config.split not in SPLITS:
         raise UserError(f"split={config.split}: must be one of {', '.join(SPLITS)}")
-    translator = load_translator(config)
+    # Of a model for one language only what its scores are computed by.
+    has_tags = checkpoints.load(path).tokenizer.languages
+    translator = load_translator(config, config.tgt_lang if has_tags else None)
     evaluated = text_to_score(config, translator, path)
     scorer = Scorer(config.tgt_lang or translator.record["tgt_lang"])
     folder = Path(config.output) if config.output else path.parent / "evaluation" / evaluated.split

@@ -125,7 +125,7 @@ def evaluate(translator: Translator, evaluated: EvaluationSet, scorer: Scorer, f
                 "translation_memory": _scores(scorer([answers[i] for i in far], [pairs.tgt[i] for i in far])),
             }
     folder = numbered_folder(folder)
-    tgt_lang = translator.record.get("tgt_lang", "tgt")
+    tgt_lang = translator.tgt_lang or "tgt"
     write_lines(folder / f"hypotheses.{tgt_lang}", hypotheses)
     write_lines(folder / f"references.{tgt_lang}", pairs.tgt)
     write_lines(folder / f"sources.{translator.record.get('src_lang', 'src')}", pairs.src)

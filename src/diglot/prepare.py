@@ -3,12 +3,14 @@
 from omegaconf import DictConfig
 
 from diglot.config import build, build_corpus, build_data, command
+from diglot.data.tokenizer import TokenizerSource
 
 
 @command("prepare")
 def main(config: DictConfig) -> None:
     corpus = build_corpus(config.data)
-    data = build_data(config.data, corpus, build(config.tokenizer, "tokenizer"), seed=1)
+    tokenizer: TokenizerSource = build(config.tokenizer, "tokenizer")
+    data = build_data(config.data, corpus, tokenizer, tokenizer.sampling, seed=1)
     data.prepare_data()
     print(corpus.describe())
     for note in data.notes:

@@ -22,6 +22,7 @@ from diglot.config import (
     build,
     build_corpus,
     build_data,
+    check_tying,
     choose_precision,
     command,
     refuse_other_config,
@@ -32,7 +33,7 @@ from diglot.config import (
 )
 from diglot.data.batching import Place
 from diglot.data.module import TranslationData
-from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
+from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
 from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, table
 from diglot.job import quoted
@@ -68,7 +69,8 @@ def train(config: DictConfig) -> Path:
     """Train as a config says and return the run's folder."""
     quiet()
     keep_memory()
-    watching = build_watchers(config, trial_build(config))
+    trial = trial_build(config)
+    watching = build_watchers(config, trial)
     if config.resume is not None:
         begun = resumable_folder(config.resume)
         if config.run.folder is not None and Path(config.run.folder).expanduser().absolute() != begun.absolute():
@@ -80,10 +82,14 @@ def train(config: DictConfig) -> Path:
     corpus = build_corpus(config.data)
     scorer = Scorer(corpus.tgt_lang)
     initial = checkpoints.load(config.init_from) if config.init_from is not None else None
-    if initial and any(word.startswith("tokenizer") or word == "data.vocab_size" for word in typed_overrides()):
+    of_samples = {"tokenizer.samples", "tokenizer.alpha", "tokenizer.seed"}
+    typed = typed_overrides() - of_samples
+    if initial and any(word.startswith("tokenizer") or word == "data.vocab_size" for word in typed):
         raise UserError("init_from brings its tokenizer along: leave out what the command line says of one")
-    tokenizer: TokenizerTrainer | Tokenizer = initial.tokenizer if initial else build(config.tokenizer, "tokenizer")
-    data = build_data(config.data, corpus, tokenizer, config.seed)
+    source: TokenizerSource = build(config.tokenizer, "tokenizer")
+    tokenizer: TokenizerSource | Tokenizer = initial.tokenizer if initial else source
+    check_tying(trial, tokenizer)
+    data = build_data(config.data, corpus, tokenizer, source.sampling, config.seed)
     options, processes = build_trainer_options(config)
     callbacks = build_callbacks(config.callbacks, "callbacks")
     if missing := loggers.missing_package(config.logger._target_):
@@ -97,8 +103,8 @@ def train(config: DictConfig) -> Path:
         data.prepare_data()
     data.setup()
     torch.manual_seed(config.seed)
-    size = data.tokenizer.vocab_size
-    model = build(config.model, "model", src_vocab_size=size, tgt_vocab_size=size)
+    sizes = {"src_vocab_size": data.tokenizer.src_vocab_size, "tgt_vocab_size": data.tokenizer.tgt_vocab_size}
+    model = build(config.model, "model", **sizes)
     check_lengths(model, data, config.model)
     if initial:
         try:
@@ -172,7 +178,7 @@ def train(config: DictConfig) -> Path:
     held_out: dict[str, EvaluationSet] = {}
     if processes.is_first:
         if not (folder / CONFIG).exists():
-            write_about(folder, OmegaConf.to_yaml(OmegaConf.create(plain)), data.tokenizer.model)
+            write_about(folder, OmegaConf.to_yaml(OmegaConf.create(plain)), data.tokenizer)
         held_out = keep_held_out(folder, data)
         say(start_report(folder, data, model, trainer, options["precision"]))
     try:

@@ -33,22 +33,44 @@ class Translator:
         tokenizer: the model's.
         search: how to find a translation.
         record: what the checkpoint says of itself.
+        tgt_lang: code of the language to translate into, where the model was trained for several; None: the one that
+            it was scored on.
+
+    Raises:
+        UserError: the model does not translate into that language.
     """
 
     def __init__(
-        self, model: EncoderDecoder, tokenizer: Tokenizer, search: BeamSearch, record: dict[str, Any] | None = None
+        self,
+        model: EncoderDecoder,
+        tokenizer: Tokenizer,
+        search: BeamSearch,
+        record: dict[str, Any] | None = None,
+        tgt_lang: str | None = None,
     ) -> None:
         self.model, self.tokenizer, self.search, self.record = model.eval(), tokenizer, search, record or {}
+        own = self.record.get("tgt_lang")
+        self.tgt_lang = tgt_lang or own
+        known = tokenizer.languages or ([own] if own else [])
+        if self.tgt_lang is not None and self.tgt_lang not in known:
+            raise UserError(f"tgt_lang={self.tgt_lang}: this model translates into {', '.join(known)}")
         self.special = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
 
     @classmethod
-    def load(cls, path: str | Path, device: str | None = None, search: BeamSearch | None = None) -> "Translator":
+    def load(
+        cls,
+        path: str | Path,
+        device: str | None = None,
+        search: BeamSearch | None = None,
+        tgt_lang: str | None = None,
+    ) -> "Translator":
         """Rebuild a translator from a checkpoint file or a run's folder.
 
         Args:
             path: the checkpoint.
             device: cpu, cuda, ...; None: a GPU if there is one.
             search: None: the checkpoint's own.
+            tgt_lang: see Translator.
         """
         loaded = checkpoint.load(path)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -57,7 +79,7 @@ class Translator:
             torch.zeros(1, device=device).item()
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise UserError(f"device={device}: cannot be used ({str(error).splitlines()[0]})") from None
-        return cls(model, loaded.tokenizer, search or loaded.search, loaded.record)
+        return cls(model, loaded.tokenizer, search or loaded.search, loaded.record, tgt_lang)
 
     def translate(self, lines: Sequence[str], beam: int | None = None) -> list[str]:
         """The best translation of each line; that of a blank line is blank.
@@ -96,8 +118,8 @@ class Translator:
             )
         results = [Translation("", 0.0, False) for _ in lines]
         numbers = [i for i, line in enumerate(lines) if line.strip()]
-        encoded = self.tokenizer.encode([lines[i] for i in numbers])
-        sources = FlatIds.of([source.ids for source in encoded], self.tokenizer.vocab_size)
+        encoded = self.tokenizer.encode([lines[i] for i in numbers], self.tgt_lang)
+        sources = FlatIds.of([source.ids for source in encoded], self.tokenizer.src_vocab_size)
         lengths = np.asarray(sources.lengths)
         longest = self.model.max_src_positions
         if longest is not None and len(lengths) and lengths.max() > longest:

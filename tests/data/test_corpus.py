@@ -260,10 +260,40 @@ def test_corpora_are_mixed_by_name_and_weight(tmp_path: Path) -> None:
         (
             {"one": {"src": "a.de", "tgt": "a.en"}, "two": {"src": "a.fr", "tgt": "a.en"}},
             {"tsv": "d"},
-            r"data\.corpora\.two is fr-en, and one is de-en",
+            r"data\.src_lang is missing: the corpora are of several languages",
         ),
+        (
+            {"one": {"src": "a.de", "tgt": "a.en"}, "two": {"src": "a.de", "tgt": "a.fr"}},
+            {"src": "d.de", "tgt": "d.it"},
+            r"data\.tgt_lang: dev is to be translated into it, and the corpora into en, fr",
+        ),
+        ({"one": {"tsv": "a", "tgt_lang": False}}, {"tsv": "d"}, r"data\.corpora\.one\.tgt_lang=False: must be a"),
     ],
 )
 def test_wrong_mixtures_are_refused_naming_the_key(corpora: dict, dev: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Mixed(corpora=corpora, dev=dev)
+
+
+def test_corpora_of_several_languages_are_told_apart(tmp_path: Path) -> None:
+    one, two = ({"src": "a.de", "tgt": "a.en"}, {"tsv": "b", "src_lang": "de", "tgt_lang": "fr"})
+    dev = {"src": "d.de", "tgt": "d.fr"}
+    mixed = Mixed(corpora={"one": one, "two": two}, dev=dev)
+    assert (mixed.src_lang, mixed.tgt_lang) == ("de", "fr")
+    train = mixed.read(tmp_path)["train"]
+    assert isinstance(train, MixedText)
+    assert train.tgt_langs == {"one": "en", "two": "fr"}
+    assert mixed.describe() == "mixed: de-fr from one (de-en, weight 1), two (de-fr, weight 1)"
+    into_one = Mixed(corpora={"one": one, "two": {**two, "src_lang": "fr", "tgt_lang": "en"}}, dev=one)
+    assert into_one.tgt_langs == {}  # there is nothing to be told
+
+
+def test_a_corpus_whose_files_are_called_after_other_languages_has_to_say_what_it_is() -> None:
+    corpora = {"there": {"src": "a.de", "tgt": "a.en"}, "back": {"src": "a.en", "tgt": "a.de"}}
+    with pytest.raises(UserError, match=r"^data\.corpora\.back: by its files' names its src_lang is en, and data\.src"):
+        Mixed(corpora=corpora, dev={"tsv": "d"}, src_lang="de", tgt_lang="en")
+    corpora["back"] |= {"src_lang": "en", "tgt_lang": "de"}
+    assert Mixed(corpora=corpora, dev={"tsv": "d"}, src_lang="de", tgt_lang="en").tgt_langs == {
+        "there": "en",
+        "back": "de",
+    }

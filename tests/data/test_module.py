@@ -1,5 +1,6 @@
 """From a corpus to batches: what is kept, what the tensors hold, and what the user is told."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,10 @@ import torch
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
 from diglot.data.batch import Batch
-from diglot.data.corpus import Corpus, Files, Sample
+from diglot.data.corpus import Corpus, Files, Mixed, Sample
 from diglot.data.flat import FlatIds
 from diglot.data.module import TranslationData, eval_batches
+from diglot.data.sampling import Sampling
 from diglot.data.text import ParallelText, write_lines
 from diglot.data.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
@@ -253,7 +255,7 @@ def test_notes_say_what_became_of_the_text(tmp_path: Path) -> None:
         made.notes[2],
     ]
     assert made.notes[2].startswith("doctor: 300 pairs, 0 repeated")
-    assert made.tokenizer.vocab_size == 350
+    assert made.tokenizer.src_vocab_size == made.tokenizer.tgt_vocab_size == 350
 
 
 def test_the_sample_corpus_makes_batches(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -281,3 +283,73 @@ def test_values_that_make_no_batches_are_refused_by_name(tokenizer: Tokenizer, o
     with pytest.raises(ValueError) as refused:
         TranslationData(corpus=Sample(), tokenizer=tokenizer, seed=1, **options)
     assert named in str(refused.value)
+
+
+# ------------------------------------------------------------------------------------------- samples, tags, two models
+
+
+def test_passes_take_turns_in_the_versions_of_sampled_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    made = data(Sample(), tokenizer, tmp_path, tokens_per_batch=600, sampling=Sampling(2, 0.2, 1))
+    n = made.sizes["train"]
+    assert len(made.shards.src) == 2 * n
+    made.n_updates = made.updates_in(3)
+    seen: dict[int, list[int]] = {}
+    for micro_batch in made.updates():
+        batch = made.train_pairs[micro_batch]
+        assert batch.src.numel() <= 600
+        assert batch.labels.numel() <= 600
+        seen.setdefault(micro_batch.pass_number, []).extend(micro_batch.pairs.tolist())
+    assert {e: sorted(pairs) for e, pairs in seen.items()} == {
+        0: list(range(n)),
+        1: list(range(n, 2 * n)),
+        2: list(range(n)),
+    }
+    # Dev is what it is.
+    plain = data(Sample(), tokenizer, tmp_path, tokens_per_batch=600)
+    assert np.array_equal(made.dev_pairs.src.ids, plain.dev_pairs.src.ids)
+
+
+def test_each_corpus_of_several_languages_has_its_tag(tmp_path: Path) -> None:
+    splits = Sample().read(tmp_path)
+    train, dev = splits["train"].load(), splits["dev"].load()
+    write_lines(tmp_path / "train.avi", train.src)
+    write_lines(tmp_path / "train.bol", train.tgt)
+    paths = {"avi": str(tmp_path / "train.avi"), "bol": str(tmp_path / "train.bol")}
+    write_lines(tmp_path / "dev.tsv", [f"{src}\t{tgt}" for src, tgt in zip(dev.src, dev.tgt)])
+    corpus = Mixed(
+        corpora={
+            "there": {"src": paths["avi"], "tgt": paths["bol"]},
+            "back": {"src": paths["bol"], "tgt": paths["avi"], "src_lang": "bol", "tgt_lang": "avi"},
+        },
+        dev={"tsv": str(tmp_path / "dev.tsv")},
+        src_lang="avi",
+        tgt_lang="bol",
+    )
+    trainer = TokenizerTrainer(model_type="unigram", vocab_size=500)
+    made = data(corpus, trainer, tmp_path, tokens_per_batch=600)  # type: ignore[arg-type]
+    assert made.tokenizer.languages == ("avi", "bol")
+    tags = {language: made.tokenizer.encode([""], language)[0].ids for language in ("avi", "bol")}
+    n = len(train)
+    assert [made.shards.src[i][:1].tolist() for i in (0, n - 1, n, 2 * n - 1)] == [tags["bol"]] * 2 + [tags["avi"]] * 2
+    assert all(made.dev_pairs.src[i][:1].tolist() == tags["bol"] for i in range(len(dev)))
+    assert not set(made.shards.tgt.ids.tolist()) & {tags["avi"][0], tags["bol"][0]}
+    assert made.decode_dev(0, made.dev_pairs.tgt[0].tolist()) == dev.tgt[0]
+
+
+def test_sides_with_vocabularies_of_their_own_come_back_as_text(tmp_path: Path) -> None:
+    trainer = TokenizerTrainer(model_type="bpe", vocab_size=400, joint=False, tgt_vocab_size=430)
+    made = data(Sample(), trainer, tmp_path, tokens_per_batch=600)
+    train = made.train_text.load()
+    for i in range(0, len(train), 50):
+        assert made.tokenizer.decode(made.shards.src[i].tolist(), (), "src") == train.src[i]
+        assert made.tokenizer.decode(made.shards.tgt[i].tolist()) == train.tgt[i]
+
+
+def test_a_loader_s_process_maps_the_files_itself(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    made = data(Sample(), tokenizer, tmp_path, tokens_per_batch=600)
+    sent = pickle.dumps(made.train_pairs)
+    assert len(sent) < 2_000
+    again = pickle.loads(sent)
+    for micro_batch in list(made.updates())[:3]:
+        for mine, theirs in zip(made.train_pairs[micro_batch], again[micro_batch], strict=True):
+            assert torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs

@@ -234,7 +234,7 @@ def test_what_a_folder_holds_is_said_in_it(text: ParallelText, tokenizer: Tokeni
     (about,) = (tmp_path / "prepared").glob("*/about.json")
     found = json.loads(about.read_bytes())
     corpora = {"train": {"read": 300, "kept": 300, "dropped": {}}}
-    assert found == {"corpora": corpora, "tokens": found["tokens"], "vocab_size": 400}
+    assert found == {"corpora": corpora, "tokens": found["tokens"], "versions": 1, "vocab_size": 400}
 
 
 def test_corpora_of_a_mixture_are_counted_one_by_one(text: ParallelText, tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Text comes back from its ids as it went in, and training says what it did or why it could not."""
 
 import io
+import pickle
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,21 @@ import sentencepiece
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from diglot.data.corpus import Sample
+from diglot.data.pieces import adopt
 from diglot.data.text import ParallelText
-from diglot.data.tokenizer import BOS, EOS, LONGEST_LINE, PAD, SLOTS, UNK, Encoded, Tokenizer, TokenizerTrainer
+from diglot.data.tokenizer import (
+    BOS,
+    EOS,
+    LONGEST_LINE,
+    PAD,
+    SLOTS,
+    UNK,
+    Encoded,
+    Tokenizer,
+    TokenizerFiles,
+    TokenizerTrainer,
+)
 from diglot.errors import UserError
 
 SPECIAL = {PAD, UNK, BOS, EOS}
@@ -43,9 +57,9 @@ def there_and_back(tokenizer: Tokenizer, line: str) -> str:
 
 def test_the_special_ids_are_the_first_four(either: Tokenizer) -> None:
     assert (either.pad_id, either.unk_id, either.bos_id, either.eos_id) == (0, 1, 2, 3)
-    assert either.pieces(range(4)) == ["<pad>", "<unk>", "<s>", "</s>"]
-    assert either.vocab_size == 400
-    assert len(set(either.pieces(range(400)))) == 400
+    assert either.pieces(range(4), "src") == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert either.src_vocab_size == either.tgt_vocab_size == 400
+    assert len(set(either.pieces(range(400), "src"))) == 400
 
 
 @pytest.mark.parametrize(
@@ -128,13 +142,13 @@ def test_a_placeholder_is_one_token_whatever_its_name(either: Tokenizer) -> None
     known, unknown = either.encode(["{name} x {b}", "{an_unseen_name} x {c}"])
     assert known.ids == unknown.ids
     assert (known.placeholders, unknown.placeholders) == (("{name}", "{b}"), ("{an_unseen_name}", "{c}"))
-    assert [piece for piece in either.pieces(known.ids) if piece in SLOTS] == list(SLOTS[:2])
+    assert [piece for piece in either.pieces(known.ids, "src") if piece in SLOTS] == list(SLOTS[:2])
 
 
 def test_a_target_takes_the_slots_of_its_source(either: Tokenizer) -> None:
     (source,) = either.encode(["{a} then {b}"])
     (target,) = either.encode_targets(["{b}, {a}, {b}"], [source])
-    assert [piece for piece in either.pieces(target) if piece in SLOTS] == [SLOTS[1], SLOTS[0], SLOTS[1]]
+    assert [piece for piece in either.pieces(target, "tgt") if piece in SLOTS] == [SLOTS[1], SLOTS[0], SLOTS[1]]
     assert either.decode(target, source.placeholders) == "{b}, {a}, {b}"
     assert source.placeholders == ("{a}", "{b}")
 
@@ -181,7 +195,7 @@ def test_placeholders_are_found_in_order_and_as_often_as_they_stand(tokenizer: T
 def test_the_names_of_placeholders_are_not_learnt(tmp_path: Path) -> None:
     lines = [f"say {{zyzzyva}} to word{i}" for i in range(200)]
     made, _ = trainer(vocab_size=298).train(sources(lines), tmp_path, ["src"])
-    assert not [piece for piece in made.pieces(range(298)) if "z" in piece and not piece.startswith("<")]
+    assert not [piece for piece in made.pieces(range(298), "src") if "z" in piece and not piece.startswith("<")]
 
 
 # ----------------------------------------------------------------------------------------------------------- training
@@ -204,7 +218,7 @@ def test_the_same_training_is_not_done_twice(
     first, told = trainer().train(sources(sample_lines), tmp_path, ["src"])
     trained: list[list[str]] = []
 
-    def train(self: TokenizerTrainer, lines: list[str], options: dict) -> bytes:
+    def train(self: TokenizerTrainer, lines: list[str], options: dict, key_name: str) -> bytes:
         trained.append(lines)
         return first.model
 
@@ -227,7 +241,7 @@ def test_a_vocabulary_that_the_text_cannot_fill_is_refused_naming_the_greatest(
         trainer(model_type=model_type, vocab_size=8000).train(sources(lines), tmp_path, ["src"])
     greatest = int(str(refused.value).split()[-1])
     assert (
-        trainer(model_type=model_type, vocab_size=greatest).train(sources(lines), tmp_path, ["src"])[0].vocab_size
+        trainer(model_type=model_type, vocab_size=greatest).train(sources(lines), tmp_path, ["src"])[0].src_vocab_size
         == greatest
     )
     with pytest.raises(UserError, match=f"at most {greatest}$"):
@@ -243,7 +257,9 @@ def test_a_vocabulary_too_small_for_the_characters_is_refused_naming_the_least(
         trainer(model_type=model_type, vocab_size=270).train(sources(sample_lines), tmp_path, ["src"])
     least = int(str(refused.value).split()[-1])
     assert (
-        trainer(model_type=model_type, vocab_size=least).train(sources(sample_lines), tmp_path, ["src"])[0].vocab_size
+        trainer(model_type=model_type, vocab_size=least)
+        .train(sources(sample_lines), tmp_path, ["src"])[0]
+        .src_vocab_size
         == least
     )
 
@@ -269,7 +285,7 @@ def test_lines_that_cannot_be_trained_on_are_counted(sample_lines: list[str], tm
     lines = [*sample_lines[:400], kept, skipped, "", "  \t"]
     made, told = trainer().train(sources(lines), tmp_path, ["src"])
     assert told == "tokenizer: 404 lines read, 401 used, 3 skipped"
-    assert made.vocab_size == 400
+    assert made.src_vocab_size == 400
 
 
 @pytest.mark.parametrize("lines", [[], ["", "   "], ["a" * (LONGEST_LINE + 1)]])
@@ -284,7 +300,7 @@ def test_a_sample_is_drawn_from_the_whole_text(tmp_path: Path) -> None:
     made, told = trainer(vocab_size=285, sample_size=200).train(sources(lines), tmp_path, ["src"])
     assert told == "tokenizer: 600 lines read, 200 used, 0 skipped"
     for line in ("alpha gamma", "omega kappa"):
-        assert not [piece for piece in made.pieces(made.encode([line])[0].ids) if piece.startswith("<0x")]
+        assert not [piece for piece in made.pieces(made.encode([line])[0].ids, "src") if piece.startswith("<0x")]
 
 
 # -------------------------------------------------------------------------------------------------------------- files
@@ -308,7 +324,106 @@ def test_a_damaged_model_is_refused(tokenizer: Tokenizer, damage: object) -> Non
 
 
 def test_a_line_break_spelt_in_bytes_is_a_blank(tokenizer: Tokenizer) -> None:
-    newline = next(i for i in range(tokenizer.vocab_size) if tokenizer.pieces([i]) == ["<0x0A>"])
+    newline = next(i for i in range(tokenizer.src_vocab_size) if tokenizer.pieces([i], "src") == ["<0x0A>"])
     ids = [*tokenizer.encode(["ab"])[0].ids, newline, *tokenizer.encode(["c"])[0].ids]
     assert "\n" not in tokenizer.decode(ids)
     assert tokenizer.decode(ids).split() == ["ab", "c"]
+
+
+# ------------------------------------------------------------------------------------------- one a side, and of others
+
+
+def test_each_side_may_have_a_vocabulary_of_its_own(tmp_path: Path) -> None:
+    train = Sample().read(tmp_path)["train"].load()
+    made, told = trainer(joint=False, vocab_size=330, tgt_vocab_size=360).get(train, tmp_path)
+    assert (made.src_vocab_size, made.tgt_vocab_size, made.is_joint) == (330, 360, False)
+    assert told.endswith("330 pieces of the source and 360 of the target")
+    sources = made.encode(train.src[:200])
+    targets = made.encode_targets(train.tgt[:200], sources)
+    assert [made.decode(s.ids, s.placeholders, "src") for s in sources] == train.src[:200]
+    assert [made.decode(t, s.placeholders) for t, s in zip(targets, sources)] == train.tgt[:200]
+    # Each is what is trained on its side alone.
+    alone, _ = trainer(vocab_size=330).train(ParallelText(train.src, train.src), tmp_path, ["src"])
+    assert made.model == alone.model != made.tgt_model
+    again = pickle.loads(pickle.dumps(made))
+    assert again.encode(train.src[:200]) == sources
+    assert again.encode_targets(train.tgt[:200], sources) == targets
+
+
+def test_a_target_vocabulary_that_cannot_be_filled_is_refused_by_its_own_name(tmp_path: Path) -> None:
+    train = Sample().read(tmp_path)["train"].load()
+    with pytest.raises(
+        UserError, match=r"^tokenizer\.tgt_vocab_size=9000 is more than this text can fill: at most \d+$"
+    ):
+        trainer(joint=False, tgt_vocab_size=9000).get(train.select(range(300)), tmp_path)
+
+
+FOREIGN = {
+    "sentencepiece's own ids": {},
+    "as T5": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+    "bpe with bytes": {"model_type": "bpe", "byte_fallback": True, "vocab_size": 500},
+    "looks special": {"bos_id": -1, "eos_id": -1, "user_defined_symbols": ["<s>", "</s>", "<2bol>", "<sep>"]},
+    "further control pieces": {"control_symbols": ["<mask>", "<2bol>"], "bos_id": 6, "eos_id": 5, "unk_id": 4},
+}
+
+
+@pytest.fixture(params=FOREIGN.values(), ids=FOREIGN.keys())
+def foreign(request: pytest.FixtureRequest, sample_lines: list[str]) -> bytes:
+    model = io.BytesIO()
+    options = {"vocab_size": 200, **request.param}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sample_lines), model_writer=model, minloglevel=2, num_threads=1, **options
+    )
+    return model.getvalue()
+
+
+@pytest.mark.parametrize("languages", [(), ("bol", "en")])
+@pytest.mark.parametrize("placeholder", [None, r"\{[^{}\s]+\}"])
+def test_a_model_of_any_origin_is_usable(
+    foreign: bytes, sample_lines: list[str], languages: tuple, placeholder: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "spm.model").write_bytes(foreign)
+    source = TokenizerFiles(model=str(tmp_path / "spm.model"), placeholder=placeholder)
+    made, told = source.get(sources(sample_lines), tmp_path, languages)
+    assert told == f"tokenizer: {tmp_path / 'spm.model'}: {made.src_vocab_size:,} pieces"
+    assert len(set(made.pieces(range(made.src_vocab_size), "src"))) == made.src_vocab_size
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=foreign)
+    plain = [line for line in sample_lines if not made.find_placeholders(line)]
+    ids = [encoded.ids for encoded in made.encode(plain)]
+    # What the model does not know has a piece of its own there, and is told by it alone.
+    names = {theirs.id_to_piece(theirs.unk_id()): "<unk>"}
+    assert [[names.get(p, p) for p in made.pieces(own, "src")] for own in ids] == [
+        [names.get(theirs.id_to_piece(i), theirs.id_to_piece(i)) for i in line] for line in theirs.encode(plain)
+    ]
+    assert [made.decode(own) for own in ids] == [theirs.decode(line) for line in theirs.encode(plain)]
+    for text in ("<s> a", "</s>", "<pad>", "a <unk> b", "<2bol>", "<2en> a"):
+        assert not {PAD, BOS, EOS} & set(made.encode([text])[0].ids)
+        assert not {made.encode([""], language)[0].ids[0] for language in languages} & set(made.encode([text])[0].ids)
+
+
+def test_a_model_without_pieces_for_placeholders_is_no_tokenizer_with_them(foreign: bytes) -> None:
+    with pytest.raises(UserError, match="no pieces for placeholders"):
+        Tokenizer(adopt(foreign), r"\{\w+\}")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no model"])
+def test_a_file_that_is_no_model_is_refused_by_name(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "spm.model"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"^tokenizer\.tgt_model={path}: "):
+        TokenizerFiles(model=str(path), tgt_model=str(path))._read("tgt_model", str(path), (), ())
+
+
+def test_a_tag_is_one_id_that_no_text_yields(either: Tokenizer, sample_lines: list[str]) -> None:
+    tagged = Tokenizer(adopt(either.model, ["<2bol>", "<2en>"]), either.placeholder, None, ["bol", "en"])
+    assert tagged.src_vocab_size == either.src_vocab_size + 2
+    plain = [encoded.ids for encoded in either.encode(sample_lines)]
+    for number, language in enumerate(("bol", "en")):
+        tag = either.src_vocab_size + number
+        assert [encoded.ids for encoded in tagged.encode(sample_lines, language)] == [[tag, *ids] for ids in plain]
+        assert tagged.decode([tag, *plain[0]]) == either.decode(plain[0])
+        assert tagged.pieces([tag], "src") == [f"<2{language}>"]
+    assert [encoded.ids for encoded in tagged.encode(sample_lines)] == plain
+    with pytest.raises(UserError, match=r"^the target language fr is none of this model's: bol, en$"):
+        tagged.encode(["a"], "fr")

@@ -301,7 +301,7 @@ def test_axes_hold_the_tokens_with_placeholders_in_their_slots(
 
 
 def tokens(data: TranslationData, text: str) -> list[str]:
-    pieces = data.tokenizer.pieces(data.tokenizer.encode([text])[0].ids)
+    pieces = data.tokenizer.pieces(data.tokenizer.encode([text])[0].ids, "src")
     return ["{name}" if "\ue000" in piece else piece for piece in pieces]
 
 

@@ -16,7 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from diglot.config.check import parameters_of
 from diglot.data.corpus import Corpus
 from diglot.data.module import TranslationData
-from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
+from diglot.data.sampling import Sampling
+from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
@@ -47,12 +48,15 @@ def build_corpus(node: DictConfig) -> Corpus:
     return build({k: v for k, v in resolved(node).items() if k in own or k == "_target_"}, "data")
 
 
-def build_data(node: DictConfig, corpus: Corpus, tokenizer: TokenizerTrainer | Tokenizer, seed: int) -> TranslationData:
+def build_data(
+    node: DictConfig, corpus: Corpus, tokenizer: TokenizerSource | Tokenizer, sampling: Sampling, seed: int
+) -> TranslationData:
     """The data module, from the keys of a data node that are not the corpus's."""
     own = parameters_of(TranslationData)
     options = {k: v for k, v in resolved(node).items() if k in own}
     target = f"{TranslationData.__module__}.{TranslationData.__qualname__}"
-    return build({"_target_": target, **options}, "data", corpus=corpus, tokenizer=tokenizer, seed=seed)
+    given = {"corpus": corpus, "tokenizer": tokenizer, "sampling": sampling, "seed": seed}
+    return build({"_target_": target, **options}, "data", **given)
 
 
 def resolved(node: DictConfig) -> dict[str, Any]:
@@ -164,6 +168,19 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
     except (ValueError, TypeError) as error:
         raise UserError(f"scheduler: {error}") from error
     return model
+
+
+def check_tying(model: EncoderDecoder, tokenizer: TokenizerSource | Tokenizer) -> None:
+    """Refuse one embedding matrix for two vocabularies, which may be equally large by accident.
+
+    Raises:
+        UserError: naming the keys.
+    """
+    if not tokenizer.is_joint and model.src_embedding is model.tgt_embedding:
+        raise UserError(
+            "model.tying=all needs one vocabulary for both sides, and here each has its own: "
+            "take model.tying=target, or one tokenizer"
+        )
 
 
 def choose_precision(wanted: Any, accelerator: str) -> str:

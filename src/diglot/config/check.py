@@ -128,7 +128,7 @@ def mistakes(node: Any, path: str) -> Iterator[str]:
         parameters = parameters_of(found)
         if path == "data":
             parameters = {**parameters_of(TranslationData), "vocab_size": int} | parameters
-            for name in ("corpus", "tokenizer", "seed"):
+            for name in ("corpus", "tokenizer", "sampling", "seed"):
                 parameters.pop(name)
         if path == "trainer":
             parameters["process_timeout"] = float

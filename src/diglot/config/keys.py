@@ -39,7 +39,7 @@ OURS_INSTEAD = {
     "scheduler.optimizer": "optimizer",
     "scheduler.total_updates": "run.updates",
     "model.src_vocab_size": "tokenizer.vocab_size",
-    "model.tgt_vocab_size": "tokenizer.vocab_size",
+    "model.tgt_vocab_size": "tokenizer.tgt_vocab_size",
     "model.vocab_size": "tokenizer.vocab_size",
     "hydra.run.dir": "run.folder",
     "hydra.sweep.dir": "sweep.folder",

@@ -91,9 +91,12 @@ class Mixture:
     Args:
         sizes: pairs of each corpus; they are numbered on through all corpora.
         weights: of each; None: all once.
+        n_versions: how often all these pairs stand there, one time after the other; pass e has version e mod
+            n_versions.
     """
 
-    def __init__(self, sizes: Sequence[int], weights: Sequence[float] | None = None) -> None:
+    def __init__(self, sizes: Sequence[int], weights: Sequence[float] | None = None, n_versions: int = 1) -> None:
+        self.n_versions = n_versions
         weights = weights or [1.0] * len(sizes)
         self.sizes, self.firsts = list(sizes), np.concatenate(([0], np.cumsum(sizes)))
         self.counts = [round(size * weight) for size, weight in zip(sizes, weights, strict=True)]
@@ -115,7 +118,7 @@ class Mixture:
             rest = np.flatnonzero(copies == self.counts[corpus] // size)  # the copy that is not whole
             inside[rest] = Shuffle(size, [*seed, pass_number, corpus])[inside[rest]]
             numbers[mine] = inside + self.firsts[corpus]
-        return numbers
+        return numbers + pass_number % self.n_versions * self.firsts[-1]
 
 
 def split_by_budget(lengths: np.ndarray, budget: int) -> list[tuple[int, int]]:

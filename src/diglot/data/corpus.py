@@ -160,14 +160,18 @@ class Files(Corpus):
 
 
 class Mixed(Corpus):
-    """Several corpora of files, of one language pair, each with a weight.
+    """Several corpora of files, each with a weight, of one language pair or of several.
+
+    Where they are to be translated into different languages, each source is told which by a tag (Johnson et al., 2017).
 
     Args:
         corpora: by name: what `Files` takes for train ({"src": ..., "tgt": ...}, {"tsv": ...} or {"csv": ...}), and
-            beside it "weight": how often a pass over the data holds it; 1 where that is missing.
-        dev: as for `Files`.
+            beside it "weight": how often a pass over the data holds it; 1 where that is missing; "src_lang" and
+            "tgt_lang" where they are not the files' extensions.
+        dev: as for `Files`; of one language pair.
         test: as for `Files`, or None.
-        src_lang: language code; None takes the files' extension, else "src".
+        src_lang: language code of dev and test, and of the corpora that do not say; None takes the files' extension,
+            else "src".
         tgt_lang: likewise.
         columns: see `Files`.
         name: what all are called together.
@@ -193,39 +197,73 @@ class Mixed(Corpus):
             raise UserError("data.corpora is empty: '+data.corpora.news={src: a.de, tgt: a.en}' adds one")
         self.weights: dict[str, float] = {}
         self.files: dict[str, Files] = {}
+        own = ("weight", "src_lang", "tgt_lang")
         for corpus, paths in corpora.items():
+            here = f"data.corpora.{corpus}"
             weight = paths.get("weight", 1.0)
             if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
-                raise UserError(f"data.corpora.{corpus}.weight={weight}: must be a positive number")
+                raise UserError(f"{here}.weight={weight}: must be a positive number")
             self.weights[corpus] = float(weight)
-            train = {key: value for key, value in paths.items() if key != "weight"}
+            languages = {"src_lang": paths.get("src_lang", src_lang), "tgt_lang": paths.get("tgt_lang", tgt_lang)}
+            for key, language in languages.items():
+                if language is not None and not isinstance(language, str):
+                    raise UserError(f"{here}.{key}={language}: must be a language's code, in quotes")
+            train = {key: value for key, value in paths.items() if key not in own}
             try:
-                self.files[corpus] = Files(
-                    train=train, dev=dev, test=test, src_lang=src_lang, tgt_lang=tgt_lang, columns=columns
-                )
+                self.files[corpus] = Files(train=train, columns=columns, **languages)
             except UserError as error:
-                raise UserError(str(error).replace("data.train", f"data.corpora.{corpus}")) from None
-        if not next(iter(self.files.values())).paths["dev"]:
+                raise UserError(str(error).replace("data.train", here)) from None
+            self._refuse_doubt(corpus, paths)
+        try:
+            self.held_out = Files(
+                train={}, dev=dev, test=test, src_lang=src_lang, tgt_lang=tgt_lang, columns=columns, name="dev"
+            )
+        except UserError as error:
+            raise UserError(str(error).replace("data.train", "data.dev")) from None
+        if not self.held_out.paths["dev"]:
             raise UserError("data.dev.src is missing: of several corpora, dev is not carved")
         pairs = {corpus: (files.src_lang, files.tgt_lang) for corpus, files in self.files.items()}
-        (first, (self.src_lang, self.tgt_lang)), *others = pairs.items()
-        for corpus, languages in others:
-            if languages != (self.src_lang, self.tgt_lang):
+        (_, first), *_ = pairs.items()
+        self.src_lang, self.tgt_lang = first if len(set(pairs.values())) == 1 else self._of_dev(src_lang, tgt_lang)
+        into = {corpus: tgt for corpus, (_, tgt) in pairs.items()}
+        self.tgt_langs = into if len(set(into.values())) > 1 else {}
+        if self.tgt_lang not in into.values():
+            raise UserError(
+                f"data.tgt_lang: dev is to be translated into {self.tgt_lang}, and the corpora into "
+                f"{', '.join(sorted(set(into.values())))}"
+            )
+
+    def _refuse_doubt(self, corpus: str, paths: Mapping[str, Any]) -> None:
+        """Where a corpus's files are called after one language, and data.src_lang or data.tgt_lang names another."""
+        files = self.files[corpus]
+        called = Files(train=files.paths["train"]) if "src" in files.paths["train"] else files
+        for key in ("src_lang", "tgt_lang"):
+            name, taken = getattr(called, key), getattr(files, key)
+            if key not in paths and name not in (taken, "src", "tgt"):
                 raise UserError(
-                    f"data.corpora.{corpus} is {'-'.join(languages)}, and {first} is {self.src_lang}-{self.tgt_lang}: "
-                    "data.src_lang and data.tgt_lang say what all are"
+                    f"data.corpora.{corpus}: by its files' names its {key} is {name}, and data.{key} is {taken}: "
+                    f"data.corpora.{corpus}.{key} says which it is"
                 )
 
+    def _of_dev(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
+        """The languages of dev, where the corpora have several."""
+        found = self.held_out.src_lang, self.held_out.tgt_lang
+        for key, given, language in zip(("src_lang", "tgt_lang"), (src_lang, tgt_lang), found):
+            if given is None and language in ("src", "tgt"):
+                raise UserError(f"data.{key} is missing: the corpora are of several languages, and of which is dev?")
+        return found
+
     def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
-        given = {corpus: files.given() for corpus, files in self.files.items()}
-        trains = {corpus: splits["train"] for corpus, splits in given.items()}
+        trains = {corpus: files.given()["train"] for corpus, files in self.files.items()}
         for corpus, train in trains.items():
             train.name = corpus
-        held_out = {split: text for split, text in next(iter(given.values())).items() if split != "train"}
-        return {"train": MixedText(trains, self.weights), **held_out}
+        return {"train": MixedText(trains, self.weights, self.tgt_langs), **self.held_out.given()}
 
     def describe(self) -> str:
-        parts = [f"{corpus} (weight {self.weights[corpus]:g})" for corpus in self.files]
+        parts = [
+            f"{corpus} ({f'{files.src_lang}-{files.tgt_lang}, ' if self.tgt_langs else ''}weight {weight:g})"
+            for (corpus, files), weight in zip(self.files.items(), self.weights.values())
+        ]
         return f"{self.name}: {self.src_lang}-{self.tgt_lang} from {', '.join(parts)}"
 
 

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from diglot.data.flat import FlatIds
 from diglot.data.preparation import script_of
 from diglot.data.progress import step
 from diglot.data.shards import Shards
 from diglot.data.split import normalise
 from diglot.data.text import Parallel, ParallelText, hash_pair, write_bytes
-from diglot.data.tokenizer import UNK, Tokenizer
+from diglot.data.tokenizer import UNK, Side, Tokenizer
 
-_FORMAT = 1  # raise it when the same data get another report
+_FORMAT = 2  # raise it when the same data get another report
 N_GRAM = 8  # words in a row that a train and a held-out source share
 WINDOW, REACH = 400, 3  # pairs that are looked at together for a shift, and the farthest shift that is looked for
 N_WINDOWS = 2_500  # at most, spread evenly: a shift does not end by itself
@@ -149,10 +150,14 @@ def _diagnose(
     all_hashes = np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
     lengths = [np.asarray(side.lengths) for side in (shards.src, shards.tgt)]
     swapped, examples = _swapped(shards, tokenizer)
-    counts = np.sum([_counts(side.ids, tokenizer.vocab_size) for side in (shards.src, shards.tgt)], 0)
-    pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-    is_byte = np.array([len(piece) == 6 and piece.startswith("<0x") for piece in pieces])
-    total = max(1, int(counts.sum()))
+    counts = dict.fromkeys(("<unk>", "<0x..>"), 0)
+    total = 1e-9
+    for side, ids, size in _sides(shards, tokenizer):
+        n = _counts(ids.ids, size)
+        pieces = tokenizer.pieces(range(size), side)
+        counts["<unk>"] += int(n[UNK])
+        counts["<0x..>"] += int(n[[len(piece) == 6 and piece.startswith("<0x") for piece in pieces]].sum())
+        total += float(n.sum())
     return Diagnosis(
         pairs=shards.count("kept"),
         left_out=dict(sum((Counter(counts["dropped"]) for counts in shards.about["corpora"].values()), Counter())),
@@ -162,13 +167,18 @@ def _diagnose(
         swapped=swapped,
         swapped_examples=examples,
         changed_by_tokenizer=changed / max(1, sampled),
-        unknown=float(counts[UNK] / total),
-        bytes=float(counts[is_byte].sum() / total),
+        unknown=counts["<unk>"] / total,
+        bytes=counts["<0x..>"] / total,
         lengths={name: _lengths(values) for name, values in zip(("src", "tgt"), lengths)},
         ratio=_quantiles(lengths[1] / lengths[0], {"1%": 0.01, "median": 0.5, "99%": 0.99}),
         overlap={split: each.found for split, each in known.items()},
         shifts=shifts,
     )
+
+
+def _sides(shards: Shards, tokenizer: Tokenizer) -> list[tuple[Side, FlatIds, int]]:
+    """Each side, its sequences, and the size of its vocabulary."""
+    return [("src", shards.src, tokenizer.src_vocab_size), ("tgt", shards.tgt, tokenizer.tgt_vocab_size)]
 
 
 def _counts(ids: np.ndarray, size: int) -> np.ndarray:
@@ -192,7 +202,7 @@ def _changed(pairs: ParallelText, tokenizer: Tokenizer) -> int:
     """Lines that do not come back from the tokenizer as they went in."""
     sources = tokenizer.encode(pairs.src)
     targets = tokenizer.encode_targets(pairs.tgt, sources)
-    back = [tokenizer.decode(source.ids, source.placeholders) for source in sources]
+    back = [tokenizer.decode(source.ids, source.placeholders, "src") for source in sources]
     back += [tokenizer.decode(target, source.placeholders) for target, source in zip(targets, sources)]
     return sum(line != given for line, given in zip(back, [*pairs.src, *pairs.tgt]))
 
@@ -323,18 +333,25 @@ def _marks(line: str) -> Counter[str]:
 
 def _swapped(shards: Shards, tokenizer: Tokenizer) -> tuple[int, list[tuple[str, str]]]:
     """How many pairs seem to have their sides swapped: by the pieces that either side is made of, counted over all."""
-    size = tokenizer.vocab_size
-    counts = [_counts(side.ids, size) + 0.5 for side in (shards.src, shards.tgt)]
+    sides = _sides(shards, tokenizer)
+    pieces = [tokenizer.pieces(range(size), side) for side, _, size in sides]
+    numbers = {piece: i for i, piece in enumerate(dict.fromkeys(pieces[0] + pieces[1]))}
+    joint = [np.array([numbers[piece] for piece in own]) for own in pieces]  # the vocabularies may be two
+    counts = np.full((2, len(numbers)), 0.5)
+    for count, (_, rows, size), places in zip(counts, sides, joint):
+        count[places] += _counts(rows.ids, size)
     odds = np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())  # of a piece being the source's
     found: list[int] = []
     step_size = 2**18
-    for start in range(0, len(shards.src), step_size):
-        stop = min(start + step_size, len(shards.src))
+    n_pairs = shards.count("kept")
+    for start in range(0, n_pairs, step_size):
+        stop = min(start + step_size, n_pairs)
         sums = []
-        for side in (shards.src, shards.tgt):
-            offsets = side.offsets[start : stop + 1]
-            total = np.concatenate(([0.0], np.cumsum(odds[side.ids[offsets[0] : offsets[-1]]])))
+        for (_, rows, _), places in zip(sides, joint):
+            offsets = rows.offsets[start : stop + 1]
+            total = np.concatenate(([0.0], np.cumsum(odds[places[rows.ids[offsets[0] : offsets[-1]]]])))
             sums.append(total[offsets[1:] - offsets[0]] - total[offsets[:-1] - offsets[0]])
         found += (start + np.flatnonzero((sums[0] < 0) & (sums[1] > 0) & (sums[0] - sums[1] < -_SURE))).tolist()
-    texts = [[tokenizer.decode(side[i].tolist()) for side in (shards.src, shards.tgt)] for i in found[:_EXAMPLES]]
-    return len(found), [(src, tgt) for src, tgt in texts]
+    examples = found[:_EXAMPLES]
+    texts = [[tokenizer.decode(rows[i].tolist(), (), side) for i in examples] for side, rows, _ in sides]
+    return len(found), list(zip(*texts))

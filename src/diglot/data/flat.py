@@ -1,6 +1,7 @@
 """Many id sequences in one array."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class FlatIds:
         """Sequences in memory."""
         offsets = np.zeros(len(sequences) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, sequences), np.int64, len(sequences)), out=offsets[1:])
-        flat = (i for sequence in sequences for i in sequence)
+        flat = chain.from_iterable(sequences)
         return cls(np.fromiter(flat, id_type(vocab_size), int(offsets[-1])), offsets)
 
     def __len__(self) -> int:

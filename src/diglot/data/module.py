@@ -28,9 +28,10 @@ from diglot.data.doctor import diagnose
 from diglot.data.flat import FlatIds
 from diglot.data.preparation import Cleaning, left_out, prepare
 from diglot.data.progress import step
+from diglot.data.sampling import Sampling
 from diglot.data.shards import Shards
 from diglot.data.text import MixedText, Parallel, ParallelText
-from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
+from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
 
 LOOKED_AT = 1_000_000  # train pairs up to which every run has them looked at for faults; beyond, `make doctor` does
@@ -41,8 +42,9 @@ class TranslationData(L.LightningDataModule):
 
     Args:
         corpus: where the pairs come from.
-        tokenizer: how to train the tokenizer, or one that is trained already.
+        tokenizer: where the tokenizer comes from, or one that is there already.
         seed: of all orders.
+        sampling: how training text is segmented; None: not at random.
         cache_dir: folder for what is fetched or trained once.
         tokens_per_batch: a batch of n rows obeys n x longest side <= tokens_per_batch, padding and </s> counted.
         batches_per_update: batches whose gradients make one update, on all processes together; None: one batch, whose
@@ -62,8 +64,9 @@ class TranslationData(L.LightningDataModule):
         self,
         *,
         corpus: Corpus,
-        tokenizer: TokenizerTrainer | Tokenizer,
+        tokenizer: TokenizerSource | Tokenizer,
         seed: int,
+        sampling: Sampling | None = None,
         cache_dir: str = "cache",
         tokens_per_batch: int = 4096,
         batches_per_update: int | None = None,
@@ -98,6 +101,7 @@ class TranslationData(L.LightningDataModule):
         self.eval_tokens_per_batch, self.max_len, self.n_workers = eval_tokens_per_batch, max_len, n_workers
         self.memory_baseline = memory_baseline
         self._tokenizer = tokenizer
+        self.sampling = sampling or Sampling()
         self.held_out: dict[str, ParallelText] = {}  # dev, and test where there is one
         self.train_text: Parallel
         self.shards: Shards
@@ -130,11 +134,10 @@ class TranslationData(L.LightningDataModule):
             return
         self._read()
         dev = self.held_out["dev"]
-        sources = self.tokenizer.encode(dev.src)
-        targets = self.tokenizer.encode_targets(dev.tgt, sources)
-        size = self.tokenizer.vocab_size
+        sources = self.tokenizer.encode(dev.src, self.corpus.tgt_lang)
+        targets = FlatIds.of(self.tokenizer.encode_targets(dev.tgt, sources), self.tokenizer.tgt_vocab_size)
         self.dev_sources = sources
-        self.dev_pairs = Pairs(FlatIds.of([source.ids for source in sources], size), FlatIds.of(targets, size))
+        self.dev_pairs = Pairs(FlatIds.of([source.ids for source in sources], self.tokenizer.src_vocab_size), targets)
         lengths = np.maximum(self.dev_pairs.src.lengths, self.dev_pairs.tgt.lengths)
         if long := int((lengths > self.max_len).sum()):
             self.notes.append(f"dev: {long:,} pairs over data.max_len={self.max_len} tokens are kept; they take long")
@@ -155,7 +158,7 @@ class TranslationData(L.LightningDataModule):
     def _mixture(self) -> Mixture:
         counts = {corpus: counts["kept"] for corpus, counts in self.shards.about["corpora"].items()}
         weights = self.train_text.weights if isinstance(self.train_text, MixedText) else {}
-        return Mixture(list(counts.values()), [weights.get(corpus, 1.0) for corpus in counts])
+        return Mixture(list(counts.values()), [weights.get(corpus, 1.0) for corpus in counts], self.shards.n_versions)
 
     def _read(self) -> None:
         if self.held_out:
@@ -166,16 +169,19 @@ class TranslationData(L.LightningDataModule):
                 raise UserError(f"{self.corpus.name}: there are no {split} pairs (data.{split})")
         self.notes += self.corpus.notes
         self.train_text = text["train"]
-        if isinstance(self._tokenizer, TokenizerTrainer):
+        if not isinstance(self._tokenizer, Tokenizer):
+            languages = self.train_text.tgt_langs.values() if isinstance(self.train_text, MixedText) else ()
             with step("training the tokenizer"):
-                self._tokenizer, line = self._tokenizer.train(self.train_text, self.cache_dir)
-            self.notes.append(f"{line}; {self._tokenizer.vocab_size:,} pieces")
+                self._tokenizer, line = self._tokenizer.get(self.train_text, self.cache_dir, sorted(set(languages)))
+            self.notes.append(line)
         self.shards = prepare(
             self.train_text,
             self.tokenizer,
             self.cache_dir,
             max_len=self.max_len,
             cleaning=self.cleaning,
+            sampling=self.sampling,
+            tgt_lang=self.corpus.tgt_lang,
             n_processes=self.n_processes,
         )
         told = left_out(self.shards.about, self.max_len)

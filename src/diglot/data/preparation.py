@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import sys
 import time
 import unicodedata
 from collections import Counter, deque
@@ -21,17 +22,20 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from random import Random
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from diglot.data.progress import step
+from diglot.data.sampling import Sampler, Sampling
 from diglot.data.shards import ABOUT, Rows, Shards, ShardWriter, finish, open_shards
-from diglot.data.text import BLOCK, Parallel, ParallelText, corpora_of, hash_pair, write_bytes
+from diglot.data.text import BLOCK, MixedText, Parallel, ParallelText, corpora_of, hash_pair, write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 
-_FORMAT = 1  # raise it when the same options make other files
+_FORMAT = 2  # raise it when the same options make other files
 _PROGRESS, _HASHES = "progress.json", "hashes"
 _SECONDS = 2.0  # between two notes of how far it has come
 DROPPED = "dropped.tsv"
@@ -70,7 +74,8 @@ class Cleaning:
 class Treatment(NamedTuple):
     """What every block is treated by."""
 
-    tokenizer: tuple[bytes, str | None]
+    tokenizer: Tokenizer
+    sampling: Sampling
     cleaning: Cleaning
     max_len: int
     scripts: tuple[str | None, str | None]
@@ -80,12 +85,18 @@ class Block(NamedTuple):
     """A block and what is to become of it.
 
     Attributes:
+        number: of the block in the text.
+        version: of the text; see Sampling.
         corpus: the name of its corpus.
+        tgt_lang: what its sources are to be translated into.
         pairs: the block.
         repeated: for each pair whether an equal one came before, where duplicates are left out.
     """
 
+    number: int
+    version: int
     corpus: str
+    tgt_lang: str | None
     pairs: ParallelText
     repeated: np.ndarray | None
 
@@ -107,10 +118,14 @@ def prepare(
     *,
     max_len: int,
     cleaning: Cleaning | None = None,
+    sampling: Sampling | None = None,
+    tgt_lang: str | None = None,
     n_processes: int = 1,
     block_size: int = BLOCK,
 ) -> Shards:
     """Tokenised training pairs, from the cache where they are there.
+
+    Of a text that is sampled there are several versions, one after the other, each with the same pairs.
 
     Args:
         text: the training text; of a mixture the corpora are counted one by one.
@@ -118,23 +133,26 @@ def prepare(
         cache_dir: folder of what is prepared.
         max_len: a pair with a side of more tokens, </s> counted, is left out.
         cleaning: what else is.
+        sampling: how it is segmented; None: not at random.
+        tgt_lang: what is translated into, where no corpus of a mixture says.
         n_processes: that tokenise. The result is the same for any number.
         block_size: pairs at a time.
 
     Raises:
         UserError: the text cannot be read, or the files cannot be written.
     """
-    cleaning = cleaning or Cleaning()
+    cleaning, sampling = cleaning or Cleaning(), sampling or Sampling()
     digest = text.digest()
-    model = hashlib.sha256(tokenizer.model).hexdigest()
-    key = [_FORMAT, digest, model, tokenizer.placeholder, max_len, sorted(asdict(cleaning).items()), block_size]
+    tgt_lang = tgt_lang if tokenizer.languages else None  # without tags it changes nothing
+    key = [_FORMAT, digest, tokenizer.digest(), max_len, sorted(asdict(cleaning).items()), block_size, tgt_lang]
+    key.append(sampling if sampling.samples else None)
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     folder = cache_dir / "prepared" / name
-    treatment = Treatment((tokenizer.model, tokenizer.placeholder), cleaning, max_len, (None, None))
+    treatment = Treatment(tokenizer, sampling, cleaning, max_len, (None, None))
     if not (folder / ABOUT).exists():
         with _alone(folder):
             if not (folder / ABOUT).exists():
-                _fill(folder, text, digest, tokenizer.vocab_size, treatment, n_processes, block_size)
+                _fill(folder, text, digest, tgt_lang, treatment, n_processes, block_size)
     return open_shards(folder)
 
 
@@ -164,8 +182,15 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _fill(
-    folder: Path, text: Parallel, digest: str, vocab_size: int, treatment: Treatment, n_processes: int, block_size: int
+    folder: Path,
+    text: Parallel,
+    digest: str,
+    tgt_lang: str | None,
+    treatment: Treatment,
+    n_processes: int,
+    block_size: int,
 ) -> None:
+    vocab_size = max(treatment.tokenizer.src_vocab_size, treatment.tokenizer.tgt_vocab_size)
     partial = folder.with_name(f".{folder.name}.partial")
     try:
         partial.mkdir(exist_ok=True)
@@ -173,7 +198,7 @@ def _fill(
         if treatment.cleaning.scripts:
             treatment = treatment._replace(scripts=_main_scripts(next(text.blocks(block_size))))
         repeated = _repeated(text, partial, block_size) if treatment.cleaning.duplicates else None
-        blocks = _blocks(text, block_size, repeated)
+        blocks = _blocks(text, block_size, repeated, tgt_lang, max(1, treatment.sampling.samples))
         _tokenise(partial, blocks, vocab_size, treatment, state, n_processes)
         if text.digest() != digest:
             raise UserError("the training text changed while it was prepared: start again")
@@ -181,7 +206,8 @@ def _fill(
             corpus: {"read": read, "kept": read - sum(dropped.values()), "dropped": dropped}
             for corpus, (read, dropped) in state["corpora"].items()
         }
-        finish(partial, {"corpora": corpora, "tokens": state["tokens"]}, vocab_size)
+        about = {"corpora": corpora, "tokens": state["tokens"], "versions": max(1, treatment.sampling.samples)}
+        finish(partial, about, vocab_size)
         for name in (_PROGRESS, _HASHES):
             (partial / name).unlink(missing_ok=True)
         partial.rename(folder)
@@ -222,33 +248,39 @@ def _tokenise(
         for block, done in _in_order(itertools.islice(blocks, state["blocks"], None), treatment, n_processes):
             writer.append(done.src, done.tgt)
             state["blocks"] += 1
+            advance(len(block.pairs))
+            state["tokens"] += done.tokens
             read, counts = state["corpora"].get(block.corpus, (0, {}))
-            if treatment.cleaning.keep_dropped:
+            if treatment.cleaning.keep_dropped and not block.version:
                 for rule, i in done.dropped:
                     line = f"{block.corpus}\t{rule}\t{read + i + 1}\t{block.pairs.src[i]}\t{block.pairs.tgt[i]}\n"
                     dropped.write(line.encode())
-            state["corpora"][block.corpus] = (read + len(block.pairs), dict(Counter(counts) + Counter(done.counts)))
-            state["tokens"] += done.tokens
+            if not block.version:
+                state["corpora"][block.corpus] = (read + len(block.pairs), dict(Counter(counts) + Counter(done.counts)))
             if time.monotonic() - said > _SECONDS:
                 dropped.flush()
                 os.fsync(dropped.fileno())
                 state["position"], state["dropped"] = writer.position(), dropped.tell()
                 write_bytes(partial / _PROGRESS, json.dumps(state).encode())
                 said = time.monotonic()
-            advance(len(block.pairs))
     writer.position()
     writer.close()
     if not treatment.cleaning.keep_dropped:
         (partial / DROPPED).unlink()
 
 
-def _blocks(text: Parallel, block_size: int, repeated: np.ndarray | None) -> Iterator[Block]:
-    """All blocks of all corpora."""
-    start = 0
-    for corpus, part in corpora_of(text).items():
-        for pairs in part.blocks(block_size):
-            yield Block(corpus, pairs, None if repeated is None else repeated[start : start + len(pairs)])
-            start += len(pairs)
+def _blocks(
+    text: Parallel, block_size: int, repeated: np.ndarray | None, tgt_lang: str | None, n_versions: int
+) -> Iterator[Block]:
+    """All blocks of all corpora, for each version."""
+    languages = text.tgt_langs if isinstance(text, MixedText) else {}
+    for version in range(n_versions):
+        number = start = 0
+        for corpus, part in corpora_of(text).items():
+            for pairs in part.blocks(block_size):
+                mine = None if repeated is None else repeated[start : start + len(pairs)]
+                yield Block(number, version, corpus, languages.get(corpus, tgt_lang), pairs, mine)
+                number, start = number + 1, start + len(pairs)
 
 
 def _in_order(blocks: Iterator[Block], treatment: Treatment, n_processes: int) -> Iterator[tuple[Block, Done]]:
@@ -267,7 +299,8 @@ def _in_order(blocks: Iterator[Block], treatment: Treatment, n_processes: int) -
             running: deque[tuple[Block, Future[Done]]] = deque()
             try:
                 for block in every:
-                    running.append((block, pool.submit(encode, block)))
+                    with _bare_main():
+                        running.append((block, pool.submit(encode, block)))
                     if len(running) > 2 * n_processes:
                         oldest, future = running.popleft()
                         yield oldest, future.result()
@@ -279,40 +312,61 @@ def _in_order(blocks: Iterator[Block], treatment: Treatment, n_processes: int) -
         raise UserError("a process that tokenised was killed; the same command goes on from here") from error
 
 
+@contextmanager
+def _bare_main() -> Iterator[None]:
+    """A process that is spawned here does not import the main module, which may be one that takes seconds."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
 _treatment: Treatment
-_tokenizer: Tokenizer
+_samplers: tuple[Sampler, Sampler] | None
 
 
 def begin(treatment: Treatment) -> None:
     """In the process that tokenises."""
-    global _treatment, _tokenizer
-    _treatment, _tokenizer = treatment, Tokenizer(*treatment.tokenizer)
+    global _treatment, _samplers
+    _treatment = treatment
+    _samplers = treatment.tokenizer.samplers(treatment.sampling.alpha) if treatment.sampling.samples else None
 
 
 def encode(block: Block) -> Done:
     """Tokenise a block and leave out what the rules say."""
-    cleaning, (_, pairs, repeated) = _treatment.cleaning, block
+    (_, sampling, cleaning, max_len, _), pairs = _treatment, block.pairs
     rules: list[str | None] = [_rule(src, tgt, cleaning) for src, tgt in zip(pairs.src, pairs.tgt)]
-    if repeated is not None:
-        for i in np.flatnonzero(repeated).tolist():
+    if block.repeated is not None:
+        for i in np.flatnonzero(block.repeated).tolist():
             rules[i] = rules[i] or "duplicates"
-    kept = [i for i, rule in enumerate(rules) if rule is None]
-    sources = _tokenizer.encode([pairs.src[i] for i in kept])
-    targets = _tokenizer.encode_targets([pairs.tgt[i] for i in kept], sources)
-    src, tgt = [source.ids for source in sources], targets
-    final = []
-    for place, i in enumerate(kept):
-        n_src, n_tgt = len(src[place]) + 1, len(tgt[place]) + 1
-        if max(n_src, n_tgt) > _treatment.max_len:
-            rules[i] = "max_len"
-        elif cleaning.max_ratio is not None and max(n_src, n_tgt) > cleaning.max_ratio * min(n_src, n_tgt):
-            rules[i] = "max_ratio"
-        else:
-            final.append(place)
+    numbers = [i for i, rule in enumerate(rules) if rule is None]
+    sources = _treatment.tokenizer.encode([pairs.src[i] for i in numbers], block.tgt_lang)
+    sides = [[source.ids for source in sources]]
+    sides.append(_treatment.tokenizer.encode_targets([pairs.tgt[i] for i in numbers], sources))
+    # With </s>.
+    lengths = np.array([np.fromiter(map(len, side), np.int64, len(numbers)) for side in sides]) + 1
+    is_long = lengths.max(0) > max_len
+    is_uneven = lengths.max(0) > (cleaning.max_ratio or np.inf) * lengths.min(0)
+    for place in np.flatnonzero(is_long | is_uneven).tolist():
+        rules[numbers[place]] = "max_len" if is_long[place] else "max_ratio"
+    kept = np.flatnonzero(~(is_long | is_uneven)).tolist()
+    if len(kept) < len(numbers):
+        sides = [[side[place] for place in kept] for side in sides]
+    if _samplers:
+        random = Random(f"{sampling.seed} {block.version} {block.number}")
+        sides = [_sampled(side, sampler, random, max_len) for side, sampler in zip(sides, _samplers)]
+    src, tgt = (_rows(side) for side in sides)
     dropped = [(rule, i) for i, rule in enumerate(rules) if rule is not None]
-    src_rows, tgt_rows = (_rows([side[place] for place in final]) for side in (src, tgt))
-    tokens = sum(int(rows.lengths.sum()) + len(rows.lengths) for rows in (src_rows, tgt_rows))
-    return Done(src_rows, tgt_rows, dict(Counter(rule for rule, _ in dropped)), dropped, tokens)
+    tokens = sum(len(rows.ids) + len(rows.lengths) for rows in (src, tgt))
+    return Done(src, tgt, dict(Counter(rule for rule, _ in dropped)), dropped, tokens)
+
+
+def _sampled(side: list[list[int]], sampler: Sampler, random: Random, max_len: int) -> list[list[int]]:
+    """Other segmentations; the plain one where that would be too long."""
+    drawn = [sampler(ids, random) for ids in side]
+    return [ids if len(other) + 1 > max_len else other for ids, other in zip(side, drawn)]
 
 
 def _rule(src: str, tgt: str, cleaning: Cleaning) -> str | None:
@@ -332,7 +386,7 @@ def _rule(src: str, tgt: str, cleaning: Cleaning) -> str | None:
 
 def _rows(sequences: list[list[int]]) -> Rows:
     lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
-    flat = (i for sequence in sequences for i in sequence)
+    flat = itertools.chain.from_iterable(sequences)
     return Rows(np.fromiter(flat, np.uint32, int(lengths.sum())), lengths)
 
 

@@ -79,6 +79,11 @@ class Shards(NamedTuple):
     about: dict[str, Any]
     key: int  # of what the files were made of
 
+    @property
+    def n_versions(self) -> int:
+        """How often the same pairs stand here, one time after the other, in other segmentations."""
+        return int(self.about["versions"])
+
     def count(self, what: str) -> int:  # type: ignore[override]  # hides tuple.count, which nobody needs here
         """Pairs of all corpora: "read", or "kept"."""
         return sum(counts[what] for counts in self.about["corpora"].values())
@@ -96,17 +101,26 @@ def open_shards(folder: Path) -> Shards:
         UserError: they are not what they were written as.
     """
     about = json.loads((folder / ABOUT).read_bytes())
-    sides = []
-    for side in SIDES:
-        offsets = _mapped(folder / f"{side}.offsets", np.dtype(np.int64))
-        ids = _mapped(folder / f"{side}.ids", np.dtype(id_type(about["vocab_size"])))
-        if not len(offsets) or offsets[-1] != len(ids):
-            raise UserError(f"{folder}: {side}.ids is not as long as it was written: remove the folder")
-        sides.append(FlatIds(ids, offsets))
+    sides = [_Mapped(folder, side, about["vocab_size"]) for side in SIDES]
     if len(sides[0]) != len(sides[1]):
         raise UserError(f"{folder}: {len(sides[0])} sources but {len(sides[1])} targets: remove the folder")
     key = int.from_bytes(hashlib.sha256(folder.name.encode()).digest()[:8], "little")
     return Shards(sides[0], sides[1], about, key)
+
+
+class _Mapped(FlatIds):
+    """A side's files. Another process maps them itself and is not sent what is in them."""
+
+    def __init__(self, folder: Path, side: str, vocab_size: int) -> None:
+        offsets = _mapped(folder / f"{side}.offsets", np.dtype(np.int64))
+        ids = _mapped(folder / f"{side}.ids", np.dtype(id_type(vocab_size)))
+        if not len(offsets) or offsets[-1] != len(ids):
+            raise UserError(f"{folder}: {side}.ids is not as long as it was written: remove the folder")
+        super().__init__(ids, offsets)
+        self._arguments = folder, side, vocab_size
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Mapped, self._arguments
 
 
 def _mapped(path: Path, dtype: np.dtype) -> np.ndarray:

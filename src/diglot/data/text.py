@@ -133,10 +133,13 @@ class MixedText:
         parts: by name.
         weights: how often a pass over the data holds each (see Mixture in diglot.data.batching); those that are not
             named stand once.
+        tgt_langs: codes of their target languages, where these differ.
     """
 
-    def __init__(self, parts: Mapping[str, Parallel], weights: Mapping[str, float]) -> None:
-        self.parts, self.weights = dict(parts), dict(weights)
+    def __init__(
+        self, parts: Mapping[str, Parallel], weights: Mapping[str, float], tgt_langs: Mapping[str, str] | None = None
+    ) -> None:
+        self.parts, self.weights, self.tgt_langs = dict(parts), dict(weights), dict(tgt_langs or {})
 
     def blocks(self, size: int = BLOCK) -> Iterator[ParallelText]:
         """All pairs in order; no block holds pairs of two corpora."""
@@ -145,7 +148,8 @@ class MixedText:
 
     def digest(self) -> str:
         """A hash of all text and the corpora's names."""
-        return hashlib.sha256(repr([(name, part.digest()) for name, part in self.parts.items()]).encode()).hexdigest()
+        parts = [(name, part.digest(), self.tgt_langs.get(name)) for name, part in self.parts.items()]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def load(self) -> ParallelText:
         """All of it, in memory."""

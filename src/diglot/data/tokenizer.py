@@ -6,15 +6,15 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import sentencepiece
 
+from diglot.data.pieces import BOS, EOS, PAD, UNK, adopt, read_model, tag
+from diglot.data.sampling import Sampler, Sampling
 from diglot.data.text import Parallel, read_lines, write_bytes, write_lines
 from diglot.errors import UserError
-
-PAD, UNK, BOS, EOS = range(4)
 
 # A placeholder stands in the token stream as one of these private-use characters, numbered in the order in which the
 # source line names them. So a name never seen in training survives, and the model learns to place it, not to spell it.
@@ -23,6 +23,9 @@ _SLOT = re.compile(f"[{SLOTS[0]}-{SLOTS[-1]}]")
 
 # SentencePiece skips longer lines; it counts bytes.
 LONGEST_LINE = 4192
+
+Side = Literal["src", "tgt"]
+BOTH: tuple[Side, Side] = ("src", "tgt")
 
 
 class Encoded(NamedTuple):
@@ -33,44 +36,93 @@ class Encoded(NamedTuple):
 
 
 class Tokenizer:
-    """A trained SentencePiece model.
+    """Trained SentencePiece models: one for both sides, or one for each.
 
     Args:
-        model: the bytes of a SentencePiece .model file whose ids 0-3 are <pad>, <unk>, <s>, </s>.
+        model: the bytes of a SentencePiece .model file whose ids 0-3 are <pad>, <unk>, <s>, </s> (see
+            `diglot.data.pieces.adopt`).
         placeholder: regular expression of what stands in a text for something else, like {name}; None: nothing does.
+        tgt_model: the target's; None: the same.
+        languages: codes of the languages that a source can be told to be translated into, by a tag before it; none
+            where there is one language alone.
+
+    Raises:
+        UserError: a model is none, or lacks what it needs.
     """
 
     pad_id, unk_id, bos_id, eos_id = PAD, UNK, BOS, EOS
 
-    def __init__(self, model: bytes, placeholder: str | None) -> None:
-        self.model, self.placeholder = model, placeholder
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-            ids = [
-                self._processor.pad_id(),
-                self._processor.unk_id(),
-                self._processor.bos_id(),
-                self._processor.eos_id(),
-            ]
-        except RuntimeError as error:
-            raise UserError(f"this is no SentencePiece model ({error})") from None
-        if ids != [PAD, UNK, BOS, EOS]:
-            raise UserError(f"the SentencePiece model has pad, unk, bos, eos at {ids}, not at {[PAD, UNK, BOS, EOS]}")
+    def __init__(
+        self,
+        model: bytes,
+        placeholder: str | None,
+        tgt_model: bytes | None = None,
+        languages: Sequence[str] = (),
+    ) -> None:
+        self.model, self.placeholder, self.tgt_model, self.languages = model, placeholder, tgt_model, tuple(languages)
+        self._src = self._opened(model)
+        self._tgt = self._src if tgt_model is None else self._opened(tgt_model)
+        self._tags = {language: self._src.piece_to_id(tag(language)) for language in languages}
+        if missing := [tag(language) for language, i in self._tags.items() if not self._src.is_control(i)]:
+            raise UserError(f"the SentencePiece model has no tag {missing[0]}")
         self._pattern = placeholder and re.compile(f"{placeholder}|{_SLOT.pattern}")
 
+    def _opened(self, model: bytes) -> sentencepiece.SentencePieceProcessor:
+        read_model(model)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
+        if ids != [PAD, UNK, BOS, EOS]:
+            raise UserError(f"the SentencePiece model has pad, unk, bos, eos at {ids}, not at {[PAD, UNK, BOS, EOS]}")
+        if self.placeholder and any(processor.piece_to_id(slot) == UNK for slot in SLOTS):
+            raise UserError("the SentencePiece model has no pieces for placeholders")
+        return processor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer, (self.model, self.placeholder, self.tgt_model, self.languages)
+
     @property
-    def vocab_size(self) -> int:
-        return self._processor.get_piece_size()
+    def is_joint(self) -> bool:
+        """Whether both sides have one vocabulary."""
+        return self.tgt_model is None
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    @property
+    def src_vocab_size(self) -> int:
+        return self._src.get_piece_size()
+
+    @property
+    def tgt_vocab_size(self) -> int:
+        return self._tgt.get_piece_size()
+
+    def digest(self) -> str:
+        """A hash of all that decides which ids a text becomes."""
+        parts = [self.model, self.tgt_model or b"", repr((self.placeholder, self.languages)).encode()]
+        return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+    def pieces(self, ids: Sequence[int], side: Side) -> list[str]:
         """The subword that each id stands for."""
-        return self._processor.id_to_piece(list(ids))
+        return (self._src if side == "src" else self._tgt).id_to_piece(list(ids))
 
-    def encode(self, lines: Sequence[str]) -> list[Encoded]:
-        """Source lines to ids."""
+    def encode(self, lines: Sequence[str], tgt_lang: str | None = None) -> list[Encoded]:
+        """Source lines to ids.
+
+        Args:
+            lines: without line breaks.
+            tgt_lang: code of the language to translate into, for the tag; None: without one.
+
+        Raises:
+            UserError: there are tags, and none for this language.
+        """
         named: list[list[str]] = [[] for _ in lines]
         texts = [self._hide(line, names, may_add=True) for line, names in zip(lines, named, strict=True)]
-        return [Encoded(ids, tuple(names)) for ids, names in zip(self._ids(texts), named, strict=True)]
+        before = []
+        if self.languages and tgt_lang is not None:
+            if tgt_lang not in self._tags:
+                raise UserError(f"the target language {tgt_lang} is none of this model's: {', '.join(self._tags)}")
+            before = [self._tags[tgt_lang]]
+        return [
+            Encoded(before + ids if before else ids, tuple(names))
+            for ids, names in zip(_ids(self._src, texts), named, strict=True)
+        ]
 
     def encode_targets(self, lines: Sequence[str], sources: Sequence[Encoded]) -> list[list[int]]:
         """Target lines to ids; their placeholders take the slots that the source lines gave them."""
@@ -78,15 +130,17 @@ class Tokenizer:
             self._hide(line, list(source.placeholders), may_add=False)
             for line, source in zip(lines, sources, strict=True)
         ]
-        return self._ids(texts)
+        return _ids(self._tgt, texts)
 
-    def _ids(self, texts: list[str]) -> list[list[int]]:
-        return self._processor.encode(texts, num_threads=1)  # more cost more than they save
+    def samplers(self, alpha: float) -> tuple[Sampler, Sampler]:
+        """What draws other segmentations of a side's ids, for each side; see `Sampling`."""
+        src = Sampler(self.model, alpha)
+        return src, src if self.tgt_model is None else Sampler(self.tgt_model, alpha)
 
-    def decode(self, ids: Sequence[int], placeholders: Sequence[str] = ()) -> str:
+    def decode(self, ids: Sequence[int], placeholders: Sequence[str] = (), side: Side = "tgt") -> str:
         """Ids to a line of text. A slot that the source did not fill is dropped; a line break, which a model can spell
         in bytes, is a blank."""
-        text = self._processor.decode(list(ids)).replace("\n", " ")
+        text = (self._src if side == "src" else self._tgt).decode(list(ids)).replace("\n", " ")
         if not self._pattern:
             return text
         # All at once: what stands in a slot may itself look like one.
@@ -99,7 +153,7 @@ class Tokenizer:
 
     def _hide(self, line: str, names: list[str], may_add: bool) -> str:
         """Put slots where placeholders stand. `names` grows by those that it lacks, if it may."""
-        if not self._pattern:
+        if not self._pattern or not self._pattern.search(line):
             return line
 
         def slot(match: re.Match[str]) -> str:
@@ -113,17 +167,46 @@ class Tokenizer:
         return self._pattern.sub(slot, line)
 
 
+def _ids(processor: sentencepiece.SentencePieceProcessor, texts: list[str]) -> list[list[int]]:
+    return processor.encode(texts, num_threads=1)  # more cost more than they save
+
+
+class TokenizerSource(Protocol):
+    """Where a run's tokenizer comes from.
+
+    Attributes:
+        is_joint: whether both sides have one vocabulary.
+        sampling: how training text is segmented.
+    """
+
+    is_joint: bool
+    sampling: Sampling
+
+    def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
+        """The tokenizer, and one line about it.
+
+        Args:
+            text: to train on.
+            cache_dir: folder of what is trained once.
+            languages: see Tokenizer.
+        """
+
+
 class TokenizerTrainer:
-    """How to train a joint tokenizer on both sides of the training text.
+    """How to train a tokenizer on the training text.
 
     Args:
         model_type: unigram (Kudo, 2018) or bpe (Sennrich et al., 2016).
-        vocab_size: number of pieces, the special ones and 256 bytes included.
+        vocab_size: number of pieces, the special ones and 256 bytes included, without the tags of languages.
+        joint: whether both sides have one vocabulary; otherwise each has one of its own.
+        tgt_vocab_size: the target's, where it has its own; None: as many as the source's.
         character_coverage: share of the text's characters that get a piece; the rest is spelt in bytes.
         normalisation: SentencePiece's name of a rule applied before encoding; identity leaves text as it is.
         placeholder: see Tokenizer.
         sample_size: at most this many lines, drawn at random, are trained on.
-        seed: of the draw.
+        seed: of the draw, and of those of samples.
+        samples: see Sampling.
+        alpha: see Sampling.
     """
 
     def __init__(
@@ -134,32 +217,48 @@ class TokenizerTrainer:
         character_coverage: float = 0.9998,
         normalisation: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "identity",
         placeholder: str | None = None,
+        joint: bool = True,
+        tgt_vocab_size: int | None = None,
         sample_size: int = 1_000_000,
         seed: int = 1,
+        samples: int = 0,
+        alpha: float = 0.1,
     ) -> None:
         if not 0.9 <= character_coverage <= 1:
             raise ValueError(f"character_coverage ({character_coverage}) must be from 0.9 to 1")
-        if vocab_size < 4 + 256 + 1:
-            raise ValueError(
-                f"vocab_size ({vocab_size}) must be above {4 + 256}: the special ids and one for each byte"
-            )
+        for name, size in (("vocab_size", vocab_size), ("tgt_vocab_size", tgt_vocab_size)):
+            if size is not None and size < 4 + 256 + 1:
+                raise ValueError(f"{name} ({size}) must be above {4 + 256}: the special ids and one for each byte")
+        if joint and tgt_vocab_size is not None:
+            raise ValueError(f"tgt_vocab_size ({tgt_vocab_size}) needs a vocabulary of the target's own: joint=false")
         if sample_size < 1:
             raise ValueError(f"sample_size ({sample_size}) must be positive")
-        if placeholder is not None:
-            try:
-                re.compile(placeholder)
-            except re.error as error:
-                raise ValueError(f"placeholder ({placeholder}) is no regular expression: {error}") from None
-            if re.search(placeholder, ""):
-                raise ValueError(f"placeholder ({placeholder}) must not match where there is nothing")
+        _check_placeholder(placeholder)
         self.model_type, self.vocab_size, self.character_coverage = model_type, vocab_size, character_coverage
         self.normalisation, self.placeholder = normalisation, placeholder
         self.sample_size, self.seed = sample_size, seed
+        self.is_joint, self.tgt_vocab_size = joint, tgt_vocab_size
+        self.sampling = _sampling(samples, alpha, seed, model_type)
 
-    def train(
-        self, text: Parallel, cache_dir: Path, sides: Sequence[Literal["src", "tgt"]] = ("src", "tgt")
-    ) -> tuple[Tokenizer, str]:
-        """Train on these sides of a text, or take the model from the cache if the same training was done before.
+    def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
+        """See TokenizerSource."""
+        if self.is_joint:
+            tokenizer, told = self.train(text, cache_dir)
+            model, tgt_model = tokenizer.model, None
+            size = f"{tokenizer.src_vocab_size:,} pieces"
+        else:
+            src, told = self.train(text, cache_dir, ["src"])
+            tgt, tgt_told = self.train(text, cache_dir, ["tgt"])
+            model, tgt_model = src.model, tgt.model
+            told = f"{told}; of the target {tgt_told.removeprefix('tokenizer: ')}"
+            size = f"{src.src_vocab_size:,} pieces of the source and {tgt.src_vocab_size:,} of the target"
+        if languages:
+            model = adopt(model, controls=[tag(language) for language in languages])
+        tagged = f", {len(languages)} tags" if languages else ""
+        return Tokenizer(model, self.placeholder, tgt_model, languages), f"{told}; {size}{tagged}"
+
+    def train(self, text: Parallel, cache_dir: Path, sides: Sequence[Side] = BOTH) -> tuple[Tokenizer, str]:
+        """Train a model on these sides of a text, or take it from the cache if the same training was done before.
 
         Returns:
             The tokenizer, and one line about how many lines were read, used and skipped.
@@ -167,9 +266,12 @@ class TokenizerTrainer:
         Raises:
             UserError: if no line is usable, or the text cannot fill the vocabulary (naming the greatest that it can).
         """
+        key_name, vocab_size = "tokenizer.vocab_size", self.vocab_size
+        if list(sides) == ["tgt"] and self.tgt_vocab_size is not None:
+            key_name, vocab_size = "tokenizer.tgt_vocab_size", self.tgt_vocab_size
         options = {
             "model_type": self.model_type,
-            "vocab_size": self.vocab_size,
+            "vocab_size": vocab_size,
             "character_coverage": self.character_coverage,
             "normalization_rule_name": self.normalisation,
             "remove_extra_whitespaces": self.normalisation != "identity",
@@ -188,12 +290,12 @@ class TokenizerTrainer:
         about = file.with_suffix(".txt")
         if not file.exists():
             used, told = self._sample(text, sides)
-            model = self._train(used, options)
+            model = self._train(used, options, key_name)
             write_lines(about, [told])
             write_bytes(file, model)
         return Tokenizer(file.read_bytes(), self.placeholder), read_lines(about)[0]
 
-    def _sample(self, text: Parallel, sides: Sequence[Literal["src", "tgt"]]) -> tuple[list[str], str]:
+    def _sample(self, text: Parallel, sides: Sequence[Side]) -> tuple[list[str], str]:
         """The lines to train on, sources first, each side in the text's order, and a line about how many they are."""
         random = np.random.default_rng(self.seed)
         found: list[tuple[float, int, int, str]] = []  # the lines with the smallest random numbers stay
@@ -222,7 +324,7 @@ class TokenizerTrainer:
             used = [pattern.sub(SLOTS[0], line) for line in used]
         return used, told
 
-    def _train(self, lines: list[str], options: dict) -> bytes:
+    def _train(self, lines: list[str], options: dict, key_name: str) -> bytes:
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
@@ -232,13 +334,82 @@ class TokenizerTrainer:
             limit = re.search(r"value <= (\d+)", str(error))
             if limit:
                 raise UserError(
-                    f"tokenizer.vocab_size={self.vocab_size} is more than this text can fill: at most {limit.group(1)}"
+                    f"{key_name}={options['vocab_size']} is more than this text can fill: at most {limit.group(1)}"
                 ) from None
             least = re.search(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)", str(error))
             if least:
                 raise UserError(
-                    f"tokenizer.vocab_size={self.vocab_size} is too small for this text's characters: "
+                    f"{key_name}={options['vocab_size']} is too small for this text's characters: "
                     f"at least {least.group(1)}"
                 ) from None
             raise UserError(f"tokenizer: SentencePiece could not train on this text ({error})") from None
         return model.getvalue()
+
+
+class TokenizerFiles:
+    """SentencePiece models that there are already, of any origin.
+
+    Args:
+        model: path of the .model file, or of the source's; it must be given.
+        tgt_model: path of the target's; None: the same one.
+        placeholder: see Tokenizer.
+        seed: of samples.
+        samples: see Sampling.
+        alpha: see Sampling.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str | None,
+        tgt_model: str | None = None,
+        placeholder: str | None = None,
+        seed: int = 1,
+        samples: int = 0,
+        alpha: float = 0.1,
+    ) -> None:
+        if model is None:
+            raise UserError("tokenizer.model is missing: tokenizer.model=FILE names a SentencePiece model")
+        _check_placeholder(placeholder)
+        self.model, self.tgt_model, self.placeholder = model, tgt_model, placeholder
+        self.is_joint = tgt_model is None
+        self.sampling = _sampling(samples, alpha, seed, "unigram")
+
+    def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
+        """See TokenizerSource. Nothing is trained."""
+        symbols = SLOTS if self.placeholder else ()
+        src = self._read("model", self.model, [tag(language) for language in languages], symbols)
+        tgt = None if self.tgt_model is None else self._read("tgt_model", self.tgt_model, (), symbols)
+        made = Tokenizer(src, self.placeholder, tgt, languages)
+        of = f"{self.model}: {made.src_vocab_size:,} pieces"
+        if self.tgt_model is not None:
+            of += f", {self.tgt_model}: {made.tgt_vocab_size:,}"
+        return made, f"tokenizer: {of}"
+
+    def _read(self, key: str, path: str, controls: Sequence[str], symbols: Sequence[str]) -> bytes:
+        try:
+            return adopt(Path(path).expanduser().read_bytes(), controls, symbols)
+        except OSError as error:
+            raise UserError(f"tokenizer.{key}={path}: cannot be read: {error.strerror}") from None
+        except UserError as error:
+            raise UserError(f"tokenizer.{key}={path}: {error}") from None
+
+
+def _check_placeholder(placeholder: str | None) -> None:
+    if placeholder is None:
+        return
+    try:
+        re.compile(placeholder)
+    except re.error as error:
+        raise ValueError(f"placeholder ({placeholder}) is no regular expression: {error}") from None
+    if re.search(placeholder, ""):
+        raise ValueError(f"placeholder ({placeholder}) must not match where there is nothing")
+
+
+def _sampling(samples: int, alpha: float, seed: int, model_type: str) -> Sampling:
+    """Checked."""
+    if samples < 0:
+        raise ValueError(f"samples ({samples}) must not be negative")
+    if alpha < 0 or (model_type == "bpe" and alpha > 1):
+        raise ValueError(f"alpha ({alpha}) must be at least 0" + (" and at most 1" if model_type == "bpe" else ""))
+    return Sampling(samples, alpha, seed)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from diglot.data.text import write_bytes
+from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.training.processes import Processes
 from diglot.training.run import Run
@@ -102,11 +103,13 @@ def environment() -> dict[str, Any]:
     }
 
 
-def write_about(folder: Path, config_yaml: str, tokenizer_model: bytes) -> None:
+def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer) -> None:
     """Write what the run is into its folder."""
     write_bytes(folder / CONFIG, config_yaml.encode())
     write_bytes(folder / "environment.json", (json.dumps(environment(), indent=2) + "\n").encode())
-    write_bytes(folder / "tokenizer.model", tokenizer_model)
+    write_bytes(folder / "tokenizer.model", tokenizer.model)
+    if tokenizer.tgt_model is not None:
+        write_bytes(folder / "tokenizer.tgt.model", tokenizer.tgt_model)
 
 
 def commit() -> str | None:

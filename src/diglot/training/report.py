@@ -47,7 +47,13 @@ def start_report(folder: Path, data: TranslationData, model: nn.Module, trainer:
     about.add_row("data", Text("\n".join([data.corpus.describe(), f"pairs: {sizes}", *data.notes])))
     tokenizer = data.tokenizer
     hidden = f", {tokenizer.placeholder} kept whole" if tokenizer.placeholder else ""
-    about.add_row("vocabulary", Text(f"{tokenizer.vocab_size:,} pieces for both sides{hidden}"))
+    if tokenizer.is_joint:
+        vocabulary = f"{tokenizer.src_vocab_size:,} pieces for both sides"
+    else:
+        vocabulary = f"{tokenizer.src_vocab_size:,} pieces of the source, {tokenizer.tgt_vocab_size:,} of the target"
+    sampled = f", segmented at random in {data.sampling.samples} versions" if data.sampling.samples else ""
+    tags = f", tags for {', '.join(tokenizer.languages)}" if tokenizer.languages else ""
+    about.add_row("vocabulary", Text(vocabulary + hidden + tags + sampled))
     parts = parameters_by_part(model)
     n_parameters = sum(parts.values())
     width = max(map(len, parts))

@@ -13,7 +13,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from diglot.data.batch import Batch
 from diglot.data.batching import MicroBatch
 from diglot.data.module import TranslationData
-from diglot.data.tokenizer import SLOTS
+from diglot.data.tokenizer import SLOTS, Side
 from diglot.errors import UserError
 from diglot.model import AttentionWeights, EncoderDecoder
 from diglot.model.position import PositionEncoding
@@ -118,7 +118,8 @@ class AttentionMaps(Watcher):
         for number, pair in enumerate(pairs, start=1):
             batch = dev_sentence(data, pair)
             weights = attention_weights(task, batch)
-            source, target = (self._labels(data, pair, ids[0].tolist()) for ids in (batch.src, batch.tgt_in))
+            source = self._labels(data, pair, batch.src[0].tolist(), "src")
+            target = self._labels(data, pair, batch.tgt_in[0].tolist(), "tgt")
             for kind in self.kinds:
                 maps = getattr(weights, kind)
                 for i in _chosen("layers", self.layers, len(maps), kind):
@@ -132,10 +133,10 @@ class AttentionMaps(Watcher):
                     tag = f"attention/{kind}_layer{i + 1}_sentence{number}"
                     log_figure(trainer, tag, figure, trainer.global_step)
 
-    def _labels(self, data: TranslationData, pair: int, ids: list[int]) -> list[str]:
+    def _labels(self, data: TranslationData, pair: int, ids: list[int], side: Side) -> list[str]:
         """Tokens as text; a placeholder stands for its slot."""
         names = str.maketrans(dict(zip(SLOTS, data.dev_sources[pair].placeholders)))
-        return [piece.translate(names) for piece in data.tokenizer.pieces(ids)]
+        return [piece.translate(names) for piece in data.tokenizer.pieces(ids, side)]
 
 
 class HeadStatistics(Watcher):

@@ -1,0 +1,152 @@
+"""Segmentations of words drawn at random: subword regularisation (Kudo, 2018) and BPE-dropout (Provilkov et al., 2020).
+
+SentencePiece draws them, too, but cannot be made to draw the same ones in another process.
+"""
+
+import math
+from bisect import bisect
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from random import Random
+from typing import NamedTuple
+
+from diglot.data.pieces import Kind, read_model
+from diglot.errors import UserError
+
+_BLANK = "\u2581"  # SentencePiece's mark of a blank
+_REMEMBERED = 200_000  # words
+
+
+class Sampling(NamedTuple):
+    """How training text is segmented at random.
+
+    Attributes:
+        samples: how many versions of the text there are; pass e reads version e mod samples. 0: one, not random.
+        alpha: unigram: the power that probabilities are raised to, 0: all segmentations alike, great: the best one
+            alone; bpe: the share of merges that are left out.
+        seed: of the draws.
+    """
+
+    samples: int = 0
+    alpha: float = 0.1
+    seed: int = 1
+
+
+class Sampler:
+    """Draws segmentations of what is segmented already.
+
+    Args:
+        model: of SentencePiece, unigram or BPE.
+        alpha: see Sampling.
+
+    Raises:
+        UserError: the model has one segmentation alone.
+    """
+
+    def __init__(self, model: bytes, alpha: float) -> None:
+        content = read_model(model)
+        kind = content.trainer_spec.ModelType.Name(content.trainer_spec.model_type)
+        if kind not in ("UNIGRAM", "BPE"):
+            raise UserError(f"tokenizer.samples: a {kind.lower()} model has one segmentation of a text alone")
+        # What is no subword (a byte, a placeholder's slot, what is unknown) stays as it is.
+        self.texts = [piece.piece if piece.type == Kind.NORMAL else "" for piece in content.pieces]
+        ids = {text: i for i, text in enumerate(self.texts) if text}
+        scores = {text: content.pieces[i].score for text, i in ids.items()}
+        # Where pieces reach over blanks a text is segmented as one word.
+        self.has_words = not any(_BLANK in text[1:] for text in self.texts)
+        self._segment: Callable[[str, Random], list[int] | None]
+        self._segment = _Unigram(ids, scores, alpha) if kind == "UNIGRAM" else _BpeDropout(ids, scores, alpha)
+
+    def __call__(self, ids: Sequence[int], random: Random) -> list[int]:
+        """Other ids of the same text."""
+        drawn: list[int] = []
+        for word, best in self._words(ids):
+            segmented = self._segment(word, random) if word else None
+            drawn += best if segmented is None else segmented
+        return drawn
+
+    def _words(self, ids: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
+        """The text's words with their ids; of what is no subword the text is empty."""
+        word, inside = "", list[int]()
+        for i in ids:
+            text = self.texts[i]
+            if inside and (not text or (self.has_words and text[0] == _BLANK)):
+                yield word, inside
+                word, inside = "", []
+            if text:
+                word, inside = word + text, [*inside, i]
+            else:
+                yield "", [i]
+        if inside:
+            yield word, inside
+
+
+class _Unigram:
+    """A segmentation in proportion to its probability to the power of alpha: filtering forward, sampling backward."""
+
+    def __init__(self, ids: dict[str, int], scores: dict[str, float], alpha: float) -> None:
+        self.ids = ids
+        self.weights = {text: alpha * score for text, score in scores.items()}
+        self.longest = max(map(len, ids), default=0)
+        self.lattices: dict[str, list[tuple[list[float], list[tuple[int, int]]]] | None] = {}
+
+    def __call__(self, word: str, random: Random) -> list[int] | None:
+        if word not in self.lattices:
+            if len(self.lattices) > _REMEMBERED:
+                self.lattices.clear()
+            self.lattices[word] = self._lattice(word)
+        lattice = self.lattices[word]
+        if lattice is None:
+            return None
+        drawn: list[int] = []
+        end = len(word)
+        while end:
+            shares, edges = lattice[end]
+            end, i = edges[min(bisect(shares, random.random()), len(edges) - 1)]
+            drawn.append(i)
+        drawn.reverse()
+        return drawn
+
+    def _lattice(self, word: str) -> list[tuple[list[float], list[tuple[int, int]]]] | None:
+        """For each place the pieces that end there, as (begin, id), with their shares summed up; None where no pieces
+        make up the word."""
+        total = [0.0] + [-math.inf] * len(word)  # the logarithm of the weights of all ways to a place
+        lattice: list[tuple[list[float], list[tuple[int, int]]]] = [([], [])]
+        for end in range(1, len(word) + 1):
+            edges, weights = [], []
+            for begin in range(max(0, end - self.longest), end):
+                text = word[begin:end]
+                if text in self.ids and total[begin] > -math.inf:
+                    edges.append((begin, self.ids[text]))
+                    weights.append(total[begin] + self.weights[text])
+            if edges:
+                most = max(weights)
+                shares = [math.exp(weight - most) for weight in weights]
+                total[end] = most + math.log(sum(shares))
+                lattice.append(([share / sum(shares) for share in accumulate(shares)], edges))
+            else:
+                lattice.append(([], []))
+        return lattice if total[-1] > -math.inf else None
+
+
+class _BpeDropout:
+    """Merges neighbours, the best first, as BPE does, but at each step leaves some of the possible merges out."""
+
+    def __init__(self, ids: dict[str, int], scores: dict[str, float], alpha: float) -> None:
+        self.ids, self.scores, self.alpha = ids, scores, alpha
+
+    def __call__(self, word: str, random: Random) -> list[int] | None:
+        parts = list(word)
+        draw, alpha, scores = random.random, self.alpha, self.scores
+        while True:
+            best, place = -math.inf, -1
+            for i in range(len(parts) - 1):
+                score = scores.get(parts[i] + parts[i + 1])
+                if score is not None and score > best and draw() >= alpha:
+                    best, place = score, i
+            if place < 0:
+                break
+            parts[place : place + 2] = [parts[place] + parts[place + 1]]
+        if not all(part in self.ids for part in parts):
+            return None
+        return [self.ids[part] for part in parts]
