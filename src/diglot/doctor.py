@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diglot.config import build, build_corpus, build_data, check_tying, command, trial_build
 from diglot.data.batching import Batching
-from diglot.data.doctor import N_GRAM, Diagnosis, diagnose
+from diglot.data.doctor import N_GRAM, Diagnosis, diagnose, some_lengths
 from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes
 from diglot.data.tokenizer import TokenizerSource
@@ -136,6 +136,10 @@ def table(found: Diagnosis, plan: dict[str, Any]) -> Table:
 
     left_out = ", ".join(f"{n:,} {rule}" for rule, n in found.left_out.items()) or "none"
     about.add_row("train pairs", f"{found.pairs:,}; left out: {left_out}")
+    for corpus, counts in found.corpora.items() if len(found.corpora) > 1 else ():
+        src, tgt = counts["mean_tokens"].values()
+        rules = "".join(f"; {n:,} {rule}" for rule, n in counts["dropped"].items())
+        about.add_row(f"  {corpus}", f"{counts['kept']:,} of {counts['read']:,}, {src:.1f} and {tgt:.1f} tokens{rules}")
     about.add_row("repeated", share(found.duplicates))
     about.add_row("identical sides", share(found.identical))
     about.add_row("other script", share(found.scripts))
@@ -170,7 +174,7 @@ def table(found: Diagnosis, plan: dict[str, Any]) -> Table:
 
 def histograms(data: TranslationData) -> bytes:
     """Lengths and their ratio, as a PNG."""
-    lengths = [np.asarray(side.lengths) for side in (data.shards.src, data.shards.tgt)]
+    lengths = some_lengths(data.shards)
     figure = Figure(figsize=(10, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     bins = np.arange(0.5, max(side.max() for side in lengths) + 1.5)

@@ -9,7 +9,7 @@ from diglot.data import doctor
 from diglot.data.corpus import Sample
 from diglot.data.doctor import Diagnosis, diagnose
 from diglot.data.preparation import prepare
-from diglot.data.text import ParallelText
+from diglot.data.text import MixedText, Parallel, ParallelText
 from diglot.data.tokenizer import Tokenizer
 
 
@@ -18,7 +18,7 @@ def corpus() -> dict[str, ParallelText]:
     return Sample().load(Path())
 
 
-def diagnosed(train: ParallelText, tokenizer: Tokenizer, folder: Path, **held_out: ParallelText) -> Diagnosis:
+def diagnosed(train: Parallel, tokenizer: Tokenizer, folder: Path, **held_out: ParallelText) -> Diagnosis:
     shards = prepare(train, tokenizer, folder, max_len=100)
     return diagnose(train, held_out, shards, tokenizer, folder)
 
@@ -51,6 +51,22 @@ def test_lost_lines_are_found_where_they_are_missing(
     assert split == "train"
     assert at - doctor.WINDOW <= line <= at + doctor.WINDOW
     assert moved == -by
+
+
+def test_a_fault_is_of_the_corpus_and_the_line_where_it_is(
+    corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    train = corpus["train"]
+    whole = train.select(range(1000))
+    shifted = ParallelText(train.src[1000:1600] + train.src[1601:2600], train.tgt[1000:2599])
+    mixture = MixedText({"whole": whole, "shifted": shifted}, {})
+    found = diagnosed(mixture, tokenizer, tmp_path, dev=corpus["dev"])
+    ((name, line, by),) = found.shifts
+    assert (name, by) == ("shifted", 1)
+    assert 600 - doctor.WINDOW <= line <= 600 + doctor.WINDOW
+    assert {name: counts["kept"] for name, counts in found.corpora.items()} == {"whole": 1000, "shifted": 1599}
+    lengths = [len(source.ids) + 1 for source in tokenizer.encode(whole.src)]
+    assert found.corpora["whole"]["mean_tokens"]["src"] == pytest.approx(sum(lengths) / 1000)
 
 
 def test_a_shifted_dev_is_found_too(corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -191,6 +191,14 @@ def test_rules_leave_out_what_they_say_and_count_it(tokenizer: Tokenizer, tmp_pa
     ]
 
 
+def test_each_corpus_has_its_own_scripts(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    there = ParallelText(["ka gun", "lo so", "ка гун"], ["он она", "они", "он она"])
+    mixture = MixedText({"there": there, "back": ParallelText(there.tgt, there.src)}, {})
+    found = prepared(mixture, tokenizer, tmp_path, cleaning=Cleaning(scripts=True))  # type: ignore[arg-type]
+    wanted = {"read": 3, "kept": 2, "dropped": {"scripts": 1}}
+    assert found.about["corpora"] == {"there": wanted, "back": wanted}
+
+
 def test_only_the_first_of_equal_pairs_stays_however_far_apart(tokenizer: Tokenizer, tmp_path: Path) -> None:
     src = [f"ka {i % 70}" for i in range(200)]
     tgt = [f"sog {i % 70 if i < 190 else 0}" for i in range(200)]

@@ -11,20 +11,21 @@ from typing import Any
 import numpy as np
 
 from diglot.data.flat import FlatIds
-from diglot.data.preparation import script_of
+from diglot.data.preparation import main_scripts, script_of
 from diglot.data.progress import step
-from diglot.data.shards import Shards
+from diglot.data.shards import SIDES, Shards
 from diglot.data.split import normalise
-from diglot.data.text import Parallel, ParallelText, hash_pair, write_bytes
+from diglot.data.text import Parallel, ParallelText, corpora_of, hash_pair, write_bytes
 from diglot.data.tokenizer import UNK, Side, Tokenizer
 
-_FORMAT = 2  # raise it when the same data get another report
+_FORMAT = 3  # raise it when the same data get another report
 N_GRAM = 8  # words in a row that a train and a held-out source share
 WINDOW, REACH = 400, 3  # pairs that are looked at together for a shift, and the farthest shift that is looked for
 N_WINDOWS = 2_500  # at most, spread evenly: a shift does not end by itself
 _MARGIN = 0.15  # by how much a shifted pairing must fit better than the given one
 _SURE = 8.0  # log-odds from which on a pair's sides are taken for swapped
 _EXAMPLES = 5
+_HASHED, _MEASURED = 20_000_000, 2_000_000  # pairs
 
 
 @dataclass
@@ -53,10 +54,13 @@ class Diagnosis:
     """A report of numbers; shares are of train pairs.
 
     Attributes:
+        corpora: of each corpus of train, pairs read and kept, pairs left out by rule, and mean tokens of a side.
+        duplicates: pairs that an equal one came before; of more than 20 million pairs an estimate from a part of them.
         shifts: where the lines of a split's two sides seem not to correspond: (split, first line, by how many lines).
     """
 
     pairs: int
+    corpora: dict[str, dict[str, Any]]
     left_out: dict[str, int]
     duplicates: int
     identical: int
@@ -121,34 +125,38 @@ def _diagnose(
     known = {split: _Known(text) for split, text in held_out.items()}
     hashes: list[np.ndarray] = []
     identical = scripts = changed = sampled = 0
-    main: tuple[str | None, str | None] = (None, None)
-    windows = _Windows("train", shards.count("read"))
+    every = max(1, shards.count("read") // _HASHED)  # of the hashes that may be, one in so many is kept
     random = np.random.default_rng(1)
-    for number, block in enumerate(train.blocks()):
-        if not number:
-            main = script_of(" ".join(block.src)), script_of(" ".join(block.tgt))
-        normal_src, normal_tgt = ([normalise(line) for line in side] for side in (block.src, block.tgt))
-        for split in known.values():
-            split.look(block, normal_src, normal_tgt)
-        hashes.append(np.frombuffer(b"".join(map(hash_pair, block.src, block.tgt)), np.uint64))
-        identical += sum(src.strip() == tgt.strip() != "" for src, tgt in zip(block.src, block.tgt))
-        scripts += sum(
-            any(script_of(line) not in (wanted, None) for line, wanted in zip(pair, main))
-            for pair in zip(block.src, block.tgt)
-        )
-        chosen = random.permutation(len(block))[: max(1, len(block) // 20)].tolist()
-        some = block.select(chosen)
-        sampled += 2 * len(some)
-        changed += _changed(some, tokenizer)
-        windows.look(block)
-        advance(len(block))
-    shifts = windows.shifts()
+    shifts: list[tuple[str, int, int]] = []
+    for name, corpus in corpora_of(train).items():
+        windows = _Windows(name, shards.about["corpora"][name]["read"])
+        main: tuple[str | None, str | None] | None = None
+        for block in corpus.blocks():
+            main = main or main_scripts(block)
+            normal_src, normal_tgt = ([normalise(line) for line in side] for side in (block.src, block.tgt))
+            for split in known.values():
+                split.look(block, normal_src, normal_tgt)
+            mine = np.frombuffer(b"".join(map(hash_pair, block.src, block.tgt)), np.uint64)
+            hashes.append(mine[mine % np.uint64(every) == 0])
+            identical += sum(src.strip() == tgt.strip() != "" for src, tgt in zip(block.src, block.tgt))
+            scripts += sum(
+                any(script_of(line) not in (wanted, None) for line, wanted in zip(pair, main))
+                for pair in zip(block.src, block.tgt)
+            )
+            chosen = random.permutation(len(block))[: max(1, len(block) // 20)].tolist()
+            some = block.select(chosen)
+            sampled += 2 * len(some)
+            changed += _changed(some, tokenizer)
+            windows.look(block)
+            advance(len(block))
+        shifts += windows.shifts()
     for name, text in held_out.items():
         own = _Windows(name, len(text))
         own.look(text)
         shifts += own.shifts()
     all_hashes = np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
-    lengths = [np.asarray(side.lengths) for side in (shards.src, shards.tgt)]
+    duplicates = round((len(all_hashes) - len(np.unique(all_hashes))) * every)
+    lengths = some_lengths(shards)
     swapped, examples = _swapped(shards, tokenizer)
     counts = dict.fromkeys(("<unk>", "<0x..>"), 0)
     total = 1e-9
@@ -160,8 +168,9 @@ def _diagnose(
         total += float(n.sum())
     return Diagnosis(
         pairs=shards.count("kept"),
+        corpora=_corpora(shards),
         left_out=dict(sum((Counter(counts["dropped"]) for counts in shards.about["corpora"].values()), Counter())),
-        duplicates=len(all_hashes) - len(np.unique(all_hashes)),
+        duplicates=duplicates,
         identical=identical,
         scripts=scripts,
         swapped=swapped,
@@ -169,11 +178,32 @@ def _diagnose(
         changed_by_tokenizer=changed / max(1, sampled),
         unknown=counts["<unk>"] / total,
         bytes=counts["<0x..>"] / total,
-        lengths={name: _lengths(values) for name, values in zip(("src", "tgt"), lengths)},
+        lengths={
+            name: {**_lengths(values), "longest": float(side.lengths.max())}
+            for name, values, side in zip(SIDES, lengths, (shards.src, shards.tgt))
+        },
         ratio=_quantiles(lengths[1] / lengths[0], {"1%": 0.01, "median": 0.5, "99%": 0.99}),
         overlap={split: each.found for split, each in known.items()},
         shifts=shifts,
     )
+
+
+def some_lengths(shards: Shards) -> list[np.ndarray]:
+    """Tokens of each side, </s> counted: of all pairs, or of two million that are evenly spread."""
+    n = len(shards.src)
+    numbers = np.linspace(0, n - 1, min(n, _MEASURED)).astype(np.int64)
+    return [side.lengths[numbers] for side in (shards.src, shards.tgt)]
+
+
+def _corpora(shards: Shards) -> dict[str, dict[str, Any]]:
+    found, first = {}, 0
+    for corpus, counts in shards.about["corpora"].items():
+        last = first + counts["kept"]
+        tokens = [int(side.offsets[last] - side.offsets[first]) for side in (shards.src, shards.tgt)]
+        means = [n / counts["kept"] + 1 if counts["kept"] else 0.0 for n in tokens]
+        found[corpus] = {**counts, "mean_tokens": dict(zip(SIDES, means))}
+        first = last
+    return found
 
 
 def _sides(shards: Shards, tokenizer: Tokenizer) -> list[tuple[Side, FlatIds, int]]:
@@ -190,7 +220,7 @@ def _counts(ids: np.ndarray, size: int) -> np.ndarray:
 
 
 def _lengths(values: np.ndarray) -> dict[str, float]:
-    found = _quantiles(values, {"median": 0.5, "99%": 0.99, "longest": 1.0})
+    found = _quantiles(values, {"median": 0.5, "99%": 0.99})
     return {"mean": float(values.mean()) if len(values) else 0.0, **found}
 
 

@@ -53,7 +53,7 @@ class Cleaning:
         identical: those whose sides are equal.
         duplicates: all but the first of equal pairs.
         scripts: those with a side whose letters are mostly of another script than most letters of that side are (the
-            first block of the text decides): Cyrillic in English, say.
+            first block of the corpus decides): Cyrillic in English, say.
         max_ratio: those whose one side has more than so many times the other's tokens, </s> counted.
         keep_dropped: write what is left out into `dropped.tsv` beside the prepared files: corpus, rule, line, source,
             target.
@@ -78,7 +78,6 @@ class Treatment(NamedTuple):
     sampling: Sampling
     cleaning: Cleaning
     max_len: int
-    scripts: tuple[str | None, str | None]
 
 
 class Block(NamedTuple):
@@ -91,6 +90,7 @@ class Block(NamedTuple):
         tgt_lang: what its sources are to be translated into.
         pairs: the block.
         repeated: for each pair whether an equal one came before, where duplicates are left out.
+        scripts: of its corpus's two sides; None: any.
     """
 
     number: int
@@ -99,6 +99,7 @@ class Block(NamedTuple):
     tgt_lang: str | None
     pairs: ParallelText
     repeated: np.ndarray | None
+    scripts: tuple[str | None, str | None]
 
 
 class Done(NamedTuple):
@@ -148,7 +149,7 @@ def prepare(
     key.append(sampling if sampling.samples else None)
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     folder = cache_dir / "prepared" / name
-    treatment = Treatment(tokenizer, sampling, cleaning, max_len, (None, None))
+    treatment = Treatment(tokenizer, sampling, cleaning, max_len)
     if not (folder / ABOUT).exists():
         with _alone(folder):
             if not (folder / ABOUT).exists():
@@ -195,10 +196,8 @@ def _fill(
     try:
         partial.mkdir(exist_ok=True)
         state = _state(partial)
-        if treatment.cleaning.scripts:
-            treatment = treatment._replace(scripts=_main_scripts(next(text.blocks(block_size))))
         repeated = _repeated(text, partial, block_size) if treatment.cleaning.duplicates else None
-        blocks = _blocks(text, block_size, repeated, tgt_lang, max(1, treatment.sampling.samples))
+        blocks = _blocks(text, block_size, repeated, tgt_lang, treatment)
         _tokenise(partial, blocks, vocab_size, treatment, state, n_processes)
         if text.digest() != digest:
             raise UserError("the training text changed while it was prepared: start again")
@@ -270,16 +269,18 @@ def _tokenise(
 
 
 def _blocks(
-    text: Parallel, block_size: int, repeated: np.ndarray | None, tgt_lang: str | None, n_versions: int
+    text: Parallel, block_size: int, repeated: np.ndarray | None, tgt_lang: str | None, treatment: Treatment
 ) -> Iterator[Block]:
     """All blocks of all corpora, for each version."""
     languages = text.tgt_langs if isinstance(text, MixedText) else {}
-    for version in range(n_versions):
+    for version in range(max(1, treatment.sampling.samples)):
         number = start = 0
         for corpus, part in corpora_of(text).items():
+            scripts: tuple[str | None, str | None] | None = None if treatment.cleaning.scripts else (None, None)
             for pairs in part.blocks(block_size):
+                scripts = scripts or main_scripts(pairs)
                 mine = None if repeated is None else repeated[start : start + len(pairs)]
-                yield Block(number, version, corpus, languages.get(corpus, tgt_lang), pairs, mine)
+                yield Block(number, version, corpus, languages.get(corpus, tgt_lang), pairs, mine, scripts)
                 number, start = number + 1, start + len(pairs)
 
 
@@ -336,8 +337,8 @@ def begin(treatment: Treatment) -> None:
 
 def encode(block: Block) -> Done:
     """Tokenise a block and leave out what the rules say."""
-    (_, sampling, cleaning, max_len, _), pairs = _treatment, block.pairs
-    rules: list[str | None] = [_rule(src, tgt, cleaning) for src, tgt in zip(pairs.src, pairs.tgt)]
+    (_, sampling, cleaning, max_len), pairs = _treatment, block.pairs
+    rules = [_rule(src, tgt, cleaning, block.scripts) for src, tgt in zip(pairs.src, pairs.tgt)]
     if block.repeated is not None:
         for i in np.flatnonzero(block.repeated).tolist():
             rules[i] = rules[i] or "duplicates"
@@ -369,7 +370,7 @@ def _sampled(side: list[list[int]], sampler: Sampler, random: Random, max_len: i
     return [ids if len(other) + 1 > max_len else other for ids, other in zip(side, drawn)]
 
 
-def _rule(src: str, tgt: str, cleaning: Cleaning) -> str | None:
+def _rule(src: str, tgt: str, cleaning: Cleaning, scripts: tuple[str | None, str | None]) -> str | None:
     """The rule by which a pair's text is left out."""
     if not src.strip() or not tgt.strip():
         return "empty"
@@ -378,7 +379,7 @@ def _rule(src: str, tgt: str, cleaning: Cleaning) -> str | None:
     if cleaning.identical and src.strip() == tgt.strip():
         return "identical"
     if cleaning.scripts and any(
-        main is not None and script_of(side) not in (main, None) for side, main in zip((src, tgt), _treatment.scripts)
+        main is not None and script_of(side) not in (main, None) for side, main in zip((src, tgt), scripts)
     ):
         return "scripts"
     return None
@@ -395,7 +396,12 @@ def script_of(text: str) -> str | None:
 
     Chinese characters, kana and Hangul count as one: Japanese and Korean mix them.
     """
-    counts = Counter(_script(letter) for letter in text if letter.isalpha())
+    if text.isascii():
+        return "LATIN" if _ASCII_LETTER.search(text) else None
+    counts: Counter[str] = Counter()
+    for letter, n in Counter(text).items():
+        if letter.isalpha():
+            counts[_script(letter)] += n
     return counts.most_common(1)[0][0] if counts else None
 
 
@@ -409,9 +415,11 @@ def _script(letter: str) -> str:
 
 
 _SCRIPTS: dict[str, str] = {}
+_ASCII_LETTER = re.compile("[A-Za-z]")
 
 
-def _main_scripts(block: ParallelText) -> tuple[str | None, str | None]:
+def main_scripts(block: ParallelText) -> tuple[str | None, str | None]:
+    """The script that most letters of each side are of."""
     return script_of(" ".join(block.src)), script_of(" ".join(block.tgt))
 
 
