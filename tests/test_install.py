@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.end_to_end
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("prepare", "train", "evaluate", "translate")
+COMMANDS = ("prepare", "doctor", "train", "evaluate", "translate")
 SCRIPTS = (*COMMANDS, "sweep")
 
 
@@ -39,6 +40,17 @@ def installed(wheel, tmp_path_factory) -> Path:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     run(*pip, "--target", target, wheel, cwd=target)
     return target
+
+
+def test_every_package_has_a_least_version_and_python_a_range():
+    """The least versions are ones with wheels for this range: nothing is built from source that needs a compiler."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [package for packages in project["optional-dependencies"].values() for package in packages]
+    assert [package for package in project["dependencies"] + extras if ">=" not in package] == ["sqlalchemy<2"]
+    assert project["requires-python"] == ">=3.11,<3.13"
+    makefile = (ROOT / "Makefile").read_text()
+    assert "(3, 11) <= sys.version_info < (3, 13)" in makefile
+    assert "--only-binary sentencepiece" in makefile
 
 
 def test_the_wheel_holds_configs_corpus_licence_and_commands(wheel):

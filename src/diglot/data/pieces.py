@@ -4,15 +4,48 @@ from collections.abc import Sequence
 from typing import Any
 
 import sentencepiece
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
-from sentencepiece import sentencepiece_model_pb2
 
 from diglot.errors import UserError
 
 PAD, UNK, BOS, EOS = range(4)
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
-proto: Any = sentencepiece_model_pb2  # made when it is imported: type checkers see nothing in it
-Kind = proto.ModelProto.SentencePiece.Type
+
+# Of sentencepiece_model.proto what is needed here, by the fields' numbers; what is not is kept as it is. SentencePiece
+# ships classes for all of it, but they refuse any other release of protobuf than the one they were made with.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # types of pieces
+MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+_FIELDS = {
+    "Piece": {"piece": (1, "string"), "score": (2, "float"), "type": (3, "int32")},
+    "TrainerSpec": {"model_type": (3, "int32"), "vocab_size": (4, "int32")}
+    | {"unk_id": (40, "int32"), "bos_id": (41, "int32"), "eos_id": (42, "int32"), "pad_id": (43, "int32")}
+    | {f"{name}_piece": (number, "string") for number, name in enumerate(("unk", "bos", "eos", "pad"), start=45)},
+    "Model": {"pieces": (1, "Piece"), "trainer_spec": (2, "TrainerSpec")},
+}
+
+
+def _model_class() -> Any:
+    kind = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="model.proto", package="diglot", syntax="proto2")
+    for message, fields in _FIELDS.items():
+        made = file.message_type.add(name=message)
+        for name, (number, type_) in fields.items():
+            field = made.field.add(name=name, number=number, label=kind.LABEL_OPTIONAL)
+            if type_ in _FIELDS:
+                field.type, field.type_name = kind.TYPE_MESSAGE, f".diglot.{type_}"
+            else:
+                field.type = getattr(kind, f"TYPE_{type_.upper()}")
+            if name == "pieces":
+                field.label = kind.LABEL_REPEATED
+            if name in ("type", "model_type"):
+                field.default_value = "1"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("diglot.Model"))
+
+
+_Model = _model_class()
 
 
 def tag(tgt_lang: str) -> str:
@@ -30,7 +63,7 @@ def read_model(model: bytes) -> Any:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         if not processor.get_piece_size():
             raise UserError("this is no SentencePiece model (it is empty)")
-        return proto.ModelProto.FromString(model)
+        return _Model.FromString(model)
     except (RuntimeError, DecodeError) as error:
         raise UserError(f"this is no SentencePiece model ({error})") from None
 
@@ -52,16 +85,16 @@ def adopt(model: bytes, controls: Sequence[str] = (), symbols: Sequence[str] = (
     ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
     place = {piece.piece: i for i, piece in enumerate(given.pieces)}
     ids = [place.get(name, -1) if i < 0 else i for i, name in zip(ids, SPECIAL)]
-    made = proto.ModelProto()
+    made = _Model()
     made.CopyFrom(given)
     del made.pieces[:]
     for number, i in enumerate(ids):
-        kind = Kind.UNKNOWN if number == UNK else Kind.CONTROL
+        kind = UNKNOWN if number == UNK else CONTROL
         made.pieces.add(piece=given.pieces[i].piece if i >= 0 else SPECIAL[number], score=0.0, type=kind)
     for i, piece in enumerate(given.pieces):
         if i not in ids:
             made.pieces.add().CopyFrom(piece)
-    for names, kind in ((controls, Kind.CONTROL), (symbols, Kind.USER_DEFINED)):
+    for names, kind in ((controls, CONTROL), (symbols, USER_DEFINED)):
         for name in names:
             if name in place:
                 next(piece for piece in made.pieces if piece.piece == name).type = kind

@@ -10,7 +10,7 @@ from itertools import accumulate
 from random import Random
 from typing import NamedTuple
 
-from diglot.data.pieces import Kind, read_model
+from diglot.data.pieces import MODEL_TYPES, NORMAL, read_model
 from diglot.errors import UserError
 
 _BLANK = "\u2581"  # SentencePiece's mark of a blank
@@ -45,17 +45,17 @@ class Sampler:
 
     def __init__(self, model: bytes, alpha: float) -> None:
         content = read_model(model)
-        kind = content.trainer_spec.ModelType.Name(content.trainer_spec.model_type)
-        if kind not in ("UNIGRAM", "BPE"):
-            raise UserError(f"tokenizer.samples: a {kind.lower()} model has one segmentation of a text alone")
+        kind = MODEL_TYPES[content.trainer_spec.model_type]
+        if kind not in ("unigram", "bpe"):
+            raise UserError(f"tokenizer.samples: a {kind} model has one segmentation of a text alone")
         # What is no subword (a byte, a placeholder's slot, what is unknown) stays as it is.
-        self.texts = [piece.piece if piece.type == Kind.NORMAL else "" for piece in content.pieces]
+        self.texts = [piece.piece if piece.type == NORMAL else "" for piece in content.pieces]
         ids = {text: i for i, text in enumerate(self.texts) if text}
         scores = {text: content.pieces[i].score for text, i in ids.items()}
         # Where pieces reach over blanks a text is segmented as one word.
         self.has_words = not any(_BLANK in text[1:] for text in self.texts)
         self._segment: Callable[[str, Random], list[int] | None]
-        self._segment = _Unigram(ids, scores, alpha) if kind == "UNIGRAM" else _BpeDropout(ids, scores, alpha)
+        self._segment = _Unigram(ids, scores, alpha) if kind == "unigram" else _BpeDropout(ids, scores, alpha)
 
     def __call__(self, ids: Sequence[int], random: Random) -> list[int]:
         """Other ids of the same text."""
