@@ -5,6 +5,7 @@ killed goes on where it was; of two at the same time the second waits for the fi
 """
 
 import fcntl
+import gc
 import hashlib
 import itertools
 import json
@@ -296,7 +297,7 @@ def _in_order(blocks: Iterator[Block], treatment: Treatment, n_processes: int) -
     # Not forked: a copy of a process with threads may wait for ever for a lock that one of them held.
     context = multiprocessing.get_context("spawn")
     try:
-        with ProcessPoolExecutor(n_processes, context, begin, (treatment,)) as pool:
+        with ProcessPoolExecutor(n_processes, context, _begin_process, (treatment,)) as pool:
             running: deque[tuple[Block, Future[Done]]] = deque()
             try:
                 for block in every:
@@ -333,6 +334,12 @@ def begin(treatment: Treatment) -> None:
     global _treatment, _samplers
     _treatment = treatment
     _samplers = treatment.tokenizer.samplers(treatment.sampling.alpha) if treatment.sampling.samples else None
+
+
+def _begin_process(treatment: Treatment) -> None:
+    # Here are many lists and no cycles: looking for some takes a fifth of the time.
+    gc.disable()
+    begin(treatment)
 
 
 def encode(block: Block) -> Done:

@@ -65,7 +65,7 @@ class Tokenizer:
         self._tags = {language: self._src.piece_to_id(tag(language)) for language in languages}
         if missing := [tag(language) for language, i in self._tags.items() if not self._src.is_control(i)]:
             raise UserError(f"the SentencePiece model has no tag {missing[0]}")
-        self._pattern = placeholder and re.compile(f"{placeholder}|{_SLOT.pattern}")
+        self._pattern = re.compile(f"{placeholder}|{_SLOT.pattern}") if placeholder else None
 
     def _opened(self, model: bytes) -> sentencepiece.SentencePieceProcessor:
         read_model(model)
@@ -112,24 +112,26 @@ class Tokenizer:
         Raises:
             UserError: there are tags, and none for this language.
         """
-        named: list[list[str]] = [[] for _ in lines]
-        texts = [self._hide(line, names, may_add=True) for line, names in zip(lines, named, strict=True)]
+        texts, placeholders = list(lines), [tuple[str, ...]()] * len(lines)
+        for i in self._with_placeholders(lines):
+            names: list[str] = []
+            texts[i] = self._hide(lines[i], names, may_add=True)
+            placeholders[i] = tuple(names)
         before = []
         if self.languages and tgt_lang is not None:
             if tgt_lang not in self._tags:
                 raise UserError(f"the target language {tgt_lang} is none of this model's: {', '.join(self._tags)}")
             before = [self._tags[tgt_lang]]
-        return [
-            Encoded(before + ids if before else ids, tuple(names))
-            for ids, names in zip(_ids(self._src, texts), named, strict=True)
-        ]
+        sequences = _ids(self._src, texts)
+        if before:
+            sequences = [before + ids for ids in sequences]
+        return list(map(Encoded, sequences, placeholders))
 
     def encode_targets(self, lines: Sequence[str], sources: Sequence[Encoded]) -> list[list[int]]:
         """Target lines to ids; their placeholders take the slots that the source lines gave them."""
-        texts = [
-            self._hide(line, list(source.placeholders), may_add=False)
-            for line, source in zip(lines, sources, strict=True)
-        ]
+        texts = list(lines)
+        for i in self._with_placeholders(lines):
+            texts[i] = self._hide(lines[i], list(sources[i].placeholders), may_add=False)
         return _ids(self._tgt, texts)
 
     def samplers(self, alpha: float) -> tuple[Sampler, Sampler]:
@@ -151,10 +153,15 @@ class Tokenizer:
         """The placeholders that stand in a line."""
         return [match.group() for match in re.finditer(self.placeholder, line)] if self.placeholder else []
 
+    def _with_placeholders(self, lines: Sequence[str]) -> list[int]:
+        """The numbers of the lines in which placeholders or slots stand."""
+        if not self._pattern:
+            return []
+        search = self._pattern.search
+        return [i for i, line in enumerate(lines) if search(line)]
+
     def _hide(self, line: str, names: list[str], may_add: bool) -> str:
         """Put slots where placeholders stand. `names` grows by those that it lacks, if it may."""
-        if not self._pattern or not self._pattern.search(line):
-            return line
 
         def slot(match: re.Match[str]) -> str:
             name = match.group()
@@ -164,6 +171,7 @@ class Tokenizer:
                 names.append(name)
             return SLOTS[names.index(name)]
 
+        assert self._pattern
         return self._pattern.sub(slot, line)
 
 
