@@ -7,7 +7,6 @@ share, and does nothing with the result. Preparing reads them from files, cleans
 """
 
 import multiprocessing
-import resource
 import sys
 import tempfile
 import threading
@@ -26,6 +25,15 @@ def alone(model: bytes, path: str, part: int, parts: int, gate: "multiprocessing
     for start in range(0, len(lines), 20_000):
         processor.encode(lines[start : start + 20_000], num_threads=1)
     gate.wait()
+
+
+def private(process: str) -> float:
+    """MB of memory that a process shares with none."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0.0
+    return next((int(line.split()[1]) for line in lines if line.startswith("RssAnon")), 0) / 1024
 
 
 def main() -> None:
@@ -66,14 +74,16 @@ def main() -> None:
         for worker in workers:
             worker.join()
 
-        most = 0.0
+        most = {"own": 0.0, "process": 0.0}  # MB
         done = threading.Event()
 
         def watch() -> None:
-            nonlocal most
             while not done.wait(0.5):
-                lines = Path("/proc/self/status").read_text().splitlines()
-                most = max(most, next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024)
+                most["own"] = max(most["own"], private("self"))
+                children = [
+                    child for file in Path("/proc/self/task").glob("*/children") for child in file.read_text().split()
+                ]
+                most["process"] = max([most["process"], *map(private, children)])
 
         threading.Thread(target=watch).start()
         began = time.perf_counter()
@@ -87,11 +97,10 @@ def main() -> None:
         )
         whole = time.perf_counter() - began
         done.set()
-    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(
         f"{n_lines:,} pairs, {n_processes} processes: SentencePiece alone {bare:.1f} s, {n_lines / bare:,.0f} pairs/s; "
         f"prepared in {whole:.1f} s ({n_lines / whole:,.0f} pairs/s), {bare / whole:.0%} of its rate; "
-        f"{len(shards.src):,} kept; memory of its own at most {most:.0f} MB, of a process {children:.0f} MB in all"
+        f"{len(shards.src):,} kept; private memory at most {most['own']:.0f} MB, of a process {most['process']:.0f} MB"
     )
 
 
