@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from diglot.data import doctor
@@ -123,3 +124,29 @@ def test_a_report_is_made_once_for_the_same_data(
     monkeypatch.undo()
     assert diagnosed(corpus["train"], tokenizer, tmp_path, dev=corpus["test"]).summary()
     assert len(list((tmp_path / "doctor").iterdir())) == 2
+
+
+def test_sides_that_have_nothing_to_do_with_each_other_are_told_but_fail_nothing(
+    corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    train = corpus["train"]
+    order = np.random.default_rng(1).permutation(len(train)).tolist()
+    found = diagnosed(ParallelText(train.src, [train.tgt[i] for i in order]), tokenizer, tmp_path, dev=corpus["dev"])
+    assert (found.unrelated, found.faults) == (["train"], [])
+    assert "train: the two sides do not fit at all, do their lines correspond?" in found.summary()
+    assert diagnosed(train, tokenizer, tmp_path, dev=corpus["dev"]).unrelated == []
+
+
+def test_a_text_that_is_shifted_to_and_fro_is_told_in_a_few_words(
+    corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    train = corpus["train"]
+    tgt = list(train.tgt)
+    for start in range(0, 4000, 2000):  # 1000 lines moved by one, and 1000 that are not
+        tgt[start : start + 1000] = [*tgt[start + 1 : start + 1000], tgt[start]]
+    many = ParallelText(train.src * 4, tgt * 4)
+    found = diagnosed(many, tokenizer, tmp_path, dev=corpus["dev"])
+    assert len(found.shifts) == 8
+    assert {by for _, _, by in found.shifts} == {-1}
+    assert len(found.faults) == 6
+    assert found.faults[-1] == "and so on, 8 times"

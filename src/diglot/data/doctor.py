@@ -18,11 +18,11 @@ from diglot.data.split import normalise
 from diglot.data.text import Parallel, ParallelText, corpora_of, hash_pair, write_bytes
 from diglot.data.tokenizer import UNK, Side, Tokenizer
 
-_FORMAT = 3  # raise it when the same data get another report
+_FORMAT = 5  # raise it when the same data get another report
 N_GRAM = 8  # words in a row that a train and a held-out source share
 WINDOW, REACH = 400, 3  # pairs that are looked at together for a shift, and the farthest shift that is looked for
 N_WINDOWS = 2_500  # at most, spread evenly: a shift does not end by itself
-_MARGIN = 0.15  # by how much a shifted pairing must fit better than the given one
+_LEAST, _DEVIATIONS = 0.03, 7.0  # by how much, and how many standard deviations, moved sides must fit better
 _SURE = 8.0  # log-odds from which on a pair's sides are taken for swapped
 _EXAMPLES = 5
 _HASHED, _MEASURED = 20_000_000, 2_000_000  # pairs
@@ -56,6 +56,7 @@ class Diagnosis:
     Attributes:
         corpora: of each corpus of train, pairs read and kept, pairs left out by rule, and mean tokens of a side.
         duplicates: pairs that an equal one came before; of more than 20 million pairs an estimate from a part of them.
+        unrelated: splits whose two sides do not fit at all: lines in another order, or a task where they need not.
         shifts: where the lines of a split's two sides seem not to correspond: (split, first line, by how many lines).
     """
 
@@ -74,14 +75,17 @@ class Diagnosis:
     ratio: dict[str, float]  # target tokens for each source token: median, 1st and 99th percentile
     overlap: dict[str, Overlap]
     shifts: list[tuple[str, int, int]]
+    unrelated: list[str]
 
     @property
     def faults(self) -> list[str]:
         """What nobody wants to train on, one line each."""
         found = [
             f"{split}: from about line {line:,} on, the two sides fit better when moved by {by:+d}: are lines missing?"
-            for split, line, by in self.shifts
+            for split, line, by in self.shifts[:_EXAMPLES]
         ]
+        if len(self.shifts) > _EXAMPLES:
+            found.append(f"and so on, {len(self.shifts):,} times")
         return found + [
             f"{split}: {overlap.pairs:,} of {overlap.size:,} pairs stand in train, too"
             for split, overlap in self.overlap.items()
@@ -92,6 +96,7 @@ class Diagnosis:
         """One line."""
         near = ", ".join(f"{split} {o.near / o.long:.0%}" for split, o in self.overlap.items() if o.long)
         parts = [f"{self.pairs:,} pairs", f"{self.duplicates:,} repeated", f"{self.swapped:,} perhaps swapped"]
+        parts += [f"{split}: the two sides do not fit at all, do their lines correspond?" for split in self.unrelated]
         parts.append("no held-out pair in train" if not any(o.pairs for o in self.overlap.values()) else "")
         parts.append(f"sharing {N_GRAM} words with train: {near}" if near else "")
         healthy = ", ".join(part for part in parts if part)
@@ -128,6 +133,7 @@ def _diagnose(
     every = max(1, shards.count("read") // _HASHED)  # of the hashes that may be, one in so many is kept
     random = np.random.default_rng(1)
     shifts: list[tuple[str, int, int]] = []
+    unrelated: list[str] = []
     for name, corpus in corpora_of(train).items():
         windows = _Windows(name, shards.about["corpora"][name]["read"])
         main: tuple[str | None, str | None] | None = None
@@ -150,6 +156,7 @@ def _diagnose(
             windows.look(block)
             advance(len(block))
         shifts += windows.shifts()
+        unrelated += [name] if windows.are_unrelated() else []
     for name, text in held_out.items():
         own = _Windows(name, len(text))
         own.look(text)
@@ -185,6 +192,7 @@ def _diagnose(
         ratio=_quantiles(lengths[1] / lengths[0], {"1%": 0.01, "median": 0.5, "99%": 0.99}),
         overlap={split: each.found for split, each in known.items()},
         shifts=shifts,
+        unrelated=unrelated,
     )
 
 
@@ -301,6 +309,7 @@ class _Windows:
         self.split = split
         self.every = max(1, -(-n_pairs // WINDOW // N_WINDOWS))  # of the windows, one in so many is looked at
         self.number = 0
+        self.size = WINDOW
         self.rest = ParallelText([], [])
         self.scores: list[tuple[int, np.ndarray]] = []  # the first line, and the fit at each shift
 
@@ -317,23 +326,59 @@ class _Windows:
 
     def shifts(self) -> list[tuple[str, int, int]]:
         """The beginning of each stretch of windows that fit better when moved."""
+        self._end()
+        if not self.scores:
+            return []
+        better = self._better()
+        deviation = 1.5 / self.size**0.5  # what chance makes of such a difference in a window
+        found: list[tuple[str, int, int]] = []
+        rest = [(0, len(better))]
+        while rest:
+            start, stop = rest.pop()
+            best, where = _DEVIATIONS, (0, 0, 0)
+            for k in range(2 * REACH + 1):
+                first, last = _heaviest(better[start:stop, k] - _LEAST)
+                total = better[start + first : start + last, k].sum()
+                sure = total / (deviation * max(1, last - first) ** 0.5)
+                if sure > best:
+                    best, where = sure, (start + first, start + last, k)
+            first, last, k = where
+            if last:
+                found.append((self.split, self.scores[first][0], k - REACH))
+                rest += [(start, first), (last, stop)]
+        return sorted(found)
+
+    def are_unrelated(self) -> bool:
+        """Whether the sides fit as they stand no better than any other lines would; a few windows say little."""
+        self._end()
+        fits = np.array([fits[REACH] for _, fits in self.scores])
+        if len(fits) < 5 or self.shifts():
+            return False
+        return bool(fits.mean() < max(_LEAST, 3 * fits.std() / len(fits) ** 0.5))
+
+    def _end(self) -> None:
         if not self.scores and len(self.rest) >= WINDOW // 8:  # too small for a window: all of it is one
             self.scores.append((1, _fits(self.rest)))
-        found: list[tuple[str, int, int]] = []
-        before = 0
-        for line, fits in self.scores:
-            best = int(np.argmax(fits)) - REACH
-            by = best if best and fits[best + REACH] - fits[REACH] > _MARGIN else 0
-            if by and by != before:
-                found.append((self.split, line, by))
-            before = by
-        return found
+            self.size = len(self.rest)
+
+    def _better(self) -> np.ndarray:
+        """How much better each window fits at each shift than as it stands."""
+        fits = np.stack([fits for _, fits in self.scores])
+        return fits - fits[:, [REACH]]
+
+
+def _heaviest(values: np.ndarray) -> tuple[int, int]:
+    """Where the stretch with the greatest sum begins and ends; nowhere, if all are negative (Kadane's algorithm)."""
+    sums = np.concatenate(([0.0], np.cumsum(values)))
+    gains = sums - np.minimum.accumulate(sums)
+    last = int(np.argmax(gains))
+    return int(np.argmin(sums[: last + 1])), last
 
 
 def _fits(window: ParallelText) -> np.ndarray:
     """How well the sides fit when the target is moved by -REACH to REACH lines: correlation of lengths plus the share
-    of common marks (2 REACH + 1,)."""
-    lengths = [np.log1p([len(line) for line in side]) for side in (window.src, window.tgt)]
+    of common marks, less what any lines have (2 REACH + 1,)."""
+    lengths = [_ranks([len(line) for line in side]) for side in (window.src, window.tgt)]
     marks = [[_marks(line) for line in side] for side in (window.src, window.tgt)]
     n = len(window)
     found = []
@@ -344,8 +389,14 @@ def _fits(window: ParallelText) -> np.ndarray:
         spread = a.std() * b.std()
         correlation = float(((a - a.mean()) * (b - b.mean())).mean() / spread) if spread > 1e-9 else 0.0
         shares = [2 * (x & y).total() / (x.total() + y.total()) for x, y in zip(marks[0][src], marks[1][tgt]) if x or y]
-        found.append(correlation + (sum(shares) / len(shares) if shares else 0.0))
-    return np.array(found)
+        found.append(correlation + sum(shares) / (len(shares) + 40))  # marks of a few lines say little
+    return np.array(found) - np.median(found)
+
+
+def _ranks(values: Sequence[int]) -> np.ndarray:
+    """Where each value stands among all, so that a few that are odd say no more than others."""
+    in_order = np.sort(values)
+    return (np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")) / 2
 
 
 def _marks(line: str) -> Counter[str]:
