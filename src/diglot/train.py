@@ -125,12 +125,17 @@ def train(config: DictConfig) -> Path:
         resumed_at = 0
         if checkpoint.exists():
             begun_with = checkpoints.read(checkpoint)
+            if begun_with["diglot"].get("data", data.shards.key) != data.shards.key:
+                raise UserError(
+                    f"resume={config.resume}: the training text is no longer the one that the run began with"
+                )
             resumed_at = data.start = begun_with["global_step"]
             place = begun_with["diglot"].get("place")
             data.place = Place(*place) if place else None  # without it the stream is walked through
     if processes.is_first:
         log_to(folder / "log.txt")
     record = checkpoints.record(config, data.tokenizer, corpus.name, corpus.src_lang, corpus.tgt_lang)
+    record["data"] = data.shards.key
     task = TranslationTask(
         model=model,
         tokenizer=data.tokenizer,

@@ -155,7 +155,6 @@ def test_wrong_files_are_refused_in_a_line_that_names_them_and_leave_nothing(
     assert not list((tmp_path / "cache").rglob(".*.partial"))
 
 
-# FAULT: dev and test are read only after train has been tokenised.
 def test_a_wrong_dev_or_test_file_is_found_before_train_is_tokenised(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +168,6 @@ def test_a_wrong_dev_or_test_file_is_found_before_train_is_tokenised(
     assert not begun
 
 
-# FAULT: such a file counts as text of no pairs; of train it ends in a traceback, of dev and test in empty batches.
 @pytest.mark.parametrize("form", ["tsv", "csv"])
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
 def test_a_file_of_column_names_and_no_row_is_refused(
@@ -196,7 +194,6 @@ def test_of_several_files_and_corpora_the_wrong_one_is_named(tmp_path: Path, tok
     assert left_in(tmp_path / "cache") == []
 
 
-# FAULT: the name of the file decides: tab-separated unless it ends in .csv.
 def test_the_key_says_how_a_file_of_rows_is_read_whatever_its_name_is(tmp_path: Path) -> None:
     (tmp_path / "commas.txt").write_bytes(b'"ka, gun",sog\n')
     (tmp_path / "tabs.csv").write_bytes(b"ka, gun\tsog, sa\n")
@@ -259,7 +256,6 @@ def test_a_blank_line_takes_its_pair_along_and_moves_no_other(tmp_path: Path, to
     assert made.notes[0] == f"train: {N - 6} of {N} pairs kept, left out: 6 with a blank side"
 
 
-# FAULT: they are dropped before and nobody says how many.
 def test_blank_pairs_are_counted_where_dev_and_test_are_carved_from_the_same_text(
     tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
@@ -321,7 +317,6 @@ def test_a_corpus_of_a_mixture_of_which_no_pair_is_left_is_named(tmp_path: Path,
         data(Mixed(corpora=corpora, dev=dev), tokenizer, tmp_path).prepare_data()
 
 
-# FAULT: a mixture of no pairs is taken for none at all, and the weights are not heeded.
 def test_weights_that_leave_no_pair_of_a_pass_are_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
     one = two_files(tmp_path, "one", joined(TEXT.src[:1]), joined(TEXT.tgt[:1]))
     made = data(Mixed(corpora={"news": {**one, "weight": 0.3}}, dev=good(tmp_path, "dev")), tokenizer, tmp_path)
@@ -350,7 +345,6 @@ def test_a_file_that_breaks_and_is_mended_is_not_tokenised_twice(
     assert read() == first == list(zip(TEXT.src, TEXT.tgt))
 
 
-# FAULT: a traceback.
 @pytest.mark.parametrize(
     ("name", "cut"), [("src.ids", 1), ("src.offsets", 3), ("tgt.ids", None), ("tgt.offsets", None), ("about.json", 9)]
 )
@@ -405,7 +399,6 @@ def test_a_broken_dev_file_ends_a_training_with_status_2_and_no_run(tmp_path: Pa
     assert not list((tmp_path / "cache").rglob(".*"))
 
 
-# FAULT: it goes on with another tokenizer, and ends with status 0.
 @pytest.mark.end_to_end
 def test_a_run_does_not_go_on_with_a_training_text_that_is_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

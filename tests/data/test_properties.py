@@ -463,7 +463,6 @@ def whole(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> dic
     return found
 
 
-# FAULT: a note that was being written when it was cut off stays, as .progress.json.XXXXXXXX, in the finished folder.
 @settings(some, max_examples=60)
 @given(
     st.sampled_from([Cleaning(), STRICT, replace(STRICT, keep_dropped=False)]),
@@ -582,7 +581,6 @@ def test_who_waits_goes_on_with_what_a_killed_one_began(apart: Callable[..., sub
     assert all_files(tmp_path / "cache") == all_files(tmp_path / "whole")
 
 
-# FAULT: they wait for ever.
 def test_the_processes_of_a_killed_preparation_end_with_it(
     apart: Callable[..., subprocess.Popen], tmp_path: Path
 ) -> None:
@@ -666,7 +664,6 @@ def test_other_text_has_another_hash(
         assert (named[0] == named[1]) == (pairs == one)
 
 
-# FAULT: tab- and comma-separated rows of the same bytes share a hash, and so the prepared files.
 def test_the_same_bytes_read_in_another_way_are_another_text(tmp_path: Path) -> None:
     for name in ("a.tsv", "a.csv", "b.tsv"):
         (tmp_path / name).write_bytes(b"x\ty,z\tw,v\n" * 2)

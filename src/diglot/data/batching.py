@@ -218,7 +218,7 @@ class Batching:
         self.src_lengths, self.tgt_lengths = src_lengths, tgt_lengths
         self.tokens_per_batch, self.seed, self.data_hash, self.pool_size = tokens_per_batch, seed, data_hash, pool_size
         self.max_rows = max_rows
-        self.mixture = mixture or Mixture([len(src_lengths)])
+        self.mixture = Mixture([len(src_lengths)]) if mixture is None else mixture  # one of no pair is false
         self.shapes = None
         if shapes == "buckets":
             fitting = bucket_shapes(tokens_per_batch, longest)

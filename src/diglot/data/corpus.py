@@ -132,7 +132,7 @@ class Files(Corpus):
         missing = [split for split in ("dev", "test") if split not in splits]
         if "train" not in splits or not missing:  # without train it is something to score on
             return splits
-        train, _ = drop_blank_pairs(splits["train"].load())
+        train, n_blank = drop_blank_pairs(splits["train"].load())
         if not len(train):
             raise UserError(f"train: every pair of {self._files('train')} has a blank side")
         sizes = {"dev_size": self.dev_size if "dev" in missing else 0}
@@ -141,14 +141,17 @@ class Files(Corpus):
         sizes_told = " and ".join(f"{split} ({len(carved[split])} pairs)" for split in missing)
         self.notes.append(
             f"no {' or '.join(missing)} files given: {sizes_told} carved from train, seed {self.split_seed}; "
-            f"{n_dropped} train pairs with a like target dropped, {len(carved['train'])} left"
+            f"{n_blank} pairs with a blank side and {n_dropped} train pairs with a like target dropped, "
+            f"{len(carved['train'])} left"
         )
         return splits | {split: carved[split] for split in ("train", *missing)}
 
     def given(self) -> dict[str, PairFiles]:
         """The splits whose files are given."""
         return {
-            split: PairFiles(split, _shards(split, paths), self.columns) for split, paths in self.paths.items() if paths
+            split: PairFiles(split, _shards(split, paths), self.columns, "csv" in paths)
+            for split, paths in self.paths.items()
+            if paths
         }
 
     def _files(self, split: str) -> str:

@@ -154,6 +154,8 @@ class TranslationData(L.LightningDataModule):
             longest=max(src.lengths.max(), tgt.lengths.max()) if self.shapes == "buckets" else 0,
             mixture=self._mixture(),
         )
+        if not len(self.batching):
+            raise UserError(f"{self.corpus.name}: its weights leave no pair for a pass (data.corpora.NAME.weight)")
 
     def _mixture(self) -> Mixture:
         counts = {corpus: counts["kept"] for corpus, counts in self.shards.about["corpora"].items()}
@@ -167,6 +169,7 @@ class TranslationData(L.LightningDataModule):
         for split in ("train", "dev"):
             if split not in text:
                 raise UserError(f"{self.corpus.name}: there are no {split} pairs (data.{split})")
+        held_out = {split: text[split].load() for split in ("dev", "test") if split in text}
         self.notes += self.corpus.notes
         self.train_text = text["train"]
         if not isinstance(self._tokenizer, Tokenizer):
@@ -188,7 +191,7 @@ class TranslationData(L.LightningDataModule):
         if empty := [line for line, counts in zip(told, self.shards.about["corpora"].values()) if not counts["kept"]]:
             raise UserError(f"{self.corpus.name}: there is no train pair left: {empty[0]}")
         self.notes += told
-        self.held_out = {split: text[split].load() for split in ("dev", "test") if split in text}
+        self.held_out = held_out
 
     def decode_dev(self, pair: int, tokens: Sequence[int]) -> str:
         """The text of a translation of a dev source. That of a blank line is blank."""

@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 import time
 import unicodedata
 from collections import Counter, deque
@@ -22,6 +23,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -196,6 +198,8 @@ def _fill(
     partial = folder.with_name(f".{folder.name}.partial")
     try:
         partial.mkdir(exist_ok=True)
+        for scrap in partial.glob(".*"):  # of a file that was being written
+            scrap.unlink()
         state = _state(partial)
         repeated = _repeated(text, partial, block_size) if treatment.cleaning.duplicates else None
         blocks = _blocks(text, block_size, repeated, tgt_lang, treatment)
@@ -339,7 +343,15 @@ def begin(treatment: Treatment) -> None:
 def _begin_process(treatment: Treatment) -> None:
     # Here are many lists and no cycles: looking for some takes a fifth of the time.
     gc.disable()
+    if parent := multiprocessing.parent_process():
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     begin(treatment)
+
+
+def _end_with(parent: BaseProcess) -> None:
+    """Not to wait for work for ever from one that was killed."""
+    parent.join()
+    os._exit(1)
 
 
 def encode(block: Block) -> Done:
@@ -415,7 +427,8 @@ def script_of(text: str) -> str | None:
 def _script(letter: str) -> str:
     found = _SCRIPTS.get(letter)
     if found is None:
-        name = unicodedata.name(letter, "?").split()[0].split("-")[0]
+        name = unicodedata.name(letter, "?").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
+        name = name.split()[0].split("-")[0]
         found = "CJK" if name in ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "IDEOGRAPHIC") else name
         _SCRIPTS[letter] = found
     return found

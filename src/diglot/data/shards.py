@@ -100,8 +100,11 @@ def open_shards(folder: Path) -> Shards:
     Raises:
         UserError: they are not what they were written as.
     """
-    about = json.loads((folder / ABOUT).read_bytes())
-    sides = [_Mapped(folder, side, about["vocab_size"]) for side in SIDES]
+    try:
+        about = json.loads((folder / ABOUT).read_bytes())
+        sides = [_Mapped(folder, side, about["vocab_size"]) for side in SIDES]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder}: damaged ({error}): remove the folder") from None
     if len(sides[0]) != len(sides[1]):
         raise UserError(f"{folder}: {len(sides[0])} sources but {len(sides[1])} targets: remove the folder")
     key = int.from_bytes(hashlib.sha256(folder.name.encode()).digest()[:8], "little")

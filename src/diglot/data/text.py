@@ -82,13 +82,20 @@ class PairFiles:
 
     Args:
         name: what an error calls them, "train" say.
-        shards: each two files whose lines correspond, or one whose rows hold both sides, tab-separated or, where its
-            name ends in .csv, comma-separated. All may be compressed (.gz, .zst).
+        shards: each two files whose lines correspond, or one whose rows hold both sides. All may be compressed (.gz,
+            .zst).
         columns: of the rows, as numbers from 0, or as names that stand in the first row.
+        commas: whether rows are comma-separated (RFC 4180) and not tab-separated.
     """
 
-    def __init__(self, name: str, shards: Sequence[tuple[str, ...]], columns: tuple[Column, Column] = (0, 1)) -> None:
-        self.name, self.shards, self.columns = name, list(shards), columns
+    def __init__(
+        self,
+        name: str,
+        shards: Sequence[tuple[str, ...]],
+        columns: tuple[Column, Column] = (0, 1),
+        commas: bool = False,
+    ) -> None:
+        self.name, self.shards, self.columns, self.commas = name, list(shards), columns, commas
         self._hashed: tuple[list[tuple[int, ...]], str] = ([], "")  # what the files were, and the hash of their bytes
 
     def blocks(self, size: int = BLOCK) -> Iterator[ParallelText]:
@@ -102,7 +109,7 @@ class PairFiles:
             if len(shard) == 2:
                 yield from _line_blocks(shard[0], shard[1], self.name, size)
             else:
-                yield from _row_blocks(shard[0], self.columns, size)
+                yield from _row_blocks(shard[0], self.columns, self.commas, size)
 
     def digest(self) -> str:
         """A hash of the files' bytes; they are read again only if they have changed since."""
@@ -114,7 +121,7 @@ class PairFiles:
                 # The time of change, too: that of writing can be set back.
                 stamps.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
         if self._hashed[0] != stamps:
-            total = hashlib.sha256(repr((len(self.shards), self.columns)).encode())
+            total = hashlib.sha256(repr((len(self.shards), self.columns, *["commas"] * self.commas)).encode())
             for path in paths:
                 with _explained(path), Path(path).open("rb") as file:
                     total.update(hashlib.file_digest(file, "sha256").digest())
@@ -274,9 +281,8 @@ def _line_blocks(src_path: str | Path, tgt_path: str | Path, name: str, size: in
         yield ParallelText(*blocks)
 
 
-def _row_blocks(path: str | Path, columns: tuple[Column, Column], size: int) -> Iterator[ParallelText]:
-    is_csv = ".csv" in Path(path).suffixes[-2:]
-    rows = _csv_rows(path) if is_csv else _tsv_rows(path)
+def _row_blocks(path: str | Path, columns: tuple[Column, Column], commas: bool, size: int) -> Iterator[ParallelText]:
+    rows = _csv_rows(path) if commas else _tsv_rows(path)
     indices = [column for column in columns if isinstance(column, int)]
     if len(indices) < 2:
         _, header = next(rows)
@@ -286,12 +292,16 @@ def _row_blocks(path: str | Path, columns: tuple[Column, Column], size: int) -> 
         indices = [header.index(str(column)) for column in columns]
     needed = max(indices) + 1
     src, tgt = indices
-    what = "comma" if is_csv else "tab"
+    what = "comma" if commas else "tab"
+    is_empty = True
     while batch := list(itertools.islice(rows, size)):
         for number, row in batch:
             if len(row) < needed:
                 raise UserError(f"{path}, line {number}: {len(row)} {what}-separated column(s), {needed} needed")
+        is_empty = False
         yield ParallelText([row[src] for _, row in batch], [row[tgt] for _, row in batch])
+    if is_empty:
+        raise UserError(f"{path}: below the columns' names there is no row")
 
 
 def _tsv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
