@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import resource
 import sys
 import time
@@ -20,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diglot.config import build, build_corpus, build_data, check_tying, command, trial_build
 from diglot.data.batching import Batching
-from diglot.data.doctor import N_GRAM, Diagnosis, diagnose, some_lengths
+from diglot.data.doctor import N_GRAM, Diagnosis, some_lengths
 from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes
 from diglot.data.tokenizer import TokenizerSource
@@ -43,10 +44,11 @@ def main(config: DictConfig) -> None:
     tokenizer: TokenizerSource = build(config.tokenizer, "tokenizer")
     data = build_data(config.data, build_corpus(config.data), tokenizer, tokenizer.sampling, config.seed)
     check_tying(model, tokenizer)
+    data.looked_at = math.inf
     data.prepare_data()
     data.setup()
     run: Run = build(config.run, "run")
-    found = diagnose(data.train_text, data.held_out, data.shards, data.tokenizer, data.cache_dir)
+    found = data.diagnose()
     plan = planned(data, run)
     if n_probed:
         plan |= probed(config, data, plan["updates"], n_probed)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
+from diglot.data import module
 from diglot.data.batch import Batch
 from diglot.data.corpus import Corpus, Files, Mixed, Sample
 from diglot.data.flat import FlatIds
@@ -343,6 +344,17 @@ def test_sides_with_vocabularies_of_their_own_come_back_as_text(tmp_path: Path) 
     for i in range(0, len(train), 50):
         assert made.tokenizer.decode(made.shards.src[i].tolist(), (), "src") == train.src[i]
         assert made.tokenizer.decode(made.shards.tgt[i].tolist()) == train.tgt[i]
+
+
+def test_much_text_is_not_looked_at_by_every_run(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOKED_AT", 3_999)  # of 4,000
+    told = "doctor: over 3,999 pairs are looked at by `make prepare` or `make doctor`"
+    assert data(Sample(), tokenizer, tmp_path, tokens_per_batch=600).notes[-1] == told
+    report = data(Sample(), tokenizer, tmp_path, tokens_per_batch=600).diagnose()
+    # It stands in the cache then.
+    assert data(Sample(), tokenizer, tmp_path, tokens_per_batch=600).notes[-1] == f"doctor: {report.summary()}"
 
 
 def test_a_loader_s_process_maps_the_files_itself(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -56,6 +56,7 @@ class Diagnosis:
     Attributes:
         corpora: of each corpus of train, pairs read and kept, pairs left out by rule, and mean tokens of a side.
         duplicates: pairs that an equal one came before; of more than 20 million pairs an estimate from a part of them.
+        scripts: pairs with a side in another script than the rest; of more than two million likewise.
         unrelated: splits whose two sides do not fit at all: lines in another order, or a task where they need not.
         shifts: where the lines of a split's two sides seem not to correspond: (split, first line, by how many lines).
     """
@@ -104,15 +105,25 @@ class Diagnosis:
 
 
 def diagnose(
-    train: Parallel, held_out: dict[str, ParallelText], shards: Shards, tokenizer: Tokenizer, cache_dir: Path
+    train: Parallel,
+    held_out: dict[str, ParallelText],
+    shards: Shards,
+    tokenizer: Tokenizer,
+    cache_dir: Path,
+    may_take_long: bool = True,
 ) -> Diagnosis:
-    """The report on a corpus, from the cache where there is one on the same data."""
+    """The report on a corpus, from the cache where there is one on the same data.
+
+    Raises:
+        LookupError: there is none, and it must not take long.
+    """
     key = [_FORMAT, shards.key, *(f"{split} {text.digest()}" for split, text in held_out.items())]
     file = cache_dir / "doctor" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]}.json"
     try:
         return _from_plain(json.loads(file.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):
-        pass
+        if not may_take_long:
+            raise LookupError("not looked at yet") from None
     with step("looking for faults in the data", total=shards.count("read")) as advance:
         found = _diagnose(train, held_out, shards, tokenizer, advance)
     write_bytes(file, json.dumps(asdict(found), ensure_ascii=False, indent=1).encode())
@@ -131,6 +142,7 @@ def _diagnose(
     hashes: list[np.ndarray] = []
     identical = scripts = changed = sampled = 0
     every = max(1, shards.count("read") // _HASHED)  # of the hashes that may be, one in so many is kept
+    each = max(1, shards.count("read") // _MEASURED)  # what takes long is looked at in one pair in so many
     random = np.random.default_rng(1)
     shifts: list[tuple[str, int, int]] = []
     unrelated: list[str] = []
@@ -145,11 +157,11 @@ def _diagnose(
             mine = np.frombuffer(b"".join(map(hash_pair, block.src, block.tgt)), np.uint64)
             hashes.append(mine[mine % np.uint64(every) == 0])
             identical += sum(src.strip() == tgt.strip() != "" for src, tgt in zip(block.src, block.tgt))
-            scripts += sum(
+            scripts += each * sum(
                 any(script_of(line) not in (wanted, None) for line, wanted in zip(pair, main))
-                for pair in zip(block.src, block.tgt)
+                for pair in zip(block.src[::each], block.tgt[::each])
             )
-            chosen = random.permutation(len(block))[: max(1, len(block) // 20)].tolist()
+            chosen = random.permutation(len(block))[: max(1, len(block) // 20 // each)].tolist()
             some = block.select(chosen)
             sampled += 2 * len(some)
             changed += _changed(some, tokenizer)

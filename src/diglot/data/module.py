@@ -24,7 +24,7 @@ from diglot.data.batching import (
     updates_in,
 )
 from diglot.data.corpus import Corpus
-from diglot.data.doctor import diagnose
+from diglot.data.doctor import Diagnosis, diagnose
 from diglot.data.flat import FlatIds
 from diglot.data.preparation import Cleaning, left_out, prepare
 from diglot.data.progress import step
@@ -34,7 +34,7 @@ from diglot.data.text import MixedText, Parallel, ParallelText
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
 
-LOOKED_AT = 1_000_000  # train pairs up to which every run has them looked at for faults; beyond, `make doctor` does
+LOOKED_AT = 5_000_000  # train pairs up to which every run has them looked at for faults, which takes minutes for more
 
 
 class TranslationData(L.LightningDataModule):
@@ -107,6 +107,7 @@ class TranslationData(L.LightningDataModule):
         self.shards: Shards
         self.notes: list[str] = []  # what the user should know about the data, one line each
         self.n_updates = 0  # length of the run, set by whoever knows its budget
+        self.looked_at: float = LOOKED_AT  # train pairs up to which prepare_data looks for faults
         self.start = 0  # updates of it that are done already
         self.place: Place | None = None  # where the stream of batches stands after these; None: not known
 
@@ -124,9 +125,16 @@ class TranslationData(L.LightningDataModule):
         """Fetch the corpus, train the tokenizer, tokenise and look for faults: once for all processes."""
         self.corpus.prepare(self.cache_dir)
         self._read()
-        if self.sizes["train"] <= LOOKED_AT:
-            found = diagnose(self.train_text, self.held_out, self.shards, self.tokenizer, self.cache_dir)
-            self.notes.append(f"doctor: {found.summary()}")
+        try:
+            may_take = self.shards.count("read") <= self.looked_at
+            self.notes.append(f"doctor: {self.diagnose(may_take).summary()}")
+        except LookupError:
+            self.notes.append(f"doctor: over {self.looked_at:,} pairs are looked at by `make prepare` or `make doctor`")
+
+    def diagnose(self, may_take_long: bool = True) -> Diagnosis:
+        """What is likely wrong with the data; see `diagnose` in diglot.data.doctor."""
+        texts = self.train_text, self.held_out
+        return diagnose(*texts, self.shards, self.tokenizer, self.cache_dir, may_take_long)
 
     def setup(self, stage: str | None = None) -> None:
         """Map what is prepared and tokenise dev; does nothing the second time."""
