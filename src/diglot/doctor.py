@@ -134,10 +134,10 @@ def table(found: Diagnosis, plan: dict[str, Any]) -> Table:
     about.add_column()
 
     def share(n: float) -> str:
-        return f"{n:,} ({n / max(1, found.pairs):.2%})"
+        return f"{n:,} ({n / max(1, found.read):.2%} of all read)"
 
     left_out = ", ".join(f"{n:,} {rule}" for rule, n in found.left_out.items()) or "none"
-    about.add_row("train pairs", f"{found.pairs:,}; left out: {left_out}")
+    about.add_row("train pairs", f"{found.pairs:,} of {found.read:,} read; left out: {left_out}")
     for corpus, counts in found.corpora.items() if len(found.corpora) > 1 else ():
         src, tgt = counts["mean_tokens"].values()
         rules = "".join(f"; {n:,} {rule}" for rule, n in counts["dropped"].items())

@@ -19,11 +19,15 @@ def main(config: DictConfig) -> None:
     path = checkpoints.find(config.checkpoint)
     if config.split not in SPLITS:
         raise UserError(f"split={config.split}: must be one of {', '.join(SPLITS)}")
-    # Of a model for one language only what its scores are computed by.
-    has_tags = checkpoints.load(path).tokenizer.languages
-    translator = load_translator(config, config.tgt_lang if has_tags else None)
+    loaded = checkpoints.load(path)
+    # Of a model for one language tgt_lang only says what its scores are computed by.
+    tgt_lang = config.tgt_lang if loaded.tokenizer.languages else None
+    if config.tgt_lang is None and config.get("data") is not None:
+        of_data = build_corpus(config.data).tgt_lang
+        tgt_lang = of_data if of_data in loaded.tokenizer.languages else None
+    translator = load_translator(config, loaded, tgt_lang)
     evaluated = text_to_score(config, translator, path)
-    scorer = Scorer(config.tgt_lang or translator.record["tgt_lang"])
+    scorer = Scorer(config.tgt_lang or translator.tgt_lang or translator.record["tgt_lang"])
     folder = Path(config.output) if config.output else path.parent / "evaluation" / evaluated.split
     results = evaluate(translator, evaluated, scorer, folder)
     print("\n".join(table(results)))

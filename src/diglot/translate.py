@@ -13,7 +13,7 @@ from diglot.translator import Translator
 
 @command("translate")
 def main(config: DictConfig) -> None:
-    translator = load_translator(config, config.tgt_lang)
+    translator = load_translator(config, checkpoints.load(config.checkpoint), config.tgt_lang)
     if config.input is not None:
         lines = read_lines(config.input)
     else:
@@ -43,15 +43,14 @@ def main(config: DictConfig) -> None:
             raise UserError(f"standard output: cannot be written ({error.strerror})") from None
 
 
-def load_translator(config: DictConfig, tgt_lang: str | None) -> Translator:
+def load_translator(config: DictConfig, loaded: checkpoints.Checkpoint, tgt_lang: str | None) -> Translator:
     """The checkpoint's translator, with what the config says of the search instead of the checkpoint's own."""
-    loaded = checkpoints.load(config.checkpoint)
     wanted = {key: value for key, value in resolved(config.search).items() if value is not None}
     search = {**({} if "_target_" in wanted else loaded.record["search"]), **wanted}
     found = list(mistakes(search, "search"))
     if found:
         raise UserError("; ".join(found))
-    return Translator.load(config.checkpoint, config.device, build(OmegaConf.create(search), "search"), tgt_lang)
+    return Translator.of(loaded, config.device, build(OmegaConf.create(search), "search"), tgt_lang)
 
 
 if __name__ == "__main__":

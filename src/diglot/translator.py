@@ -72,7 +72,13 @@ class Translator:
             search: None: the checkpoint's own.
             tgt_lang: see Translator.
         """
-        loaded = checkpoint.load(path)
+        return cls.of(checkpoint.load(path), device, search, tgt_lang)
+
+    @classmethod
+    def of(
+        cls, loaded: checkpoint.Checkpoint, device: str | None, search: BeamSearch | None, tgt_lang: str | None
+    ) -> "Translator":
+        """See `load`."""
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
             model = loaded.model.to(torch.device(device))

@@ -297,3 +297,33 @@ def test_a_corpus_whose_files_are_called_after_other_languages_has_to_say_what_i
         "there": "en",
         "back": "de",
     }
+
+
+@pytest.mark.parametrize("dev", [{"tsv": "d"}, {"src": "d.de", "tgt": "d.en"}])
+def test_files_that_do_not_say_their_language_have_that_of_the_others(dev: dict) -> None:
+    mixed = Mixed(corpora={"news": {"src": "a.de", "tgt": "a.en"}, "web": {"tsv": "b"}}, dev=dev)
+    assert (mixed.src_lang, mixed.tgt_lang, mixed.tgt_langs) == ("de", "en", {})
+    with pytest.raises(UserError, match=r"^data\.corpora\.web\.tgt_lang is missing: .*, and the others are en, fr$"):
+        Mixed(
+            corpora={
+                "one": {"src": "a.de", "tgt": "a.en"},
+                "two": {"src": "a.de", "tgt": "a.fr"},
+                "web": {"tsv": "b"},
+            },
+            dev=dev,
+        )
+
+
+@pytest.mark.parametrize(
+    ("corpora", "message"),
+    [
+        ({"a": 5}, r"^data\.corpora\.a=5: must be a mapping"),
+        (
+            {"a": {"tsv": "x", "wieght": 2}},
+            r"^data\.corpora\.a\.wieght is not known; the keys are weight, src_lang, tgt_l",
+        ),
+    ],
+)
+def test_a_corpus_that_is_none_is_named(corpora: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Mixed(corpora=corpora, dev={"tsv": "d"})

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diglot.data import doctor
+from diglot.data import alignment, doctor
 from diglot.data.corpus import Sample
 from diglot.data.doctor import Diagnosis, diagnose
 from diglot.data.preparation import prepare
@@ -36,7 +36,7 @@ def test_a_healthy_corpus_has_no_faults(corpus: dict[str, ParallelText], tokeniz
     assert "\n" not in found.summary()
 
 
-@pytest.mark.parametrize("by", [1, -2])
+@pytest.mark.parametrize("by", [1, -2, 10])
 def test_lost_lines_are_found_where_they_are_missing(
     corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path, by: int
 ) -> None:
@@ -50,7 +50,7 @@ def test_lost_lines_are_found_where_they_are_missing(
     (fault,) = diagnosed(shifted, tokenizer, tmp_path, dev=corpus["dev"]).shifts
     split, line, moved = fault
     assert split == "train"
-    assert at - doctor.WINDOW <= line <= at + doctor.WINDOW
+    assert at - alignment.WINDOW <= line <= at + alignment.WINDOW
     assert moved == -by
 
 
@@ -64,7 +64,7 @@ def test_a_fault_is_of_the_corpus_and_the_line_where_it_is(
     found = diagnosed(mixture, tokenizer, tmp_path, dev=corpus["dev"])
     ((name, line, by),) = found.shifts
     assert (name, by) == ("shifted", 1)
-    assert 600 - doctor.WINDOW <= line <= 600 + doctor.WINDOW
+    assert 600 - alignment.WINDOW <= line <= 600 + alignment.WINDOW
     assert {name: counts["kept"] for name, counts in found.corpora.items()} == {"whole": 1000, "shifted": 1599}
     lengths = [len(source.ids) + 1 for source in tokenizer.encode(whole.src)]
     assert found.corpora["whole"]["mean_tokens"]["src"] == pytest.approx(sum(lengths) / 1000)
@@ -150,3 +150,43 @@ def test_a_text_that_is_shifted_to_and_fro_is_told_in_a_few_words(
     assert {by for _, _, by in found.shifts} == {-1}
     assert len(found.faults) == 6
     assert found.faults[-1] == "and so on, 8 times"
+
+
+@pytest.mark.parametrize("by", [30, 200])
+def test_lines_that_fit_no_more_are_found_however_many_are_missing(
+    corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path, by: int
+) -> None:
+    train = corpus["train"]
+    shifted = ParallelText(train.src[:1300] + train.src[1300 + by :], train.tgt[:-by])
+    found = diagnosed(shifted, tokenizer, tmp_path, dev=corpus["dev"])
+    ((split, line, moved),) = found.shifts
+    assert (split, moved) == ("train", 0)
+    assert 1300 - alignment.WINDOW <= line <= 1300 + alignment.WINDOW
+    assert found.faults == [f"train: from about line {line:,} on, the two sides do not fit any more"]
+
+
+def test_the_last_lines_are_looked_at_too(
+    corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    train = corpus["train"].select(range(2350))
+    shifted = ParallelText(train.src[:2050] + train.src[2051:], train.tgt[:-1])
+    ((_, line, by),) = diagnosed(shifted, tokenizer, tmp_path, dev=corpus["dev"]).shifts
+    assert (by, line) == (1, 2349 - alignment.WINDOW + 1)
+
+
+def test_sorted_text_is_no_fault(corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Neighbours are alike there, so that a line fits its neighbour's translation nearly as well."""
+    train = corpus["train"]
+    in_order = train.select(sorted(range(len(train)), key=lambda i: (len(train.src[i]), train.src[i])))
+    found = diagnosed(in_order, tokenizer, tmp_path, dev=corpus["dev"])
+    assert (found.shifts, found.unrelated) == ([], [])
+
+
+@pytest.mark.parametrize("damage", ["null", '"x"', '{"overlap": 3}', "[1]", ""])
+def test_a_damaged_report_is_made_anew(
+    corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path, damage: str
+) -> None:
+    first = diagnosed(corpus["dev"], tokenizer, tmp_path, dev=corpus["test"])
+    (file,) = (tmp_path / "doctor").iterdir()
+    file.write_text(damage)
+    assert diagnosed(corpus["dev"], tokenizer, tmp_path, dev=corpus["test"]) == first

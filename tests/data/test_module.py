@@ -1,6 +1,7 @@
 """From a corpus to batches: what is kept, what the tensors hold, and what the user is told."""
 
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -365,3 +366,20 @@ def test_a_loader_s_process_maps_the_files_itself(tmp_path: Path, tokenizer: Tok
     for micro_batch in list(made.updates())[:3]:
         for mine, theirs in zip(made.train_pairs[micro_batch], again[micro_batch], strict=True):
             assert torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs
+
+
+def test_the_pairs_of_a_pass_are_told_where_there_are_weights(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    for name, n in (("many", 40), ("few", 3)):
+        write_lines(tmp_path / f"{name}.tsv", [f"ler {i}\tsog {i}" for i in range(n)])
+    files = {name: {"tsv": str(tmp_path / f"{name}.tsv")} for name in ("many", "few")}
+
+    def mixed(weight: float) -> TranslationData:
+        corpora = {"many": files["many"], "few": {**files["few"], "weight": weight}}
+        return data(Mixed(corpora=corpora, dev=files["few"]), tokenizer, tmp_path)
+
+    made = mixed(2.5)
+    assert "few: 8 pairs in a pass (weight 2.5)" in made.notes
+    assert len(made.batching) == 48
+    for weight, many in ((0.1, "none"), (1e17, "too many")):
+        with pytest.raises(UserError, match=re.escape(f"few.weight={weight:g}: {many} of 3 pairs for a pass")):
+            mixed(weight)

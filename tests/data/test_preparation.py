@@ -269,3 +269,11 @@ def test_text_that_cannot_be_read_leaves_nothing_behind(tokenizer: Tokenizer, tm
     with pytest.raises(UserError, match=r"a, line 101: not UTF-8"):
         prepare(PairFiles("train", [(str(src), str(tgt))]), tokenizer, tmp_path, max_len=100, block_size=10)
     assert not list((tmp_path / "prepared").glob(".*partial"))
+
+
+def test_a_folder_that_lost_what_it_is_is_made_again(text: ParallelText, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    first = prepared(text, tokenizer, tmp_path)
+    (first.folder / "about.json").unlink()
+    again = prepared(text, tokenizer, tmp_path)
+    assert again.folder == first.folder
+    assert rows(again) == expected(text, tokenizer)

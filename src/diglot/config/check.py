@@ -237,7 +237,7 @@ def describe(annotation: Any) -> str:
         return names[annotation]
     if typing.is_typeddict(annotation):
         return f"a mapping of {', '.join(typing.get_type_hints(annotation))}"
-    if inspect.isclass(origin or annotation) and issubclass(origin or annotation, (list, tuple)):
+    if inspect.isclass(origin or annotation) and issubclass(origin or annotation, (list, tuple, Sequence)):
         named = arguments and typing.get_origin(arguments[0]) is typing.Literal
         return f"a list of {describe(arguments[0])}" if named else "a list"
     if inspect.isclass(origin or annotation) and issubclass(origin or annotation, Mapping):

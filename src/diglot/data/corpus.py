@@ -203,6 +203,8 @@ class Mixed(Corpus):
         own = ("weight", "src_lang", "tgt_lang")
         for corpus, paths in corpora.items():
             here = f"data.corpora.{corpus}"
+            if not isinstance(paths, Mapping):
+                raise UserError(f"{here}={paths}: must be a mapping, such as {{src: a.de, tgt: a.en}}")
             weight = paths.get("weight", 1.0)
             if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
                 raise UserError(f"{here}.weight={weight}: must be a positive number")
@@ -215,7 +217,8 @@ class Mixed(Corpus):
             try:
                 self.files[corpus] = Files(train=train, columns=columns, **languages)
             except UserError as error:
-                raise UserError(str(error).replace("data.train", here)) from None
+                told = str(error).replace("data.train", here)
+                raise UserError(told.replace("the keys are ", f"the keys are {', '.join(own)}, ")) from None
             self._refuse_doubt(corpus, paths)
         try:
             self.held_out = Files(
@@ -225,16 +228,35 @@ class Mixed(Corpus):
             raise UserError(str(error).replace("data.train", "data.dev")) from None
         if not self.held_out.paths["dev"]:
             raise UserError("data.dev.src is missing: of several corpora, dev is not carved")
-        pairs = {corpus: (files.src_lang, files.tgt_lang) for corpus, files in self.files.items()}
-        (_, first), *_ = pairs.items()
-        self.src_lang, self.tgt_lang = first if len(set(pairs.values())) == 1 else self._of_dev(src_lang, tgt_lang)
-        into = {corpus: tgt for corpus, (_, tgt) in pairs.items()}
+        self.src_lang, self.tgt_lang = self._language("src_lang"), self._language("tgt_lang")
+        into = {corpus: files.tgt_lang for corpus, files in self.files.items()}
         self.tgt_langs = into if len(set(into.values())) > 1 else {}
         if self.tgt_lang not in into.values():
             raise UserError(
                 f"data.tgt_lang: dev is to be translated into {self.tgt_lang}, and the corpora into "
                 f"{', '.join(sorted(set(into.values())))}"
             )
+
+    def _language(self, key: str) -> str:
+        """The language of a side of dev. Files whose names do not say theirs have that of all others."""
+        unknown = key.removesuffix("_lang")
+        known = {getattr(files, key) for files in self.files.values()} - {unknown}
+        of_dev = getattr(self.held_out, key)
+        if not known and of_dev != unknown:
+            known = {of_dev}
+        for corpus, files in self.files.items():
+            if getattr(files, key) == unknown and known:
+                if len(known) > 1:
+                    raise UserError(
+                        f"data.corpora.{corpus}.{key} is missing: its files' names do not say it, and the others are "
+                        f"{', '.join(sorted(known))}"
+                    )
+                setattr(files, key, *known)
+        if of_dev != unknown:
+            return str(of_dev)
+        if len(known) > 1:
+            raise UserError(f"data.{key} is missing: the corpora are of several languages, and of which is dev?")
+        return known.pop() if known else unknown
 
     def _refuse_doubt(self, corpus: str, paths: Mapping[str, Any]) -> None:
         """Where a corpus's files are called after one language, and data.src_lang or data.tgt_lang names another."""
@@ -247,14 +269,6 @@ class Mixed(Corpus):
                     f"data.corpora.{corpus}: by its files' names its {key} is {name}, and data.{key} is {taken}: "
                     f"data.corpora.{corpus}.{key} says which it is"
                 )
-
-    def _of_dev(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
-        """The languages of dev, where the corpora have several."""
-        found = self.held_out.src_lang, self.held_out.tgt_lang
-        for key, given, language in zip(("src_lang", "tgt_lang"), (src_lang, tgt_lang), found):
-            if given is None and language in ("src", "tgt"):
-                raise UserError(f"data.{key} is missing: the corpora are of several languages, and of which is dev?")
-        return found
 
     def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
         trains = {corpus: files.given()["train"] for corpus, files in self.files.items()}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from diglot.data.alignment import Alignment, Shift
 from diglot.data.flat import FlatIds
 from diglot.data.preparation import main_scripts, script_of
 from diglot.data.progress import step
@@ -18,14 +19,11 @@ from diglot.data.split import normalise
 from diglot.data.text import Parallel, ParallelText, corpora_of, hash_pair, write_bytes
 from diglot.data.tokenizer import UNK, Side, Tokenizer
 
-_FORMAT = 5  # raise it when the same data get another report
+_FORMAT = 6  # raise it when the same data get another report
 N_GRAM = 8  # words in a row that a train and a held-out source share
-WINDOW, REACH = 400, 3  # pairs that are looked at together for a shift, and the farthest shift that is looked for
-N_WINDOWS = 2_500  # at most, spread evenly: a shift does not end by itself
-_LEAST, _DEVIATIONS = 0.03, 7.0  # by how much, and how many standard deviations, moved sides must fit better
 _SURE = 8.0  # log-odds from which on a pair's sides are taken for swapped
 _EXAMPLES = 5
-_HASHED, _MEASURED = 20_000_000, 2_000_000  # pairs
+_HASHED, _MEASURED = 20_000_000, 1_000_000  # pairs
 
 
 @dataclass
@@ -51,17 +49,18 @@ class Overlap:
 
 @dataclass
 class Diagnosis:
-    """A report of numbers; shares are of train pairs.
+    """A report of numbers. What is found in train's text is counted in all pairs that were read, those left out, too.
 
     Attributes:
         corpora: of each corpus of train, pairs read and kept, pairs left out by rule, and mean tokens of a side.
         duplicates: pairs that an equal one came before; of more than 20 million pairs an estimate from a part of them.
         scripts: pairs with a side in another script than the rest; of more than two million likewise.
         unrelated: splits whose two sides do not fit at all: lines in another order, or a task where they need not.
-        shifts: where the lines of a split's two sides seem not to correspond: (split, first line, by how many lines).
+        shifts: where the lines of a split's two sides seem not to correspond.
     """
 
     pairs: int
+    read: int
     corpora: dict[str, dict[str, Any]]
     left_out: dict[str, int]
     duplicates: int
@@ -75,16 +74,13 @@ class Diagnosis:
     lengths: dict[str, dict[str, float]]  # tokens of each side: mean, median, 99th percentile, longest
     ratio: dict[str, float]  # target tokens for each source token: median, 1st and 99th percentile
     overlap: dict[str, Overlap]
-    shifts: list[tuple[str, int, int]]
+    shifts: list[Shift]
     unrelated: list[str]
 
     @property
     def faults(self) -> list[str]:
         """What nobody wants to train on, one line each."""
-        found = [
-            f"{split}: from about line {line:,} on, the two sides fit better when moved by {by:+d}: are lines missing?"
-            for split, line, by in self.shifts[:_EXAMPLES]
-        ]
+        found = [str(shift) for shift in self.shifts[:_EXAMPLES]]
         if len(self.shifts) > _EXAMPLES:
             found.append(f"and so on, {len(self.shifts):,} times")
         return found + [
@@ -120,8 +116,10 @@ def diagnose(
     key = [_FORMAT, shards.key, *(f"{split} {text.digest()}" for split, text in held_out.items())]
     file = cache_dir / "doctor" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]}.json"
     try:
-        return _from_plain(json.loads(file.read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError):
+        found = _from_plain(json.loads(file.read_bytes()))
+        found.summary()
+        return found
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or damaged
         if not may_take_long:
             raise LookupError("not looked at yet") from None
     with step("looking for faults in the data", total=shards.count("read")) as advance:
@@ -132,7 +130,8 @@ def diagnose(
 
 def _from_plain(plain: dict[str, Any]) -> Diagnosis:
     overlap = {split: Overlap(**values) for split, values in plain.pop("overlap").items()}
-    return Diagnosis(**plain, overlap=overlap)
+    shifts = [Shift(*shift) for shift in plain.pop("shifts")]
+    return Diagnosis(**plain, overlap=overlap, shifts=shifts)
 
 
 def _diagnose(
@@ -144,10 +143,10 @@ def _diagnose(
     every = max(1, shards.count("read") // _HASHED)  # of the hashes that may be, one in so many is kept
     each = max(1, shards.count("read") // _MEASURED)  # what takes long is looked at in one pair in so many
     random = np.random.default_rng(1)
-    shifts: list[tuple[str, int, int]] = []
+    shifts: list[Shift] = []
     unrelated: list[str] = []
     for name, corpus in corpora_of(train).items():
-        windows = _Windows(name, shards.about["corpora"][name]["read"])
+        alignment = Alignment(name, shards.about["corpora"][name]["read"])
         main: tuple[str | None, str | None] | None = None
         for block in corpus.blocks():
             main = main or main_scripts(block)
@@ -165,12 +164,12 @@ def _diagnose(
             some = block.select(chosen)
             sampled += 2 * len(some)
             changed += _changed(some, tokenizer)
-            windows.look(block)
+            alignment.look(block)
             advance(len(block))
-        shifts += windows.shifts()
-        unrelated += [name] if windows.are_unrelated() else []
+        shifts += alignment.shifts()
+        unrelated += [name] if alignment.is_unrelated() else []
     for name, text in held_out.items():
-        own = _Windows(name, len(text))
+        own = Alignment(name, len(text))
         own.look(text)
         shifts += own.shifts()
     all_hashes = np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
@@ -187,6 +186,7 @@ def _diagnose(
         total += float(n.sum())
     return Diagnosis(
         pairs=shards.count("kept"),
+        read=shards.count("read"),
         corpora=_corpora(shards),
         left_out=dict(sum((Counter(counts["dropped"]) for counts in shards.about["corpora"].values()), Counter())),
         duplicates=duplicates,
@@ -305,120 +305,6 @@ class _Known:
 def _grams(line: str) -> Iterator[tuple[str, ...]]:
     words = line.split()
     return zip(*(words[i:] for i in range(N_GRAM))) if len(words) >= N_GRAM else iter(())
-
-
-# ------------------------------------------------------------------------------------------------------------- shifts
-
-
-class _Windows:
-    """Looks, in windows of neighbouring pairs, whether the two sides fit better when one is moved by some lines.
-
-    Sides fit where long lines stand beside long ones, and where what both languages write alike (numbers, marks, names)
-    stands in both.
-    """
-
-    def __init__(self, split: str, n_pairs: int) -> None:
-        self.split = split
-        self.every = max(1, -(-n_pairs // WINDOW // N_WINDOWS))  # of the windows, one in so many is looked at
-        self.number = 0
-        self.size = WINDOW
-        self.rest = ParallelText([], [])
-        self.scores: list[tuple[int, np.ndarray]] = []  # the first line, and the fit at each shift
-
-    def look(self, block: ParallelText) -> None:
-        pairs = ParallelText(self.rest.src + block.src, self.rest.tgt + block.tgt)
-        start = 0
-        while len(pairs) - start >= WINDOW:
-            if self.number % self.every == 0:
-                window = pairs.select(range(start, start + WINDOW))
-                self.scores.append((self.number * WINDOW + 1, _fits(window)))
-            start += WINDOW
-            self.number += 1
-        self.rest = pairs.select(range(start, len(pairs)))
-
-    def shifts(self) -> list[tuple[str, int, int]]:
-        """The beginning of each stretch of windows that fit better when moved."""
-        self._end()
-        if not self.scores:
-            return []
-        better = self._better()
-        deviation = 1.5 / self.size**0.5  # what chance makes of such a difference in a window
-        found: list[tuple[str, int, int]] = []
-        rest = [(0, len(better))]
-        while rest:
-            start, stop = rest.pop()
-            best, where = _DEVIATIONS, (0, 0, 0)
-            for k in range(2 * REACH + 1):
-                first, last = _heaviest(better[start:stop, k] - _LEAST)
-                total = better[start + first : start + last, k].sum()
-                sure = total / (deviation * max(1, last - first) ** 0.5)
-                if sure > best:
-                    best, where = sure, (start + first, start + last, k)
-            first, last, k = where
-            if last:
-                found.append((self.split, self.scores[first][0], k - REACH))
-                rest += [(start, first), (last, stop)]
-        return sorted(found)
-
-    def are_unrelated(self) -> bool:
-        """Whether the sides fit as they stand no better than any other lines would; a few windows say little."""
-        self._end()
-        fits = np.array([fits[REACH] for _, fits in self.scores])
-        if len(fits) < 5 or self.shifts():
-            return False
-        return bool(fits.mean() < max(_LEAST, 3 * fits.std() / len(fits) ** 0.5))
-
-    def _end(self) -> None:
-        if not self.scores and len(self.rest) >= WINDOW // 8:  # too small for a window: all of it is one
-            self.scores.append((1, _fits(self.rest)))
-            self.size = len(self.rest)
-
-    def _better(self) -> np.ndarray:
-        """How much better each window fits at each shift than as it stands."""
-        fits = np.stack([fits for _, fits in self.scores])
-        return fits - fits[:, [REACH]]
-
-
-def _heaviest(values: np.ndarray) -> tuple[int, int]:
-    """Where the stretch with the greatest sum begins and ends; nowhere, if all are negative (Kadane's algorithm)."""
-    sums = np.concatenate(([0.0], np.cumsum(values)))
-    gains = sums - np.minimum.accumulate(sums)
-    last = int(np.argmax(gains))
-    return int(np.argmin(sums[: last + 1])), last
-
-
-def _fits(window: ParallelText) -> np.ndarray:
-    """How well the sides fit when the target is moved by -REACH to REACH lines: correlation of lengths plus the share
-    of common marks, less what any lines have (2 REACH + 1,)."""
-    lengths = [_ranks([len(line) for line in side]) for side in (window.src, window.tgt)]
-    marks = [[_marks(line) for line in side] for side in (window.src, window.tgt)]
-    n = len(window)
-    found = []
-    for by in range(-REACH, REACH + 1):
-        src = slice(max(0, -by), n - max(0, by))
-        tgt = slice(max(0, by), n - max(0, -by))
-        a, b = lengths[0][src], lengths[1][tgt]
-        spread = a.std() * b.std()
-        correlation = float(((a - a.mean()) * (b - b.mean())).mean() / spread) if spread > 1e-9 else 0.0
-        shares = [2 * (x & y).total() / (x.total() + y.total()) for x, y in zip(marks[0][src], marks[1][tgt]) if x or y]
-        found.append(correlation + sum(shares) / (len(shares) + 40))  # marks of a few lines say little
-    return np.array(found) - np.median(found)
-
-
-def _ranks(values: Sequence[int]) -> np.ndarray:
-    """Where each value stands among all, so that a few that are odd say no more than others."""
-    in_order = np.sort(values)
-    return (np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")) / 2
-
-
-def _marks(line: str) -> Counter[str]:
-    """What two languages write alike: numbers, marks, and words with a capital letter inside the line."""
-    words = line.split()
-    found = Counter(
-        character for character in line if not (character.isalpha() or character.isspace() or character in ".,")
-    )
-    found.update(word.strip(".,;:!?()\"'") for word in words[1:] if word[:1].isupper())
-    return found
 
 
 # ------------------------------------------------------------------------------------------------------------ swapped

@@ -478,10 +478,12 @@ def _paths(paths: str | Sequence[str]) -> list[str]:
 
 
 def _stamps(path: str, data_files: dict[str, list[str]] | list[str] | None) -> list[list[Any]]:
-    """Size and time of the local files, so that changed files are converted anew."""
+    """Size and times of the local files, so that changed files are converted anew."""
     lists = data_files.values() if isinstance(data_files, dict) else [data_files or []]
     patterns = [pattern for paths in lists for pattern in paths]
     if Path(path).is_dir():
         patterns.append(f"{glob.escape(path)}/**/*")
     files = sorted({Path(file) for pattern in patterns for file in glob.glob(pattern, recursive=True)})  # noqa: PTH207 - absolute patterns too
-    return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
+    stats = [(file, file.stat()) for file in files if file.is_file()]
+    # The time of change, too: that of writing can be set back.
+    return [[str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino] for file, stat in stats]

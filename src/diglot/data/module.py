@@ -26,7 +26,7 @@ from diglot.data.batching import (
 from diglot.data.corpus import Corpus
 from diglot.data.doctor import Diagnosis, diagnose
 from diglot.data.flat import FlatIds
-from diglot.data.preparation import Cleaning, left_out, prepare
+from diglot.data.preparation import DROPPED, Cleaning, left_out, prepare
 from diglot.data.progress import step
 from diglot.data.sampling import Sampling
 from diglot.data.shards import Shards
@@ -160,14 +160,21 @@ class TranslationData(L.LightningDataModule):
             max_rows=self.max_rows,
             shapes=self.shapes,
             longest=max(src.lengths.max(), tgt.lengths.max()) if self.shapes == "buckets" else 0,
-            mixture=self._mixture(),
+            mixture=self.mixture,
         )
-        if not len(self.batching):
-            raise UserError(f"{self.corpus.name}: its weights leave no pair for a pass (data.corpora.NAME.weight)")
 
     def _mixture(self) -> Mixture:
         counts = {corpus: counts["kept"] for corpus, counts in self.shards.about["corpora"].items()}
         weights = self.train_text.weights if isinstance(self.train_text, MixedText) else {}
+        for corpus, weight in weights.items():
+            in_pass = counts[corpus] * weight
+            if round(in_pass) < 1 or in_pass > 2**40:
+                many = "none" if in_pass < 1 else "too many"
+                raise UserError(
+                    f"data.corpora.{corpus}.weight={weight:g}: {many} of {counts[corpus]:,} pairs for a pass"
+                )
+            if weight != 1:
+                self.notes.append(f"{corpus}: {round(in_pass):,} pairs in a pass (weight {weight:g})")
         return Mixture(list(counts.values()), [weights.get(corpus, 1.0) for corpus in counts], self.shards.n_versions)
 
     def _read(self) -> None:
@@ -199,6 +206,9 @@ class TranslationData(L.LightningDataModule):
         if empty := [line for line, counts in zip(told, self.shards.about["corpora"].values()) if not counts["kept"]]:
             raise UserError(f"{self.corpus.name}: there is no train pair left: {empty[0]}")
         self.notes += told
+        self.mixture = self._mixture()
+        if self.cleaning.keep_dropped:
+            self.notes.append(f"what was left out: {self.shards.folder / DROPPED}")
         self.held_out = held_out
 
     def decode_dev(self, pair: int, tokens: Sequence[int]) -> str:

@@ -58,8 +58,8 @@ class Cleaning:
         scripts: those with a side whose letters are mostly of another script than most letters of that side are (the
             first block of the corpus decides): Cyrillic in English, say.
         max_ratio: those whose one side has more than so many times the other's tokens, </s> counted.
-        keep_dropped: write what is left out into `dropped.tsv` beside the prepared files: corpus, rule, line, source,
-            target.
+        keep_dropped: write what is left out into `dropped.tsv` beside the prepared files: corpus, rule, number of the
+            pair in it (of its line, unless there is a header, several files, or dev carved from them), source, target.
     """
 
     control: bool = False
@@ -153,6 +153,8 @@ def prepare(
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     folder = cache_dir / "prepared" / name
     treatment = Treatment(tokenizer, sampling, cleaning, max_len)
+    if sampling.samples:
+        tokenizer.samplers(sampling.alpha)  # what they refuse is better said before all the work
     if not (folder / ABOUT).exists():
         with _alone(folder):
             if not (folder / ABOUT).exists():
@@ -180,7 +182,11 @@ def _alone(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{folder}: cannot be made: {error.strerror}") from None
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with step("waiting for another process that prepares the same text"):
+                fcntl.flock(lock, fcntl.LOCK_EX)
         yield
         Path(lock.name).unlink(missing_ok=True)
 
@@ -214,6 +220,7 @@ def _fill(
         finish(partial, about, vocab_size)
         for name in (_PROGRESS, _HASHES):
             (partial / name).unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)  # of which the file that says what it is was lost
         partial.rename(folder)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
@@ -257,8 +264,8 @@ def _tokenise(
             read, counts = state["corpora"].get(block.corpus, (0, {}))
             if treatment.cleaning.keep_dropped and not block.version:
                 for rule, i in done.dropped:
-                    line = f"{block.corpus}\t{rule}\t{read + i + 1}\t{block.pairs.src[i]}\t{block.pairs.tgt[i]}\n"
-                    dropped.write(line.encode())
+                    texts = (side[i].replace("\t", " ") for side in (block.pairs.src, block.pairs.tgt))
+                    dropped.write("\t".join((block.corpus, rule, str(read + i + 1), *texts)).encode() + b"\n")
             if not block.version:
                 state["corpora"][block.corpus] = (read + len(block.pairs), dict(Counter(counts) + Counter(done.counts)))
             if time.monotonic() - said > _SECONDS:

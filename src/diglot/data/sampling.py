@@ -48,6 +48,8 @@ class Sampler:
         kind = MODEL_TYPES[content.trainer_spec.model_type]
         if kind not in ("unigram", "bpe"):
             raise UserError(f"tokenizer.samples: a {kind} model has one segmentation of a text alone")
+        if kind == "bpe" and alpha > 1:
+            raise UserError(f"tokenizer.alpha={alpha:g}: of a bpe model it is the share of merges left out, at most 1")
         # What is no subword (a byte, a placeholder's slot, what is unknown) stays as it is.
         self.texts = [piece.piece if piece.type == NORMAL else "" for piece in content.pieces]
         ids = {text: i for i, text in enumerate(self.texts) if text}

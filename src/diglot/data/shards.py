@@ -78,6 +78,7 @@ class Shards(NamedTuple):
     tgt: FlatIds
     about: dict[str, Any]
     key: int  # of what the files were made of
+    folder: Path
 
     @property
     def n_versions(self) -> int:
@@ -103,12 +104,15 @@ def open_shards(folder: Path) -> Shards:
     try:
         about = json.loads((folder / ABOUT).read_bytes())
         sides = [_Mapped(folder, side, about["vocab_size"]) for side in SIDES]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        n_pairs = about["versions"] * sum(counts["kept"] for counts in about["corpora"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder}: damaged ({error}): remove the folder") from None
-    if len(sides[0]) != len(sides[1]):
-        raise UserError(f"{folder}: {len(sides[0])} sources but {len(sides[1])} targets: remove the folder")
+    if not len(sides[0]) == len(sides[1]) == n_pairs:
+        raise UserError(
+            f"{folder}: {len(sides[0])} sources and {len(sides[1])} targets, not {n_pairs}: remove the folder"
+        )
     key = int.from_bytes(hashlib.sha256(folder.name.encode()).digest()[:8], "little")
-    return Shards(sides[0], sides[1], about, key)
+    return Shards(sides[0], sides[1], about, key, folder)
 
 
 class _Mapped(FlatIds):
@@ -117,7 +121,7 @@ class _Mapped(FlatIds):
     def __init__(self, folder: Path, side: str, vocab_size: int) -> None:
         offsets = _mapped(folder / f"{side}.offsets", np.dtype(np.int64))
         ids = _mapped(folder / f"{side}.ids", np.dtype(id_type(vocab_size)))
-        if not len(offsets) or offsets[-1] != len(ids):
+        if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(ids):
             raise UserError(f"{folder}: {side}.ids is not as long as it was written: remove the folder")
         super().__init__(ids, offsets)
         self._arguments = folder, side, vocab_size

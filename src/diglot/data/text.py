@@ -275,7 +275,11 @@ def _line_blocks(src_path: str | Path, tgt_path: str | Path, name: str, size: in
         counts = [count + len(block) for count, block in zip(counts, blocks)]
         if len(blocks[0]) != len(blocks[1]):
             src, tgt = (count + sum(map(len, side)) for count, side in zip(counts, sides))
-            raise UserError(f"{name}: {src_path} has {src} lines, {tgt_path} has {tgt}; a pair is a line in each")
+            told = f"{name}: {src_path} has {src} lines, {tgt_path} has {tgt}; a pair is a line in each"
+            for path, block in zip((src_path, tgt_path), blocks):
+                if any("\r" in line for line in block):
+                    told += f" (inside lines of {path} there are carriage returns, which end no line)"
+            raise UserError(told)
         if not blocks[0]:
             return
         yield ParallelText(*blocks)

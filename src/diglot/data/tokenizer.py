@@ -296,12 +296,15 @@ class TokenizerTrainer:
         digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
         file = cache_dir / "tokenizers" / f"{digest}.model"
         about = file.with_suffix(".txt")
-        if not file.exists():
+        if not (file.exists() and about.exists()):
             used, told = self._sample(text, sides)
             model = self._train(used, options, key_name)
             write_lines(about, [told])
             write_bytes(file, model)
-        return Tokenizer(file.read_bytes(), self.placeholder), read_lines(about)[0]
+        try:
+            return Tokenizer(file.read_bytes(), self.placeholder), read_lines(about)[0]
+        except UserError as error:
+            raise UserError(f"{file}: {error}: remove it") from None
 
     def _sample(self, text: Parallel, sides: Sequence[Side]) -> tuple[list[str], str]:
         """The lines to train on, sources first, each side in the text's order, and a line about how many they are."""
