@@ -104,34 +104,62 @@ def test_own_files_are_split_and_prepared(tmp_path):
     assert re.search(r"vocab_size=50000 is more than this text can fill: at most \d+", too_many.stderr.decode())
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_signal_ends_a_run_with_a_code_and_what_there_is(tmp_path, name, code):
-    words = [*SMALL, "run.updates=100000", "run.validate_every=5", "run.folder=run", "search.max_len_b=1"]
-    command = [sys.executable, "-m", "diglot.train", *words, "search.max_len_a=0.0"]
-    log = (tmp_path / "log").open("wb")
-    with subprocess.Popen(
-        command,
-        cwd=tmp_path,
+def start_run(folder, *words):
+    """A run in the background, in a folder of its own."""
+    log = (folder / "log").open("ab")
+    return subprocess.Popen(
+        [sys.executable, "-m", "diglot.train", *words],
+        cwd=folder,
         stdout=log,
         stderr=log,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         # A shell that starts the tests in the background makes its children ignore Ctrl-C: this one shall not.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as run:
-        try:
-            deadline = time.monotonic() + 120
-            while not (tmp_path / "run" / "last.ckpt").exists():
-                assert run.poll() is None, (tmp_path / "log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-            run.send_signal(getattr(signal, name))
-            assert run.wait(60) == code
-        finally:
-            run.kill()
-    said = (tmp_path / "log").read_text()
-    assert "The last checkpoint is run/last.ckpt." in said
-    assert "Traceback" not in said
-    diglot.load(tmp_path / "run")
+    )
+
+
+def wait_until(run, condition):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert run.poll() is None, "it ended too early"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_runs_that_are_asked_to_end_go_on_as_if_they_had_not_been(tmp_path):
+    """At any update, and in the middle of a validation; each with another signal, and a kill in between."""
+    words = [*SMALL, "model.dropout=0.2", "run.updates=60", "run.validate_every=20", "trainer.log_every_n_steps=5"]
+    words += ["search.max_len_b=6", "search.max_len_a=0.0"]
+    type_command("diglot-train", *words, "run.folder=whole", cwd=tmp_path)
+    folder, log = tmp_path / "run", tmp_path / "run" / "log.txt"
+    where = ["run.folder=run"]
+    for name, wait in (("SIGTERM", 0.3), ("SIGKILL", 1.0), ("SIGINT", 0.6), ("SIGUSR1", 1.2), ("SIGHUP", 1.0)):
+        begun = log.stat().st_size if log.exists() else 0
+        with start_run(tmp_path, *words, *where) as run:
+            try:
+                wait_until(run, lambda begun=begun: log.exists() and log.stat().st_size > begun)
+                time.sleep(wait)
+                run.send_signal(getattr(signal, name))
+                code = run.wait(60)
+            finally:
+                run.kill()
+        said = (tmp_path / "log").read_text()
+        assert "Traceback" not in said
+        if name != "SIGKILL" and code > 0:  # it may not have been training yet, or no more
+            assert code == 75, said
+            assert re.search(rf"Stopped by {name} at update \d+. The last checkpoint is run/last.ckpt.", said)
+            diglot.load(folder / "last.ckpt")
+        if (folder / "config.yaml").exists():
+            where = ["resume=run"]
+    type_command("diglot-train", *words, *where, cwd=tmp_path)
+    a, b = (torch.load(tmp_path / name / "last.ckpt", weights_only=True) for name in ("whole", "run"))
+    for part in ("state_dict", "optimizer_states", "lr_schedulers", "global_step"):
+        assert str(a[part]) == str(b[part])
+    assert all(torch.equal(value, b["state_dict"][name]) for name, value in a["state_dict"].items())
+    assert a["callbacks"]["Checkpoints"] == b["callbacks"]["Checkpoints"]
+    whole, parts = scalars(tmp_path / "whole"), scalars(folder)
+    assert whole.keys() == parts.keys()
+    assert all(parts[tag] == values for tag, values in whole.items() if not tag.startswith("speed/"))
 
 
 def test_a_run_that_diverges_says_so_and_keeps_no_such_weights(tmp_path):

@@ -3,3 +3,7 @@
 
 class UserError(Exception):
     """A wrong config, file or argument. Commands print it as one line, without a traceback, and exit with 2."""
+
+
+# The exit status of a run that a signal has ended and that can go on: EX_TEMPFAIL of sysexits.h.
+RESUME_ME = 75

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from diglot.data.text import write_bytes
-from diglot.errors import UserError
+from diglot.errors import RESUME_ME, UserError
 from diglot.training.folder import JOB, RESULTS
 
 OUTPUT = "output.txt"  # what a job says
@@ -161,7 +161,7 @@ def run(job: Job, words: Sequence[str], signals: "Signals | None" = None, tries_
         job.ended, job.process = now(), None
         if job.results:
             job.status = "finished"
-        elif job.exit_status is None or (signals and signals.received):
+        elif job.exit_status in (None, RESUME_ME) or (signals and signals.received):
             job.status = "interrupted"
         elif job.exit_status == 0 and tries_only:
             job.status = "tried"

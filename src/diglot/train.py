@@ -4,9 +4,10 @@ import contextlib
 import ctypes
 import logging
 import shlex
+import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import lightning as L
 import torch
@@ -34,12 +35,12 @@ from diglot.config import (
 from diglot.data.batching import Place
 from diglot.data.module import TranslationData
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
-from diglot.errors import UserError
+from diglot.errors import RESUME_ME, UserError
 from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, table
 from diglot.job import quoted
 from diglot.model import EncoderDecoder
 from diglot.training import loggers
-from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints
+from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, DueValidation
 from diglot.training.console import log_to, only_warnings, quiet
 from diglot.training.folder import CONFIG, RESULTS, is_finished, resumable_folder, run_folder, write_about
 from diglot.training.largest import LargestBatch
@@ -47,8 +48,9 @@ from diglot.training.metrics import Scorer
 from diglot.training.processes import Processes, check_number, end_others, lost_another, strategy
 from diglot.training.progress import progress_callbacks
 from diglot.training.report import end_report, hyper_parameters, samples, start_report, write_results
-from diglot.training.run import Interrupts, Run, StopAfterLastUpdate
+from diglot.training.run import Run, StopAfterLastUpdate
 from diglot.training.scores import Scores
+from diglot.training.signals import Signals, Stopped
 from diglot.training.speed import Speed
 from diglot.training.task import TranslationTask
 from diglot.training.watch import Watcher
@@ -120,6 +122,7 @@ def train(config: DictConfig) -> Path:
     folder = run_folder(run, f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}", config.resume, processes)
     checkpoint = folder / "last.ckpt"
     resumed_at: int | None = None
+    validation_is_due = False
     if config.resume is not None:
         refuse_other_config(folder / CONFIG, plain)
         resumed_at = 0
@@ -130,6 +133,7 @@ def train(config: DictConfig) -> Path:
                     f"resume={config.resume}: the training text is no longer the one that the run began with"
                 )
             resumed_at = data.start = begun_with["global_step"]
+            validation_is_due = begun_with["diglot"].get("validation_is_due", False)
             place = begun_with["diglot"].get("place")
             data.place = Place(*place) if place else None  # without it the stream is walked through
     if processes.is_first:
@@ -151,6 +155,7 @@ def train(config: DictConfig) -> Path:
         model.compile(dynamic=True)
     scores = Scores(data, scorer, folder / "text" / f"dev.translated.{corpus.tgt_lang}")
     kept, speed = Checkpoints(folder), Speed()
+    signals = Signals(kept, run.validate_every)
     accumulation = data.updates(world_size=processes.world_size).accumulation
     logger = build(config.logger, "logger")(folder, resumed_at) if processes.is_first else DummyLogger()
     trainer = L.Trainer(
@@ -164,9 +169,10 @@ def train(config: DictConfig) -> Path:
             *callbacks,
             kept,
             StopAfterLastUpdate(),
-            Interrupts(),
             *progress_callbacks(kept),
             speed,
+            signals,  # after all that has a state: a checkpoint holds that of the whole update
+            *([DueValidation()] if validation_is_due else []),
         ],
         plugins=[AtomicCheckpointIO(checkpoints.read)],
         max_epochs=1,
@@ -188,9 +194,8 @@ def train(config: DictConfig) -> Path:
         say(start_report(folder, data, model, trainer, options["precision"]))
     try:
         trainer.fit(task, data, ckpt_path=checkpoint if data.start else None)
-    except SystemExit:  # how Lightning leaves after a signal: with 1 after Ctrl-C, with 0 after SIGTERM
-        say(f"Stopped by a signal at update {trainer.global_step:,}. {kept.describe()}")
-        sys.exit(143 if trainer.received_sigterm else 130)
+    except Stopped as stopped:
+        leave(str(stopped), folder, trainer, kept)
     except BaseException as error:
         end_others(trainer)
         if lost_another(error, processes.world_size):
@@ -199,12 +204,23 @@ def train(config: DictConfig) -> Path:
                 f"or does not answer; resume={quoted(str(folder))} goes on. {kept.describe()}"
             ) from None
         raise
+    if signals.received:  # in the last validation
+        leave(signal.Signals(signals.received).name, folder, trainer, kept)
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         say("fast_dev_run: training and validation went through; no checkpoint was kept")
         return folder
     if processes.is_first:
         conclude(folder, held_out, scorer, scores, kept, speed, trainer, plain)
     return folder
+
+
+def leave(name: str, folder: Path, trainer: L.Trainer, kept: Checkpoints) -> NoReturn:
+    """End the process as one whose run can go on."""
+    say(
+        f"Stopped by {name} at update {trainer.global_step:,}. {kept.describe()} "
+        f"resume={quoted(str(folder))} goes on from there."
+    )
+    sys.exit(RESUME_ME)
 
 
 def build_run(config: DictConfig) -> Run:

@@ -52,7 +52,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class Checkpoints(L.Callback):
-    """Keeps `last.ckpt`, written after every validation, and `best.ckpt`, the one with the best dev BLEU."""
+    """Keeps `last.ckpt`, written before and after every validation, and `best.ckpt`, the one with the best dev BLEU."""
 
     def __init__(self, folder: Path, monitor: str = "dev/bleu") -> None:
         self.last, self.best, self.monitor = folder / "last.ckpt", folder / "best.ckpt", monitor
@@ -76,6 +76,21 @@ class Checkpoints(L.Callback):
     ) -> None:
         self.place = batch.place
 
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # A validation may take minutes: whatever ends it, the updates before it are kept. (After the last update there
+        # is nothing left of the run for Lightning to go on with.)
+        if trainer.sanity_checking or trainer.fast_dev_run or trainer.global_step >= trainer.max_steps:  # type: ignore[attr-defined]
+            return
+        assert isinstance(pl_module, TranslationTask)
+        self.save(trainer, pl_module, validation_is_due=True)
+
+    def save(self, trainer: L.Trainer, pl_module: TranslationTask, validation_is_due: bool = False) -> None:
+        """Write `last.ckpt`, between two updates."""
+        pl_module.record["update"], pl_module.record["place"] = trainer.global_step, list(self.place)
+        pl_module.record["validation_is_due"] = validation_is_due
+        flush(trainer.loggers)
+        trainer.save_checkpoint(self.last)
+
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, TranslationTask)
         if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -87,10 +102,8 @@ class Checkpoints(L.Callback):
             self.best_metrics = {
                 name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("dev/")
             }
-        pl_module.record["update"], pl_module.record["place"] = trainer.global_step, list(self.place)
         pl_module.record["dev_bleu"] = score
-        flush(trainer.loggers)
-        trainer.save_checkpoint(self.last)
+        self.save(trainer, pl_module)
         if is_best and trainer.is_global_zero:
             _link(self.last, self.best)
 
@@ -104,6 +117,20 @@ class Checkpoints(L.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best_score, self.best_update = state_dict["best_score"], state_dict["best_update"]
         self.best_metrics = dict(state_dict["best_metrics"])
+
+
+class DueValidation(L.Callback):
+    """Begins with a validation, where a run goes on from a checkpoint that was written before one."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # As Lightning does it in the middle of training.
+        first = trainer._logger_connector._first_loop_iter
+        trainer.validating = True
+        loop = trainer.fit_loop.epoch_loop.val_loop
+        loop.restarting = False
+        loop.run()
+        trainer.training = True
+        trainer._logger_connector._first_loop_iter = first
 
 
 def _temporary(path: Path) -> Path:

@@ -1,6 +1,5 @@
 """How long a run is, and when it validates: everything is counted in updates."""
 
-import signal
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -77,33 +76,6 @@ def numbered_folder(folder: Path) -> Path:
         except OSError as error:
             raise UserError(f"{candidate} cannot be made: {error.strerror}") from None
     raise UserError(f"{folder} and 9,998 more exist already")
-
-
-class Interrupts(L.Callback):
-    """Makes sure that Ctrl-C ends a run: Python drops the exception where it is raised in a destructor, say."""
-
-    def __init__(self) -> None:
-        self.received = False
-
-    def on_fit_start(self, *_: Any) -> None:
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, or another's
-            signal.signal(signal.SIGINT, self._note)
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        if self.received:
-            raise KeyboardInterrupt
-
-    def on_validation_end(self, *_: Any) -> None:
-        if self.received:
-            raise KeyboardInterrupt
-
-    def teardown(self, *_: Any, **__: Any) -> None:
-        if signal.getsignal(signal.SIGINT) == self._note:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def _note(self, number: int, frame: Any) -> None:
-        self.received = True
-        signal.default_int_handler(number, frame)
 
 
 class StopAfterLastUpdate(L.Callback):

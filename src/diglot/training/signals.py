@@ -1,0 +1,107 @@
+"""Signals that ask a run to end: it keeps what it has, and its exit status says that it can go on."""
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from diglot.data.batch import Batch
+from diglot.training.checkpoints import Checkpoints
+from diglot.training.task import TranslationTask
+
+ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+
+
+class Stopped(Exception):  # noqa: N818 - nothing is wrong
+    """A signal has ended a run that is kept."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+
+
+class Signals(L.Callback):
+    """Ends a run that is asked to by a signal, on all processes after the same update, when a checkpoint is written.
+
+    A second signal ends the process at once. Ignored signals stay ignored (SIGHUP after nohup, say).
+
+    Args:
+        kept: writes the checkpoint.
+        validate_every: updates between validations.
+    """
+
+    def __init__(self, kept: Checkpoints, validate_every: int) -> None:
+        self.kept, self.validate_every = kept, validate_every
+        self.received = 0
+        self._before: dict[int, Any] = {}
+        self._asked_before: Tensor | None = None
+        self._leaves = 0
+
+    def on_train_start(self, *_: Any) -> None:  # not before: Lightning sets handlers of its own
+        if threading.current_thread() is threading.main_thread():
+            for number in ASKING:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if self.received:
+            os._exit(128 + number)
+        self.received = number
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        if trainer.fit_loop._should_accumulate():
+            return
+        number = self._asked(trainer)
+        # A validation writes a checkpoint of its own before it begins, and the last one is to be the end.
+        if number and trainer.global_step % self.validate_every and trainer.global_step < trainer.max_steps:
+            assert isinstance(pl_module, TranslationTask)
+            self.kept.save(trainer, pl_module)
+            self._leaves = number  # not yet: what the update came to is still to be logged
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        if self._leaves:
+            raise Stopped(self._leaves)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._leave(trainer)
+
+    def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self._leave(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._leave(trainer)
+
+    def _leave(self, trainer: L.Trainer) -> None:
+        number = self._asked(trainer)
+        if number and trainer.global_step < trainer.max_steps:
+            raise Stopped(number)
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._restore()
+
+    def on_exception(self, *_: Any) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _asked(self, trainer: L.Trainer) -> int:
+        """The signal that any process has received, the same answer on all of them."""
+        if trainer.world_size == 1:
+            return self.received
+        device = trainer.strategy.root_device
+        asked = torch.tensor(self.received, device=device)
+        torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX)
+        if device.type == "cpu":
+            return int(asked)
+        # A GPU is not waited for: the answer is that of the call before.
+        before, self._asked_before = self._asked_before, asked
+        return 0 if before is None else int(before)

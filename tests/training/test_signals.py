@@ -1,0 +1,96 @@
+"""A signal ends a run between two updates, with a checkpoint; a second one at once."""
+
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from diglot.training.signals import ASKING, Signals, Stopped
+from diglot.training.task import TranslationTask
+
+
+class Kept(list[int]):
+    """Notes the updates that checkpoints are written after."""
+
+    def save(self, trainer: Any, pl_module: Any) -> None:
+        self.append(trainer.global_step)
+
+
+def stub_trainer(update: int, accumulates: bool = False) -> Any:
+    loop = SimpleNamespace(_should_accumulate=lambda: accumulates)
+    return SimpleNamespace(global_step=update, max_steps=100, world_size=1, fit_loop=loop)
+
+
+@pytest.fixture
+def task() -> TranslationTask:
+    made = TranslationTask.__new__(TranslationTask)
+    torch.nn.Module.__init__(made)
+    return made
+
+
+@pytest.mark.parametrize("number", ASKING)
+def test_a_signal_is_heeded_after_the_update_and_its_logs(number: int, task: TranslationTask) -> None:
+    before = signal.signal(number, signal.SIG_DFL)
+    kept = Kept()
+    signals = Signals(kept, validate_every=10)  # type: ignore[arg-type]
+    try:
+        signals.on_train_start()
+        signals.on_train_batch_start()
+        os.kill(os.getpid(), number)
+        for trainer in (stub_trainer(3, accumulates=True), stub_trainer(4)):
+            assert not kept
+            signals.on_train_batch_end(trainer, task, None, None, 0)  # type: ignore[arg-type]
+        assert kept == [4]
+        with pytest.raises(Stopped, match=signal.Signals(number).name):
+            signals.on_train_batch_start()
+        signals.on_exception()
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+
+
+def test_where_a_validation_follows_it_writes_the_checkpoint(task: TranslationTask) -> None:
+    kept = Kept()
+    signals = Signals(kept, validate_every=10)  # type: ignore[arg-type]
+    signals.received = signal.SIGTERM
+    signals.on_train_batch_end(stub_trainer(20), task, None, None, 0)  # type: ignore[arg-type]
+    assert not kept
+    with pytest.raises(Stopped):
+        signals.on_validation_start(stub_trainer(20), task)
+    # The last one ends the run, and it is done.
+    signals.on_train_batch_end(stub_trainer(100), task, None, None, 0)  # type: ignore[arg-type]
+    signals.on_validation_start(stub_trainer(100), task)
+    signals.on_validation_batch_end(stub_trainer(100))
+    assert not kept
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals = Signals(Kept(), validate_every=10)  # type: ignore[arg-type]
+    try:
+        signals.on_train_start()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signals.on_exception()
+        signal.signal(signal.SIGHUP, before)
+
+
+TWICE = """
+import os, signal
+from diglot.training.signals import Signals
+Signals([], 10).on_train_start()
+os.kill(os.getpid(), signal.SIGTERM)
+print("still here", flush=True)
+os.kill(os.getpid(), signal.SIGINT)
+print("and here")
+"""
+
+
+def test_a_second_signal_ends_the_process_at_once() -> None:
+    done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (128 + signal.SIGINT, "still here\n")
