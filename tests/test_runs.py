@@ -1,5 +1,6 @@
 """Training runs as a user types them: alike when repeated, stopped, or gone wrong."""
 
+import fcntl
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import diglot
 from commands import ROOT, SMALL, scalars, type_command
+from diglot.data.text import read_lines
 
 pytestmark = pytest.mark.end_to_end
 
@@ -104,6 +106,43 @@ def test_own_files_are_split_and_prepared(tmp_path):
     assert re.search(r"vocab_size=50000 is more than this text can fill: at most \d+", too_many.stderr.decode())
 
 
+def test_resume_auto_goes_on_with_the_newest_unfinished_run_of_the_same_command(tmp_path):
+    words = [*SMALL, "run.updates=4", "run.validate_every=2", "search.max_len_a=0.0", "search.max_len_b=2"]
+    for i in range(2):
+        done = type_command("diglot-train", *words, "resume=auto", cwd=tmp_path).stdout.decode()
+        assert "resume=auto: no such run is unfinished, a new one begins" in done
+        assert len(list((tmp_path / "runs").iterdir())) == i + 1
+    first, second = sorted((tmp_path / "runs").iterdir())
+    for folder in (first, second):
+        (folder / "results.json").unlink()
+    other = type_command("diglot-train", *words, "seed=2", "resume=auto", cwd=tmp_path).stdout.decode()
+    assert "a new one begins" in other
+    done = type_command("diglot-train", *words, "resume=auto", "logger=csv", cwd=tmp_path).stdout.decode()
+    assert f"resume=auto: goes on in runs/{second.name}/" in done
+    assert (second / "results.json").exists()
+    with (first / "x").open("w"):
+        descriptor = os.open(first, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        done = type_command("diglot-train", *words, "resume=auto", cwd=tmp_path).stdout.decode()
+        os.close(descriptor)
+    assert "a new one begins" in done
+
+
+def test_a_run_goes_on_from_the_newest_checkpoint_that_is_whole(tmp_path):
+    words = [*SMALL, "run.updates=12", "run.validate_every=4", "search.max_len_a=0.0", "search.max_len_b=2"]
+    type_command("diglot-train", *words, "run.folder=whole", cwd=tmp_path)
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    (tmp_path / "run" / "results.json").unlink()
+    last = tmp_path / "run" / "last.ckpt"
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 1
+    last.write_bytes(content)
+    done = type_command("diglot-train", *words, "resume=run", cwd=tmp_path).stdout.decode()
+    assert re.search(r"run/last\.ckpt: damaged, .*; the run goes on from run/previous\.ckpt \(update 8\)", done)
+    a, b = (torch.load(tmp_path / name / "last.ckpt", weights_only=True)["state_dict"] for name in ("whole", "run"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
 def start_run(folder, *words):
     """A run in the background, in a folder of its own."""
     log = (folder / "log").open("ab")
@@ -162,8 +201,22 @@ def test_runs_that_are_asked_to_end_go_on_as_if_they_had_not_been(tmp_path):
     assert all(parts[tag] == values for tag, values in whole.items() if not tag.startswith("speed/"))
 
 
-def test_a_run_that_diverges_says_so_and_keeps_no_such_weights(tmp_path):
+def test_a_gradient_that_is_not_finite_ends_the_run_before_the_update_and_leaves_a_record(tmp_path):
     words = ["run.updates=40", "run.validate_every=20", "scheduler.lr=1e30", "scheduler.warmup=0", "run.folder=run"]
-    done = type_command("diglot-train", *SMALL, *words, "trainer.precision=32-true", cwd=tmp_path, code=2)
-    assert "training has diverged" in done.stderr.decode()
-    assert not (tmp_path / "run" / "best.ckpt").exists()
+    words += ["trainer.precision=32-true"]
+    done = type_command("diglot-train", *SMALL, *words, cwd=tmp_path, code=76)
+    (line,) = [line for line in done.stderr.decode().splitlines() if "diglot-train" in line]
+    assert re.search(r"the gradient of update 2 is not finite in \d+ of \d+ parameters; run/non_finite_0.json", line)
+    record = json.loads((tmp_path / "run" / "non_finite_0.json").read_text())
+    assert (record["update"], len(record["gradient_norms"]) > 10) == (2, True)
+    train = set(read_lines(ROOT / "data/sample/train.avi"))
+    assert record["pairs"]
+    # What stood in slots is not kept with the ids.
+    assert {pair["src"] for pair in record["pairs"]} & train
+    assert not (tmp_path / "run" / "last.ckpt").exists()
+    words = [word for word in words if "folder" not in word] + ["run.skip_non_finite=3", "run.folder=again"]
+    done = type_command("diglot-train", *SMALL, *words, cwd=tmp_path, code=76)
+    said = (tmp_path / "again" / "log.txt").read_text()
+    assert "update 4: the gradient is not finite; passed over, 3 of at most 3" in said
+    assert "the gradient of update 5 is not finite" in done.stderr.decode()
+    assert not (tmp_path / "again" / "best.ckpt").exists()

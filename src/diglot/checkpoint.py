@@ -111,6 +111,27 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
+def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
+    """The newest checkpoint of a run that is whole, what it holds, and what is wrong with newer ones; None: there is
+    no checkpoint.
+
+    Raises:
+        UserError: all are damaged.
+    """
+    damaged: list[str] = []
+    for name in ("last.ckpt", "previous.ckpt", "best.ckpt"):
+        file = folder / name
+        if not file.exists():
+            continue
+        try:
+            return file, read(file), damaged
+        except UserError as error:
+            damaged.append(str(error))
+    if damaged:
+        raise UserError("; ".join(damaged))
+    return None
+
+
 def load(path: str | Path) -> Checkpoint:
     """Rebuild what a checkpoint holds.
 

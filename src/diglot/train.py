@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import json
 import logging
 import shlex
 import signal
@@ -26,6 +27,7 @@ from diglot.config import (
     check_tying,
     choose_precision,
     command,
+    other_values,
     refuse_other_config,
     resolved,
     trial_build,
@@ -34,15 +36,24 @@ from diglot.config import (
 )
 from diglot.data.batching import Place
 from diglot.data.module import TranslationData
+from diglot.data.text import write_bytes
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
-from diglot.errors import RESUME_ME, UserError
+from diglot.errors import NON_FINITE, RESUME_ME, UserError
 from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, table
 from diglot.job import quoted
 from diglot.model import EncoderDecoder
 from diglot.training import loggers
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, DueValidation
 from diglot.training.console import log_to, only_warnings, quiet
-from diglot.training.folder import CONFIG, RESULTS, is_finished, resumable_folder, run_folder, write_about
+from diglot.training.folder import (
+    CONFIG,
+    RESULTS,
+    is_finished,
+    is_held,
+    resumable_folder,
+    run_folder,
+    write_about,
+)
 from diglot.training.largest import LargestBatch
 from diglot.training.metrics import Scorer
 from diglot.training.processes import Processes, check_number, end_others, lost_another, strategy
@@ -52,11 +63,13 @@ from diglot.training.run import Run, StopAfterLastUpdate
 from diglot.training.scores import Scores
 from diglot.training.signals import Signals, Stopped
 from diglot.training.speed import Speed
-from diglot.training.task import TranslationTask
+from diglot.training.task import NonFiniteError, TranslationTask
 from diglot.training.watch import Watcher
 from diglot.translator import Translator
 
 say = logging.getLogger("diglot").info
+
+AUTO = "auto"  # resume=auto
 
 
 @command("train")
@@ -73,7 +86,7 @@ def train(config: DictConfig) -> Path:
     keep_memory()
     trial = trial_build(config)
     watching = build_watchers(config, trial)
-    if config.resume is not None:
+    if config.resume not in (None, AUTO):
         begun = resumable_folder(config.resume)
         if config.run.folder is not None and Path(config.run.folder).expanduser().absolute() != begun.absolute():
             raise UserError(f"resume={config.resume} and run.folder={config.run.folder} are two folders: give one")
@@ -119,23 +132,30 @@ def train(config: DictConfig) -> Path:
     config.trainer.precision = options["precision"]
     plain = without_secrets(config)
 
-    folder = run_folder(run, f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}", config.resume, processes)
+    resume = config.resume
+    if resume == AUTO:
+        resume = unfinished(config.run.folder, plain) if processes.is_first else None
+        if processes.is_first:
+            say(f"resume=auto: {f'goes on in {resume}/' if resume else 'no such run is unfinished, a new one begins'}")
+    folder = run_folder(run, f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}", resume, processes)
     checkpoint = folder / "last.ckpt"
+    if config.resume == AUTO and not processes.is_first and checkpoint.exists():
+        resume = str(folder)
     resumed_at: int | None = None
     validation_is_due = False
-    if config.resume is not None:
+    if resume is not None:
         refuse_other_config(folder / CONFIG, plain)
         resumed_at = 0
-        if checkpoint.exists():
-            begun_with = checkpoints.read(checkpoint)
+        if found := checkpoints.newest_whole(folder):
+            checkpoint, begun_with, damaged = found
             if begun_with["diglot"].get("data", data.shards.key) != data.shards.key:
-                raise UserError(
-                    f"resume={config.resume}: the training text is no longer the one that the run began with"
-                )
+                raise UserError(f"resume={resume}: the training text is no longer the one that the run began with")
             resumed_at = data.start = begun_with["global_step"]
             validation_is_due = begun_with["diglot"].get("validation_is_due", False)
             place = begun_with["diglot"].get("place")
             data.place = Place(*place) if place else None  # without it the stream is walked through
+            for line in damaged:
+                say(f"{line}; the run goes on from {checkpoint} (update {resumed_at:,})")
     if processes.is_first:
         log_to(folder / "log.txt")
     record = checkpoints.record(config, data.tokenizer, corpus.name, corpus.src_lang, corpus.tgt_lang)
@@ -150,6 +170,7 @@ def train(config: DictConfig) -> Path:
         label_smoothing=config.label_smoothing,
         seed=config.seed,
         record=record,
+        skip_non_finite=run.skip_non_finite,
     )
     if run.compile:
         model.compile(dynamic=True)
@@ -157,7 +178,8 @@ def train(config: DictConfig) -> Path:
     kept, speed = Checkpoints(folder), Speed()
     signals = Signals(kept, run.validate_every)
     accumulation = data.updates(world_size=processes.world_size).accumulation
-    logger = build(config.logger, "logger")(folder, resumed_at) if processes.is_first else DummyLogger()
+    make_logger = build(config.logger, "logger")
+    logger = loggers.forgiving(make_logger(folder, resumed_at)) if processes.is_first else DummyLogger()
     trainer = L.Trainer(
         **options,
         strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout),
@@ -196,6 +218,14 @@ def train(config: DictConfig) -> Path:
         trainer.fit(task, data, ckpt_path=checkpoint if data.start else None)
     except Stopped as stopped:
         leave(str(stopped), folder, trainer, kept)
+    except NonFiniteError as error:
+        file = folder / f"non_finite_{processes.rank}.json"
+        write_bytes(file, json.dumps(explained(error, data), ensure_ascii=False, indent=1).encode())
+        print(f"diglot-train: {error}; {file} tells more. {kept.describe()}", file=sys.stderr)
+        sys.exit(NON_FINITE)
+    except SystemExit:  # Lightning's answer to a signal before training has begun
+        say(f"Stopped by a signal. {kept.describe()}")
+        sys.exit(143 if trainer.received_sigterm else 130)
     except BaseException as error:
         end_others(trainer)
         if lost_another(error, processes.world_size):
@@ -212,6 +242,31 @@ def train(config: DictConfig) -> Path:
     if processes.is_first:
         conclude(folder, held_out, scorer, scores, kept, speed, trainer, plain)
     return folder
+
+
+def explained(error: NonFiniteError, data: TranslationData) -> dict[str, Any]:
+    """What led to a gradient that is not finite, as plain data."""
+    read = data.tokenizer.decode
+    pairs = [
+        {"number": pair, "src": read(data.shards.src[pair].tolist(), (), "src")}
+        | {"tgt": read(data.shards.tgt[pair].tolist(), (), "tgt")}
+        for pair in error.pairs
+    ]
+    about = {"update": error.update, "learning_rate": error.learning_rate}
+    return {**about, "gradient_norms": error.norms, "pairs": pairs}
+
+
+def unfinished(folder: str | None, config: dict[str, Any]) -> str | None:
+    """The newest run of a config that has not come to its end and that no living process holds.
+
+    Args:
+        folder: where it is; None: anywhere under runs/.
+        config: as it is now.
+    """
+    folders = [Path(folder).expanduser()] if folder is not None else list(Path("runs").glob("*"))
+    begun = [each for each in folders if (each / CONFIG).is_file() and not is_finished(each) and not is_held(each)]
+    begun.sort(key=lambda each: (each / CONFIG).stat().st_mtime_ns, reverse=True)
+    return next((str(each) for each in begun if not other_values(each / CONFIG, config)), None)
 
 
 def leave(name: str, folder: Path, trainer: L.Trainer, kept: Checkpoints) -> NoReturn:

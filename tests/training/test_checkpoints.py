@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from diglot.checkpoint import read
+from diglot.checkpoint import FORMAT, newest_whole, read
 from diglot.errors import UserError
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from diglot.training.task import TranslationTask
@@ -111,7 +111,8 @@ def test_best_is_the_best_and_last_the_last(tmp_path: Path, task: TranslationTas
         assert kept[1]["dev_bleu"] == pytest.approx(bleu)
         assert callback.best_update == best
     assert kept[0]["dev_bleu"] == callback.best_score == pytest.approx(8.0)
-    assert names(tmp_path) == ["best.ckpt", "last.ckpt"]
+    assert names(tmp_path) == ["best.ckpt", "last.ckpt", "previous.ckpt"]
+    assert torch.load(tmp_path / "previous.ckpt", weights_only=True)["update"] == 40
 
 
 def test_a_score_of_zero_is_a_best_score_too(tmp_path: Path, task: TranslationTask) -> None:
@@ -145,6 +146,26 @@ def test_a_kill_between_the_two_names_of_the_best_checkpoint_is_made_good(
     (tmp_path / "best.ckpt").unlink()
     callback.on_train_start(StubTrainer(global_step=20, is_global_zero=True), task)  # type: ignore[arg-type]
     assert torch.load(tmp_path / "best.ckpt", weights_only=True)["update"] == 20
+
+
+def test_the_newest_checkpoint_that_is_whole_is_gone_on_from(tmp_path: Path) -> None:
+    assert newest_whole(tmp_path) is None
+    for name, update in (("best", 1), ("previous", 2), ("last", 3)):
+        content = {"diglot": {"format": FORMAT}, "state_dict": {"w": torch.rand(1000)}, "global_step": update}
+        AtomicCheckpointIO(read).save_checkpoint(content, tmp_path / f"{name}.ckpt")
+    damaged = []
+    for name, update in (("last", 3), ("previous", 2), ("best", 1)):
+        found = newest_whole(tmp_path)
+        assert found is not None
+        path, content, told = found
+        assert (path.name, content["global_step"]) == (f"{name}.ckpt", update)
+        assert [line.split(":")[0] for line in told] == [f"checkpoint {file}" for file in damaged]
+        damaged.append(path)
+        flipped = bytearray(path.read_bytes())
+        flipped[len(flipped) // 2] ^= 4
+        path.write_bytes(flipped)
+    with pytest.raises(UserError, match=r"last\.ckpt: damaged.*previous\.ckpt: damaged.*best\.ckpt: damaged"):
+        newest_whole(tmp_path)
 
 
 def test_a_checkpoint_to_go_on_from_is_read_by_our_reader(tmp_path: Path) -> None:

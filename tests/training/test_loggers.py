@@ -2,8 +2,10 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from diglot.training import loggers
@@ -43,3 +45,31 @@ def test_a_logger_that_is_not_installed_says_what_to_install(monkeypatch: pytest
     assert said is not None
     assert f"pip install 'diglot[{name}]'" in said
     assert loggers.missing_package("diglot.training.loggers.csv") is None
+
+
+class Broken(CSVLogger):
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        raise OSError(28, "No space left on device")
+
+    def save(self) -> None:
+        raise ConnectionError("no answer")
+
+
+def test_a_logger_that_fails_says_so_once_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logger = loggers.forgiving(Broken(tmp_path))
+    for step in range(3):
+        logger.log_metrics({"x": 1.0}, step)
+        logger.save()
+    (line,) = [record.getMessage() for record in caplog.records if "fails" in record.getMessage()]
+    assert line == "Broken fails ([Errno 28] No space left on device): training goes on without its curves"
+
+
+def test_a_writer_that_fails_stops_nothing_either(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logger = loggers.forgiving(loggers.tensorboard(tmp_path))
+    logger.log_metrics({"x": 1.0}, 1)
+    assert isinstance(logger, TensorBoardLogger)
+    logger.experiment.file_writer.event_writer._async_writer._worker.exception = OSError(28, "No space left on device")
+    logger.log_metrics({"x": 2.0}, 2)
+    logger.experiment.add_text("t", "text", 2)
+    logger.experiment.flush()
+    assert len([record for record in caplog.records if "fails" in record.getMessage()]) == 1

@@ -18,7 +18,7 @@ from diglot.config.build import (
 )
 from diglot.config.check import check, mistakes, typed_overrides
 from diglot.config.command import command
-from diglot.config.differences import different_values, refuse_other_config
+from diglot.config.differences import different_values, other_values, refuse_other_config
 from diglot.config.keys import CONF, known_keys
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "different_values",
     "known_keys",
     "mistakes",
+    "other_values",
     "refuse_foreign_targets",
     "refuse_other_config",
     "resolved",

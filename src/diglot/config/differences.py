@@ -31,20 +31,27 @@ def refuse_other_config(file: Path, config: dict[str, Any]) -> None:
     Raises:
         UserError: naming the keys that are others now.
     """
-    if not file.exists():
-        return
+    found = other_values(file, config) if file.exists() else []
+    if found:
+        more = f", and {len(found) - 3} more" if len(found) > 3 else ""
+        raise UserError(f"resume={file.parent}: the run would go on as another one: {', '.join(found[:3])}{more}")
+
+
+def other_values(file: Path, config: dict[str, Any]) -> list[str]:
+    """In words, what a run's config file has otherwise than a config, apart from what may change.
+
+    Raises:
+        UserError: if the file cannot be read.
+    """
     try:
         before = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     except Exception as error:
         raise UserError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
-    found = [
+    return [
         f"{key} was {_shortened(old)} and is {_shortened(new)}"
         for key, old, new in different_values(before, config)
         if not any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE)
     ]
-    if found:
-        more = f", and {len(found) - 3} more" if len(found) > 3 else ""
-        raise UserError(f"resume={file.parent}: the run would go on as another one: {', '.join(found[:3])}{more}")
 
 
 def _shortened(value: Any) -> str:

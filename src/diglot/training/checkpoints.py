@@ -52,10 +52,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class Checkpoints(L.Callback):
-    """Keeps `last.ckpt`, written before and after every validation, and `best.ckpt`, the one with the best dev BLEU."""
+    """Keeps `last.ckpt`, written before and after every validation, `previous.ckpt`, the one before, for the case that
+    the last is damaged, and `best.ckpt`, the one with the best dev BLEU."""
 
     def __init__(self, folder: Path, monitor: str = "dev/bleu") -> None:
         self.last, self.best, self.monitor = folder / "last.ckpt", folder / "best.ckpt", monitor
+        self.previous = folder / "previous.ckpt"
         self.best_score = float("-inf")
         self.best_update = 0
         self.best_metrics: dict[str, float] = {}  # all dev scores of the best checkpoint, as they are logged
@@ -89,6 +91,8 @@ class Checkpoints(L.Callback):
         pl_module.record["update"], pl_module.record["place"] = trainer.global_step, list(self.place)
         pl_module.record["validation_is_due"] = validation_is_due
         flush(trainer.loggers)
+        if trainer.is_global_zero and self.last.exists():
+            _link(self.last, self.previous)
         trainer.save_checkpoint(self.last)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

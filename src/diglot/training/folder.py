@@ -72,6 +72,20 @@ def is_finished(folder: Path) -> bool:
         return False
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a living process trains in a run's folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        pass
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def hold(folder: Path) -> None:
     """Make sure that no other process writes into a run's folder as long as this one lives.
 

@@ -5,6 +5,9 @@ once at its step.
 """
 
 import csv as csv_format
+import functools
+import logging
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,9 @@ from typing import Any
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from diglot.data.text import write_bytes
+
+warn = logging.getLogger("diglot").warning
+_WRITING = re.compile(r"add_|log_|save$|flush$|close$|finalize$|after_save_checkpoint$")  # methods
 
 
 def tensorboard(folder: Path, resumed_at: int | None = None, **options: Any) -> Logger:
@@ -80,6 +86,34 @@ def mlflow(
     )
     write_bytes(about, f"{logger.run_id}\n".encode())
     return logger
+
+
+def forgiving(logger: Logger) -> Logger:
+    """A logger whose failures (a full disk, a service that does not answer) are told once and stop nothing."""
+    told: list[BaseException] = []
+    _forgive(logger, told)
+    if isinstance(logger, TensorBoardLogger):
+        _forgive(logger.experiment, told)
+    return logger
+
+
+def _forgive(writer: Any, told: list[BaseException]) -> None:
+    for name in filter(_WRITING.match, dir(writer)):
+        method = getattr(writer, name)
+        if not callable(method):
+            continue
+
+        @functools.wraps(method)
+        def attempt(*arguments: Any, _method: Any = method, **options: Any) -> Any:
+            try:
+                return _method(*arguments, **options)
+            except Exception as error:
+                if not told:
+                    reason = " ".join(str(error).split()) or type(error).__name__
+                    warn(f"{type(writer).__name__} fails ({reason[:200]}): training goes on without its curves")
+                told.append(error)
+
+        setattr(writer, name, attempt)
 
 
 def flush(loggers: list[Logger]) -> None:

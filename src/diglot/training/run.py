@@ -19,6 +19,7 @@ class Run:
         validate_every: updates between validations; one always follows the last update.
         folder: where the run's files go; None: a new folder under runs/.
         compile: whether to compile the model with torch.compile.
+        skip_non_finite: updates whose gradient is not finite that may be passed over before the run ends.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Run:
         validate_every: int = 1000,
         folder: str | None = None,
         compile: bool = False,
+        skip_non_finite: int = 0,
     ) -> None:
         if (updates is None) == (passes is None):
             raise ValueError(f"exactly one of updates ({updates}) and passes ({passes}) must be given, the other null")
@@ -36,7 +38,9 @@ class Run:
             if value is not None and value < 1:
                 raise ValueError(f"{name} ({value}) must be positive")
         self.updates, self.passes, self.validate_every = updates, passes, validate_every
-        self.folder, self.compile = folder, compile
+        if skip_non_finite < 0:
+            raise ValueError(f"skip_non_finite ({skip_non_finite}) must not be negative")
+        self.folder, self.compile, self.skip_non_finite = folder, compile, skip_non_finite
 
     def total_updates(self, data: TranslationData) -> int:
         """The length of the run on these data, in updates."""

@@ -1,5 +1,7 @@
 """The LightningModule: what a training and a validation step compute."""
 
+import logging
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -16,6 +18,24 @@ from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import BeamSearch, Hypothesis, SpecialIds
 from diglot.model import EncoderDecoder
 from diglot.training.loss import token_loss
+
+say = logging.getLogger("diglot").info
+
+
+class NonFiniteError(Exception):
+    """A loss or gradient is no finite number; the update was not made.
+
+    Attributes:
+        pairs: numbers of the update's pairs on this process.
+        norms: of the gradient, by parameter.
+    """
+
+    def __init__(self, update: int, pairs: list[int], norms: dict[str, float], learning_rate: float) -> None:
+        wrong = [name for name, norm in norms.items() if not math.isfinite(norm)]
+        super().__init__(
+            f"the gradient of update {update:,} is not finite in {len(wrong):,} of {len(norms):,} parameters"
+        )
+        self.update, self.pairs, self.norms, self.learning_rate = update, pairs, norms, learning_rate
 
 
 class TranslationTask(L.LightningModule):
@@ -34,6 +54,11 @@ class TranslationTask(L.LightningModule):
         label_smoothing: eps of Szegedy et al. (2016); the paper takes 0.1.
         seed: of dropout.
         record: plain data that every checkpoint carries, so that it is whole (see diglot.checkpoint).
+        skip_non_finite: this many updates whose gradient is not finite are not made and passed over; the next one ends
+            the run.
+
+    Attributes:
+        skipped: how many were.
     """
 
     def __init__(
@@ -48,8 +73,11 @@ class TranslationTask(L.LightningModule):
         label_smoothing: float,
         seed: int,
         record: dict[str, Any],
+        skip_non_finite: int = 0,
     ) -> None:
         super().__init__()
+        self.skip_non_finite, self.skipped = skip_non_finite, 0
+        self._pairs: list[Tensor] = []  # of the update so far
         self.model, self.search = model, search
         self.special = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
         self.make_optimizer, self.make_scheduler, self.total_updates = optimizer, scheduler, total_updates
@@ -66,14 +94,37 @@ class TranslationTask(L.LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        # Lightning refuses to clip for a fused optimizer, which unscales float16 gradients by itself, in any precision.
-        if gradient_clip_val and gradient_clip_algorithm != "value" and self.trainer.precision != "16-mixed":
-            self._gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
+        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
+        if self.trainer.precision == "16-mixed":  # whose scaler passes over what is not finite, as a matter of course
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
             return
-        if self._is_logged(self.trainer.global_step + 1):
-            gradients = [p.grad for p in self.parameters() if p.grad is not None]
-            self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
-        self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        # The processes have summed their gradients: all come to the same answer.
+        if not torch.isfinite(self._gradient_norm):
+            self._pass_over()
+        # Lightning refuses to clip for a fused optimizer, which unscales float16 gradients by itself, in any precision.
+        elif gradient_clip_val and gradient_clip_algorithm != "value":
+            torch.nn.utils.clip_grads_with_norm_(self.parameters(), gradient_clip_val, self._gradient_norm)
+        else:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
+    def _pass_over(self) -> None:
+        """Make nothing of this update's gradient.
+
+        Raises:
+            NonFiniteError: that was done too often.
+        """
+        update = self.trainer.global_step + 1
+        if self.skipped >= self.skip_non_finite:
+            norms = {name: float(p.grad.norm()) for name, p in self.named_parameters() if p.grad is not None}
+            pairs = torch.cat(self._pairs).tolist()
+            raise NonFiniteError(update, pairs, norms, self.trainer.optimizers[0].param_groups[0]["lr"])
+        self.skipped += 1
+        self.record["skipped"] = self.skipped
+        count = f"{self.skipped} of at most {self.skip_non_finite}"
+        say(f"update {update:,}: the gradient is not finite; passed over, {count}")
+        for parameter in self.parameters():
+            parameter.grad = None  # of which an optimizer makes nothing
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout is a function of where the run stands, so that nothing about it needs saving. The seed and the
@@ -81,6 +132,7 @@ class TranslationTask(L.LightningModule):
         torch.manual_seed((self.seed * 1_000_003 + batch.position) * 7_919 % 2**63)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        self._pairs.append(batch.pairs)
         # A CPU's fused attention spends more on its backward pass than it saves on sentences this short
         # (benchmarks/training.py); a GPU's does not.
         kernels = sdpa_kernel(SDPBackend.MATH) if self.device.type == "cpu" else nullcontext()
@@ -111,6 +163,8 @@ class TranslationTask(L.LightningModule):
         self.log("step", float(update))  # Lightning writes one less otherwise, and a constant epoch
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        if not self.trainer.fit_loop._should_accumulate():
+            self._pairs = []
         update = self.trainer.global_step
         # Where a run is stopped before its time Lightning logs once more: let it be this update, not an old one again.
         stops = self.trainer.should_stop and not self._is_logged(update) and self._newest is not None
@@ -138,6 +192,8 @@ class TranslationTask(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Lightning turns the model into its precision only after it has put the weights in: float64 would be rounded.
         self.model.to(next(value.dtype for value in checkpoint["state_dict"].values() if value.is_floating_point()))
+
+        self.skipped = self.record["skipped"] = checkpoint["diglot"].get("skipped", 0)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["diglot"] = self.record
