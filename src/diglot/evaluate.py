@@ -6,7 +6,7 @@ from omegaconf import DictConfig
 
 from diglot import checkpoint as checkpoints
 from diglot.config import build_corpus, command
-from diglot.data.corpus import SPLITS, Files
+from diglot.data.corpus import SPLITS, Corpus, Files
 from diglot.errors import UserError
 from diglot.evaluation import EvaluationSet, evaluate, kept_text, table
 from diglot.training.metrics import Scorer
@@ -20,13 +20,14 @@ def main(config: DictConfig) -> None:
     if config.split not in SPLITS:
         raise UserError(f"split={config.split}: must be one of {', '.join(SPLITS)}")
     loaded = checkpoints.load(path)
+    corpus = build_corpus(config.data) if config.get("data") is not None else None
     # Of a model for one language tgt_lang only says what its scores are computed by.
-    tgt_lang = config.tgt_lang if loaded.tokenizer.languages else None
-    if config.tgt_lang is None and config.get("data") is not None:
-        of_data = build_corpus(config.data).tgt_lang
-        tgt_lang = of_data if of_data in loaded.tokenizer.languages else None
-    translator = load_translator(config, loaded, tgt_lang)
-    evaluated = text_to_score(config, translator, path)
+    wanted: str | None = config.tgt_lang or (corpus.tgt_lang if corpus else None)
+    is_known = wanted in loaded.tokenizer.languages
+    if config.tgt_lang and loaded.tokenizer.languages and not is_known:
+        raise UserError(f"tgt_lang={wanted}: this model translates into {', '.join(loaded.tokenizer.languages)}")
+    translator = load_translator(config, loaded, wanted if is_known else None)
+    evaluated = text_to_score(config, corpus, translator, path)
     scorer = Scorer(config.tgt_lang or translator.tgt_lang or translator.record["tgt_lang"])
     folder = Path(config.output) if config.output else path.parent / "evaluation" / evaluated.split
     results = evaluate(translator, evaluated, scorer, folder)
@@ -34,13 +35,14 @@ def main(config: DictConfig) -> None:
     print(f"Hypotheses, references and results: {results['folder']}/")
 
 
-def text_to_score(config: DictConfig, translator: Translator, path: Path) -> EvaluationSet:
+def text_to_score(config: DictConfig, corpus: Corpus | None, translator: Translator, path: Path) -> EvaluationSet:
     """The text that the command line names, else the copy in the checkpoint's run folder."""
-    if config.get("data") is not None:
-        corpus = build_corpus(config.data)
+    if corpus is not None:
         languages = f"{corpus.src_lang}-{corpus.tgt_lang}"
         trained = f"{translator.record['src_lang']}-{translator.record['tgt_lang']}"
-        if not isinstance(corpus, Files) and languages != trained:  # what files are called says little
+        # What files are called says little, and a model of several languages is told by them.
+        free = isinstance(corpus, Files) or corpus.tgt_lang in translator.tokenizer.languages
+        if not free and languages != trained:
             raise UserError(f"data={corpus.name} is {languages}, but the checkpoint translates {trained}")
         corpus.prepare(Path(config.data.cache_dir))
         splits = corpus.read(Path(config.data.cache_dir))

@@ -27,14 +27,11 @@ from diglot.config import (
     check_tying,
     choose_precision,
     command,
-    other_values,
-    refuse_other_config,
     resolved,
     trial_build,
     typed_overrides,
     without_secrets,
 )
-from diglot.data.batching import Place
 from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
@@ -42,6 +39,7 @@ from diglot.errors import NON_FINITE, RESUME_ME, UserError
 from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, table
 from diglot.job import quoted
 from diglot.model import EncoderDecoder
+from diglot.resume import AUTO, Begun, take_up, unfinished
 from diglot.training import loggers
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, DueValidation
 from diglot.training.console import log_to, only_warnings, quiet
@@ -49,7 +47,6 @@ from diglot.training.folder import (
     CONFIG,
     RESULTS,
     is_finished,
-    is_held,
     resumable_folder,
     run_folder,
     write_about,
@@ -69,8 +66,6 @@ from diglot.translator import Translator
 
 say = logging.getLogger("diglot").info
 
-AUTO = "auto"  # resume=auto
-
 
 @command("train")
 def main(config: DictConfig) -> float | None:
@@ -87,12 +82,12 @@ def train(config: DictConfig) -> Path:
     trial = trial_build(config)
     watching = build_watchers(config, trial)
     if config.resume not in (None, AUTO):
-        begun = resumable_folder(config.resume)
-        if config.run.folder is not None and Path(config.run.folder).expanduser().absolute() != begun.absolute():
+        folder = resumable_folder(config.resume)
+        if config.run.folder is not None and Path(config.run.folder).expanduser().absolute() != folder.absolute():
             raise UserError(f"resume={config.resume} and run.folder={config.run.folder} are two folders: give one")
-        if is_finished(begun):
-            say(f"{begun}: this run is finished; its results are in {begun / RESULTS}")
-            return begun
+        if is_finished(folder):
+            say(f"{folder}: this run is finished; its results are in {folder / RESULTS}")
+            return folder
     run = build_run(config)
     corpus = build_corpus(config.data)
     scorer = Scorer(corpus.tgt_lang)
@@ -138,24 +133,12 @@ def train(config: DictConfig) -> Path:
         if processes.is_first:
             say(f"resume=auto: {f'goes on in {resume}/' if resume else 'no such run is unfinished, a new one begins'}")
     folder = run_folder(run, f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}", resume, processes)
-    checkpoint = folder / "last.ckpt"
-    if config.resume == AUTO and not processes.is_first and checkpoint.exists():
+    if config.resume == AUTO and not processes.is_first and (folder / "last.ckpt").exists():
         resume = str(folder)
-    resumed_at: int | None = None
-    validation_is_due = False
+    begun = Begun()
     if resume is not None:
-        refuse_other_config(folder / CONFIG, plain)
-        resumed_at = 0
-        if found := checkpoints.newest_whole(folder):
-            checkpoint, begun_with, damaged = found
-            if begun_with["diglot"].get("data", data.shards.key) != data.shards.key:
-                raise UserError(f"resume={resume}: the training text is no longer the one that the run began with")
-            resumed_at = data.start = begun_with["global_step"]
-            validation_is_due = begun_with["diglot"].get("validation_is_due", False)
-            place = begun_with["diglot"].get("place")
-            data.place = Place(*place) if place else None  # without it the stream is walked through
-            for line in damaged:
-                say(f"{line}; the run goes on from {checkpoint} (update {resumed_at:,})")
+        begun = take_up(folder, plain, data.shards)
+        data.start, data.place = begun.update, begun.place
     if processes.is_first:
         log_to(folder / "log.txt")
     record = checkpoints.record(config, data.tokenizer, corpus.name, corpus.src_lang, corpus.tgt_lang)
@@ -179,6 +162,7 @@ def train(config: DictConfig) -> Path:
     signals = Signals(kept, run.validate_every)
     accumulation = data.updates(world_size=processes.world_size).accumulation
     make_logger = build(config.logger, "logger")
+    resumed_at = None if resume is None else begun.update
     logger = loggers.forgiving(make_logger(folder, resumed_at)) if processes.is_first else DummyLogger()
     trainer = L.Trainer(
         **options,
@@ -194,7 +178,7 @@ def train(config: DictConfig) -> Path:
             *progress_callbacks(kept),
             speed,
             signals,  # after all that has a state: a checkpoint holds that of the whole update
-            *([DueValidation()] if validation_is_due else []),
+            *([DueValidation()] if begun.validation_is_due else []),
         ],
         plugins=[AtomicCheckpointIO(checkpoints.read)],
         max_epochs=1,
@@ -215,7 +199,7 @@ def train(config: DictConfig) -> Path:
         held_out = keep_held_out(folder, data)
         say(start_report(folder, data, model, trainer, options["precision"]))
     try:
-        trainer.fit(task, data, ckpt_path=checkpoint if data.start else None)
+        trainer.fit(task, data, ckpt_path=begun.checkpoint)
     except Stopped as stopped:
         leave(str(stopped), folder, trainer, kept)
     except NonFiniteError as error:
@@ -254,19 +238,6 @@ def explained(error: NonFiniteError, data: TranslationData) -> dict[str, Any]:
     ]
     about = {"update": error.update, "learning_rate": error.learning_rate}
     return {**about, "gradient_norms": error.norms, "pairs": pairs}
-
-
-def unfinished(folder: str | None, config: dict[str, Any]) -> str | None:
-    """The newest run of a config that has not come to its end and that no living process holds.
-
-    Args:
-        folder: where it is; None: anywhere under runs/.
-        config: as it is now.
-    """
-    folders = [Path(folder).expanduser()] if folder is not None else list(Path("runs").glob("*"))
-    begun = [each for each in folders if (each / CONFIG).is_file() and not is_finished(each) and not is_held(each)]
-    begun.sort(key=lambda each: (each / CONFIG).stat().st_mtime_ns, reverse=True)
-    return next((str(each) for each in begun if not other_values(each / CONFIG, config)), None)
 
 
 def leave(name: str, folder: Path, trainer: L.Trainer, kept: Checkpoints) -> NoReturn:

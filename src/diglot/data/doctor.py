@@ -54,7 +54,7 @@ class Diagnosis:
     Attributes:
         corpora: of each corpus of train, pairs read and kept, pairs left out by rule, and mean tokens of a side.
         duplicates: pairs that an equal one came before; of more than 20 million pairs an estimate from a part of them.
-        scripts: pairs with a side in another script than the rest; of more than two million likewise.
+        scripts: pairs with a side in another script than the rest; of more than a million likewise.
         unrelated: splits whose two sides do not fit at all: lines in another order, or a task where they need not.
         shifts: where the lines of a split's two sides seem not to correspond.
     """
@@ -176,14 +176,11 @@ def _diagnose(
     duplicates = round((len(all_hashes) - len(np.unique(all_hashes))) * every)
     lengths = some_lengths(shards)
     swapped, examples = _swapped(shards, tokenizer)
-    counts = dict.fromkeys(("<unk>", "<0x..>"), 0)
-    total = 1e-9
-    for side, ids, size in _sides(shards, tokenizer):
-        n = _counts(ids.ids, size)
-        pieces = tokenizer.pieces(range(size), side)
-        counts["<unk>"] += int(n[UNK])
-        counts["<0x..>"] += int(n[[len(piece) == 6 and piece.startswith("<0x") for piece in pieces]].sum())
-        total += float(n.sum())
+    unknown = in_bytes = total = 0
+    for side, rows, size in _sides(shards, tokenizer):
+        counts = _counts(rows.ids, size)
+        is_byte = [len(piece) == 6 and piece.startswith("<0x") for piece in tokenizer.pieces(range(size), side)]
+        unknown, in_bytes, total = unknown + counts[UNK], in_bytes + counts[is_byte].sum(), total + counts.sum()
     return Diagnosis(
         pairs=shards.count("kept"),
         read=shards.count("read"),
@@ -195,8 +192,8 @@ def _diagnose(
         swapped=swapped,
         swapped_examples=examples,
         changed_by_tokenizer=changed / max(1, sampled),
-        unknown=counts["<unk>"] / total,
-        bytes=counts["<0x..>"] / total,
+        unknown=float(unknown / max(1, total)),
+        bytes=float(in_bytes / max(1, total)),
         lengths={
             name: {**_lengths(values), "longest": float(side.lengths.max())}
             for name, values, side in zip(SIDES, lengths, (shards.src, shards.tgt))
@@ -209,7 +206,7 @@ def _diagnose(
 
 
 def some_lengths(shards: Shards) -> list[np.ndarray]:
-    """Tokens of each side, </s> counted: of all pairs, or of two million that are evenly spread."""
+    """Tokens of each side, </s> counted: of all pairs, or of a million that are evenly spread."""
     n = len(shards.src)
     numbers = np.linspace(0, n - 1, min(n, _MEASURED)).astype(np.int64)
     return [side.lengths[numbers] for side in (shards.src, shards.tgt)]

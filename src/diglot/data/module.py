@@ -187,8 +187,13 @@ class TranslationData(L.LightningDataModule):
         held_out = {split: text[split].load() for split in ("dev", "test") if split in text}
         self.notes += self.corpus.notes
         self.train_text = text["train"]
-        if not isinstance(self._tokenizer, Tokenizer):
-            languages = self.train_text.tgt_langs.values() if isinstance(self.train_text, MixedText) else ()
+        languages = self.train_text.tgt_langs.values() if isinstance(self.train_text, MixedText) else ()
+        if isinstance(self._tokenizer, Tokenizer):
+            if missing := sorted(set(languages) - set(self._tokenizer.languages)):
+                raise UserError(
+                    f"{self.corpus.name}: the tokenizer that there is already has no tag for {', '.join(missing)}"
+                )
+        else:
             with step("training the tokenizer"):
                 self._tokenizer, line = self._tokenizer.get(self.train_text, self.cache_dir, sorted(set(languages)))
             self.notes.append(line)

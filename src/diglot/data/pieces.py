@@ -53,6 +53,20 @@ def tag(tgt_lang: str) -> str:
     return f"<2{tgt_lang}>"
 
 
+def opened(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    """What segments text by a model file.
+
+    Raises:
+        UserError: it is none.
+    """
+    if not model:  # SentencePiece would take it, and say so on stderr
+        raise UserError("this is no SentencePiece model (it is empty)")
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError as error:
+        raise UserError(f"this is no SentencePiece model ({error})") from None
+
+
 def read_model(model: bytes) -> Any:
     """What a model file says.
 
@@ -60,11 +74,8 @@ def read_model(model: bytes) -> Any:
         UserError: it is none.
     """
     try:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        if not processor.get_piece_size():
-            raise UserError("this is no SentencePiece model (it is empty)")
         return _Model.FromString(model)
-    except (RuntimeError, DecodeError) as error:
+    except DecodeError as error:
         raise UserError(f"this is no SentencePiece model ({error})") from None
 
 
@@ -79,9 +90,7 @@ def adopt(model: bytes, controls: Sequence[str] = (), symbols: Sequence[str] = (
     Raises:
         UserError: it is no model.
     """
-    given = read_model(model)
-    spec = given.trainer_spec
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    processor, given = opened(model), read_model(model)
     ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
     place = {piece.piece: i for i, piece in enumerate(given.pieces)}
     ids = [place.get(name, -1) if i < 0 else i for i, name in zip(ids, SPECIAL)]

@@ -110,8 +110,7 @@ class Done(NamedTuple):
 
     src: Rows
     tgt: Rows
-    counts: dict[str, int]  # pairs left out, by rule
-    dropped: list[tuple[str, int]]  # the rule, and the pair's number in the block
+    dropped: list[tuple[str, int]]  # of the pairs left out: the rule, and the pair's number in the block
     tokens: int
 
 
@@ -267,7 +266,8 @@ def _tokenise(
                     texts = (side[i].replace("\t", " ") for side in (block.pairs.src, block.pairs.tgt))
                     dropped.write("\t".join((block.corpus, rule, str(read + i + 1), *texts)).encode() + b"\n")
             if not block.version:
-                state["corpora"][block.corpus] = (read + len(block.pairs), dict(Counter(counts) + Counter(done.counts)))
+                counts = Counter(counts) + Counter(rule for rule, _ in done.dropped)
+                state["corpora"][block.corpus] = (read + len(block.pairs), dict(counts))
             if time.monotonic() - said > _SECONDS:
                 dropped.flush()
                 os.fsync(dropped.fileno())
@@ -387,7 +387,7 @@ def encode(block: Block) -> Done:
     src, tgt = (_rows(side) for side in sides)
     dropped = [(rule, i) for i, rule in enumerate(rules) if rule is not None]
     tokens = sum(len(rows.ids) + len(rows.lengths) for rows in (src, tgt))
-    return Done(src, tgt, dict(Counter(rule for rule, _ in dropped)), dropped, tokens)
+    return Done(src, tgt, dropped, tokens)
 
 
 def _sampled(side: list[list[int]], sampler: Sampler, random: Random, max_len: int) -> list[list[int]]:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import sentencepiece
 
-from diglot.data.pieces import BOS, EOS, PAD, UNK, adopt, read_model, tag
+from diglot.data.pieces import BOS, EOS, PAD, UNK, adopt, opened, tag
 from diglot.data.sampling import Sampler, Sampling
 from diglot.data.text import Parallel, read_lines, write_bytes, write_lines
 from diglot.errors import UserError
@@ -68,8 +68,7 @@ class Tokenizer:
         self._pattern = re.compile(f"{placeholder}|{_SLOT.pattern}") if placeholder else None
 
     def _opened(self, model: bytes) -> sentencepiece.SentencePieceProcessor:
-        read_model(model)
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        processor = opened(model)
         ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
         if ids != [PAD, UNK, BOS, EOS]:
             raise UserError(f"the SentencePiece model has pad, unk, bos, eos at {ids}, not at {[PAD, UNK, BOS, EOS]}")
