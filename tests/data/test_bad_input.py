@@ -14,7 +14,8 @@ from backports import zstd
 
 from commands import ROOT, type_command
 from diglot.data import preparation
-from diglot.data.corpus import Corpus, Files, Mixed, Sample
+from diglot.data.corpus import Corpus, Files, Sample
+from diglot.data.mixed import Mixed
 from diglot.data.module import TranslationData
 from diglot.data.preparation import Cleaning, prepare
 from diglot.data.shards import open_shards

@@ -60,6 +60,11 @@ def json_lines(path: Path, rows: list[Row]) -> str:
     return str(path)
 
 
+def flat_parquet(path: Path) -> Hub:
+    """A Parquet file that has a column for each language."""
+    return Hub(path="parquet", data_files=str(path), splits=ONLY_TRAIN, column=None, src_lang="de", tgt_lang="en")
+
+
 def json_hub(path: Path, rows: list[Row], **options: Any) -> Hub:
     arguments = {"path": "json", "data_files": json_lines(path, rows), "splits": ONLY_TRAIN}
     return Hub(**arguments | {"src_lang": "de", "tgt_lang": "en"} | options)
@@ -354,14 +359,7 @@ def test_a_sentence_that_is_no_text_is_refused_with_its_line(tmp_path: Path, val
 
 def test_a_column_of_a_parquet_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     as_parquet(tmp_path / "rows.parquet", [{"de": 5, "en": "five"}])
-    corpus = Hub(
-        path="parquet",
-        data_files=str(tmp_path / "rows.parquet"),
-        splits=ONLY_TRAIN,
-        column=None,
-        src_lang="de",
-        tgt_lang="en",
-    )
+    corpus = flat_parquet(tmp_path / "rows.parquet")
     with pytest.raises(UserError, match=r"data\.path=parquet: de holds int64, not text"):
         corpus.prepare(tmp_path / "cache")
 
@@ -408,14 +406,7 @@ def test_a_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(table, tmp_path / "rows.parquet")
-    corpus = Hub(
-        path="parquet",
-        data_files=str(tmp_path / "rows.parquet"),
-        splits=ONLY_TRAIN,
-        column=None,
-        src_lang="de",
-        tgt_lang="en",
-    )
+    corpus = flat_parquet(tmp_path / "rows.parquet")
     with pytest.raises(UserError, match=r"data\.path=parquet, rows 1 to 2: de is not UTF-8"):
         corpus.prepare(tmp_path / "cache")
 

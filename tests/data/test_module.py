@@ -11,8 +11,9 @@ from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
 from diglot.data import module
 from diglot.data.batch import Batch
-from diglot.data.corpus import Corpus, Files, Mixed, Sample
+from diglot.data.corpus import Corpus, Files, Sample
 from diglot.data.flat import FlatIds
+from diglot.data.mixed import Mixed
 from diglot.data.module import TranslationData, eval_batches
 from diglot.data.sampling import Sampling
 from diglot.data.text import ParallelText, write_lines
@@ -336,6 +337,16 @@ def test_each_corpus_of_several_languages_has_its_tag(tmp_path: Path) -> None:
     assert all(made.dev_pairs.src[i][:1].tolist() == tags["bol"] for i in range(len(dev)))
     assert not set(made.shards.tgt.ids.tolist()) & {tags["avi"][0], tags["bol"][0]}
     assert made.decode_dev(0, made.dev_pairs.tgt[0].tolist()) == dev.tgt[0]
+
+
+def test_a_ready_tokenizer_without_the_tags_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """It would be trained to write several languages and never be told which."""
+    write_lines(tmp_path / "some.tsv", ["a\tb"])
+    files = {"tsv": str(tmp_path / "some.tsv"), "src_lang": "de"}
+    corpora = {"one": {**files, "tgt_lang": "en"}, "two": {**files, "tgt_lang": "fr"}}
+    dev = {"tsv": str(tmp_path / "some.tsv")}
+    with pytest.raises(UserError, match=r"^mixed: the tokenizer that there is already has no tag for en, fr$"):
+        data(Mixed(corpora=corpora, dev=dev, src_lang="de", tgt_lang="en"), tokenizer, tmp_path)
 
 
 def test_sides_with_vocabularies_of_their_own_come_back_as_text(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from diglot.data.split import grouped_split
-from diglot.data.text import Column, MixedText, PairFiles, Parallel, ParallelText, drop_blank_pairs, expand, write_lines
+from diglot.data.text import Column, PairFiles, Parallel, ParallelText, drop_blank_pairs, expand, write_lines
 from diglot.errors import UserError
 
 SPLITS = ("train", "dev", "test")
@@ -160,128 +160,6 @@ class Files(Corpus):
     def describe(self) -> str:
         split = next(split for split, paths in self.paths.items() if paths)
         return f"{self.name}: {self.src_lang}-{self.tgt_lang} from {self._files(split)}"
-
-
-class Mixed(Corpus):
-    """Several corpora of files, each with a weight, of one language pair or of several.
-
-    Where they are to be translated into different languages, each source is told which by a tag (Johnson et al., 2017).
-
-    Args:
-        corpora: by name: what `Files` takes for train ({"src": ..., "tgt": ...}, {"tsv": ...} or {"csv": ...}), and
-            beside it "weight": how often a pass over the data holds it; 1 where that is missing; "src_lang" and
-            "tgt_lang" where they are not the files' extensions.
-        dev: as for `Files`; of one language pair.
-        test: as for `Files`, or None.
-        src_lang: language code of dev and test, and of the corpora that do not say; None takes the files' extension,
-            else "src".
-        tgt_lang: likewise.
-        columns: see `Files`.
-        name: what all are called together.
-
-    Raises:
-        UserError: there is no corpus, a path is missing, or a weight is not positive; the message names the key.
-    """
-
-    def __init__(
-        self,
-        *,
-        corpora: Mapping[str, Mapping[str, Any]],
-        dev: Mapping[str, str | Sequence[str] | None],
-        test: Mapping[str, str | Sequence[str] | None] | None = None,
-        src_lang: str | None = None,
-        tgt_lang: str | None = None,
-        columns: Sequence[int | str] = (0, 1),
-        name: str = "mixed",
-    ) -> None:
-        super().__init__()
-        self.name = name
-        if not corpora:
-            raise UserError("data.corpora is empty: '+data.corpora.news={src: a.de, tgt: a.en}' adds one")
-        self.weights: dict[str, float] = {}
-        self.files: dict[str, Files] = {}
-        own = ("weight", "src_lang", "tgt_lang")
-        for corpus, paths in corpora.items():
-            here = f"data.corpora.{corpus}"
-            if not isinstance(paths, Mapping):
-                raise UserError(f"{here}={paths}: must be a mapping, such as {{src: a.de, tgt: a.en}}")
-            weight = paths.get("weight", 1.0)
-            if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
-                raise UserError(f"{here}.weight={weight}: must be a positive number")
-            self.weights[corpus] = float(weight)
-            languages = {"src_lang": paths.get("src_lang", src_lang), "tgt_lang": paths.get("tgt_lang", tgt_lang)}
-            for key, language in languages.items():
-                if language is not None and not isinstance(language, str):
-                    raise UserError(f"{here}.{key}={language}: must be a language's code, in quotes")
-            train = {key: value for key, value in paths.items() if key not in own}
-            try:
-                self.files[corpus] = Files(train=train, columns=columns, **languages)
-            except UserError as error:
-                told = str(error).replace("data.train", here)
-                raise UserError(told.replace("the keys are ", f"the keys are {', '.join(own)}, ")) from None
-            self._refuse_doubt(corpus, paths)
-        try:
-            self.held_out = Files(
-                train={}, dev=dev, test=test, src_lang=src_lang, tgt_lang=tgt_lang, columns=columns, name="dev"
-            )
-        except UserError as error:
-            raise UserError(str(error).replace("data.train", "data.dev")) from None
-        if not self.held_out.paths["dev"]:
-            raise UserError("data.dev.src is missing: of several corpora, dev is not carved")
-        self.src_lang, self.tgt_lang = self._language("src_lang"), self._language("tgt_lang")
-        into = {corpus: files.tgt_lang for corpus, files in self.files.items()}
-        self.tgt_langs = into if len(set(into.values())) > 1 else {}
-        if self.tgt_lang not in into.values():
-            raise UserError(
-                f"data.tgt_lang: dev is to be translated into {self.tgt_lang}, and the corpora into "
-                f"{', '.join(sorted(set(into.values())))}"
-            )
-
-    def _language(self, key: str) -> str:
-        """The language of a side of dev. Files whose names do not say theirs have that of all others."""
-        unknown = key.removesuffix("_lang")
-        known = {getattr(files, key) for files in self.files.values()} - {unknown}
-        of_dev = getattr(self.held_out, key)
-        if not known and of_dev != unknown:
-            known = {of_dev}
-        for corpus, files in self.files.items():
-            if getattr(files, key) == unknown and known:
-                if len(known) > 1:
-                    raise UserError(
-                        f"data.corpora.{corpus}.{key} is missing: its files' names do not say it, and the others are "
-                        f"{', '.join(sorted(known))}"
-                    )
-                setattr(files, key, *known)
-        if of_dev != unknown:
-            return str(of_dev)
-        if len(known) > 1:
-            raise UserError(f"data.{key} is missing: the corpora are of several languages, and of which is dev?")
-        return known.pop() if known else unknown
-
-    def _refuse_doubt(self, corpus: str, paths: Mapping[str, Any]) -> None:
-        """Where a corpus's files are called after one language, and data.src_lang or data.tgt_lang names another."""
-        files = self.files[corpus]
-        called = Files(train=files.paths["train"]) if "src" in files.paths["train"] else files
-        for key in ("src_lang", "tgt_lang"):
-            name, taken = getattr(called, key), getattr(files, key)
-            if key not in paths and name not in (taken, "src", "tgt"):
-                raise UserError(
-                    f"data.corpora.{corpus}: by its files' names its {key} is {name}, and data.{key} is {taken}: "
-                    f"data.corpora.{corpus}.{key} says which it is"
-                )
-
-    def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
-        trains = {corpus: files.given()["train"] for corpus, files in self.files.items()}
-        for corpus, train in trains.items():
-            train.name = corpus
-        return {"train": MixedText(trains, self.weights, self.tgt_langs), **self.held_out.given()}
-
-    def describe(self) -> str:
-        parts = [
-            f"{corpus} ({f'{files.src_lang}-{files.tgt_lang}, ' if self.tgt_langs else ''}weight {weight:g})"
-            for (corpus, files), weight in zip(self.files.items(), self.weights.values())
-        ]
-        return f"{self.name}: {self.src_lang}-{self.tgt_lang} from {', '.join(parts)}"
 
 
 class Sample(Corpus):

@@ -1,21 +1,21 @@
 """Translation sets of the Hugging Face hub, and JSON lines, Parquet or Arrow files in the same form."""
 
 import glob
-import json
 import logging
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from diglot.data.corpus import SPLITS, Corpus, prepared_folder, read_prepared, whole_folder
+from diglot.data.json_lines import checked_text, json_objects
 from diglot.data.progress import step
-from diglot.data.text import Parallel, read_blocks, write_lines
+from diglot.data.slices import Batch, Source, parse_parts, sliced
+from diglot.data.text import Parallel, write_lines
 from diglot.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,11 +28,8 @@ _PARQUET = "refs/convert/parquet"  # the branch in which the hub keeps its own c
 _BATCH = 1000  # rows that are read and written at once
 _HUB_PATIENCE = 3  # seconds to wait for an address of the hub; it has several
 _LINE_BREAKS = re.compile(r"[\r\n]+")
-_PART = re.compile(r"([^\[\]]+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
 _LOCAL_WAY = "local files need no hub: data=files, or data.path=json data.data_files=FILE"
 
-Batch = tuple[list[Any], list[Any]]  # source and target sentences of some rows
-Source = Callable[[], Iterator[Batch]]  # reads a split of the set from its start
 Files = Mapping[str, str | Sequence[str]] | Sequence[str] | str
 
 
@@ -101,7 +98,7 @@ class Hub(Corpus):
                     raise UserError(f"data.{key}.{split} is not known; the keys are {', '.join(SPLITS)}")
         if "train" not in self.splits:
             raise UserError("data.splits.train is missing: name the split of the set to train on")
-        self._parts = {split: _parts(name, f"data.splits.{split}") for split, name in self.splits.items()}
+        self._parts = {split: parse_parts(name, f"data.splits.{split}") for split, name in self.splits.items()}
         if path in ("csv", "text"):
             raise UserError(f"data.path={path}: data=files reads text, TSV and CSV")
         if path in _FILE_READERS and not data_files:
@@ -174,7 +171,7 @@ class Hub(Corpus):
                 raise UserError(f"data.splits.{split}={self.splits[split]}: the set has {', '.join(sources)}")
             start, stop = part.bounds(sources[part.name])
             n_rows = start
-            for batch in _sliced(sources[part.name](), start, stop if limit is None else min(stop, start + limit)):
+            for batch in sliced(sources[part.name](), start, stop if limit is None else min(stop, start + limit)):
                 n_rows += len(batch[0])
                 yield batch
             if limit is not None:
@@ -318,7 +315,7 @@ class Hub(Corpus):
         """The two languages of files of JSON lines. A row that lacks a key has a null there."""
         first = True
         for path in paths:
-            objects = _json_objects(path)
+            objects = json_objects(path, _BATCH)
             while batch := list(islice(objects, _BATCH)):
                 numbers, rows = zip(*batch)
                 if self.column is not None:
@@ -332,7 +329,7 @@ class Hub(Corpus):
                     self._check_languages(dict.fromkeys(key for row in rows for key in row))
                     first = False
                 src, tgt = (
-                    [_checked_text(row.get(language), path, number) for number, row in zip(numbers, rows)]
+                    [checked_text(row.get(language), path, number) for number, row in zip(numbers, rows)]
                     for language in (self.src_lang, self.tgt_lang)
                 )
                 yield src, tgt
@@ -350,88 +347,6 @@ class Hub(Corpus):
         for key, language in (("src_lang", self.src_lang), ("tgt_lang", self.tgt_lang)):
             if language not in languages:
                 raise UserError(f"data.{key}={language}: the set {self.path} has {', '.join(languages)}")
-
-
-class _Part(NamedTuple):
-    """Some rows of one of the set's splits, as "train[10%:]" names them."""
-
-    name: str
-    start: int | None
-    stop: int | None
-    percent: bool
-
-    def bounds(self, source: Source) -> tuple[int, int]:
-        """The first row and the one after the last, from 0; the split is read through only where that is needed."""
-        start, stop = self.start or 0, sys.maxsize if self.stop is None else self.stop
-        if start >= 0 and stop >= 0 and not self.percent:
-            return start, stop
-        n_rows = sum(len(src) for src, _ in source())
-        if self.percent:
-            start, stop = (round(min(bound, 100) * n_rows / 100) for bound in (start, stop))
-        start, stop = (bound + n_rows if bound < 0 else bound for bound in (start, stop))
-        return max(start, 0), max(stop, 0)
-
-
-def _parts(name: str, key: str) -> list[_Part]:
-    parts = []
-    for text in name.split("+"):
-        match = _PART.fullmatch(text.strip())
-        if not match:
-            raise UserError(f"{key}={name}: a name, or a slice such as train[:500] or train[10%:]")
-        split, start, start_unit, stop, stop_unit = match.groups()
-        units = {unit for bound, unit in ((start, start_unit), (stop, stop_unit)) if bound is not None}
-        if len(units) > 1:
-            raise UserError(f"{key}={name}: both ends in rows, or both in percent")
-        bounds = [None if bound is None else int(bound) for bound in (start, stop)]
-        if units == {"%"} and any(bound is not None and abs(bound) > 100 for bound in bounds):
-            raise UserError(f"{key}={name}: at most 100 percent")
-        parts.append(_Part(split.strip(), bounds[0], bounds[1], units == {"%"}))
-    return parts
-
-
-def _sliced(batches: Iterator[Batch], start: int, stop: int) -> Iterator[Batch]:
-    """Rows `start` to `stop`; what comes after is not read."""
-    first = 0
-    while first < stop and (batch := next(batches, None)) is not None:
-        n_rows = len(batch[0])
-        chosen = slice(max(start - first, 0), min(stop - first, n_rows))
-        if chosen.start < chosen.stop:
-            yield batch[0][chosen], batch[1][chosen]
-        first += n_rows
-
-
-def _json_objects(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file of JSON lines, with the numbers of their lines; empty lines are passed over."""
-    number = 0
-    for lines in read_blocks(path, _BATCH):
-        for line in lines:
-            number += 1
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(
-                    f"{path}, line {number}: not JSON, of which each line has to hold an object "
-                    f"({error.msg}, column {error.colno})"
-                ) from None
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"{path}, line {number}: not read as JSON ({error})") from None
-            if not isinstance(row, dict):
-                raise UserError(f"{path}, line {number}: a JSON {type(row).__name__}; each line has to hold an object")
-            yield number, row
-
-
-def _checked_text(value: object, path: str, number: int) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise UserError(f"{path}, line {number}: a sentence is a {type(value).__name__}, not text: {str(value)[:60]}")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{path}, line {number}: a sentence has half a character (a lone surrogate)") from None
-    return value
 
 
 def _write_pairs(

@@ -1,0 +1,55 @@
+"""JSON lines. `datasets` reads them, too, but rewrites what looks like a date, and quotes text beside a late number."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from diglot.data.text import read_blocks
+from diglot.errors import UserError
+
+
+def json_objects(path: str, size: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file of JSON lines, with the numbers of their lines; empty lines are passed over.
+
+    Args:
+        path: of the file.
+        size: how many lines are read at a time.
+
+    Raises:
+        UserError: a line holds none, or `read_blocks` refuses the file.
+    """
+    number = 0
+    for lines in read_blocks(path, size):
+        for line in lines:
+            number += 1
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise UserError(
+                    f"{path}, line {number}: not JSON, of which each line has to hold an object "
+                    f"({error.msg}, column {error.colno})"
+                ) from None
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{path}, line {number}: not read as JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise UserError(f"{path}, line {number}: a JSON {type(row).__name__}; each line has to hold an object")
+            yield number, row
+
+
+def checked_text(value: object, path: str, number: int) -> str | None:
+    """A value of an object as text, or null.
+
+    Raises:
+        UserError: it is neither, or cannot be written.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise UserError(f"{path}, line {number}: a sentence is a {type(value).__name__}, not text: {str(value)[:60]}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{path}, line {number}: a sentence has half a character (a lone surrogate)") from None
+    return value
