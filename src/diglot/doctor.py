@@ -20,7 +20,7 @@ from rich.table import Table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diglot.config import build, build_corpus, build_data, check_tying, command, trial_build
-from diglot.data.batching import Batching
+from diglot.data.batching import Batching, widths
 from diglot.data.doctor import N_GRAM, Diagnosis, some_lengths
 from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes
@@ -90,9 +90,11 @@ def passed(batching: Batching, most: int = 3) -> tuple[float, float]:
             lengths = [side[pairs] for side in (batching.src_lengths, batching.tgt_lengths)]
             n_batches += 1
             n_pairs += len(pairs)
-            for side in lengths:
-                real += int(side.sum())
-                area += shape.rows * shape.length if shape else len(pairs) * int(side.max())
+            real += sum(int(side.sum()) for side in lengths)
+            if shape:
+                area += 2 * shape.rows * shape.length
+            else:
+                area += len(pairs) * sum(widths(*(int(side.max()) for side in lengths)))
     return n_batches * len(batching) / n_pairs, 1 - real / area
 
 

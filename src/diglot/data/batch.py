@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from diglot.data.batching import MicroBatch
+from diglot.data.batching import MicroBatch, widths
 from diglot.data.flat import FlatIds
 from diglot.data.tokenizer import BOS, EOS, PAD
 
@@ -39,18 +39,31 @@ class Batch(NamedTuple):
 
 
 class Pairs(torch.utils.data.Dataset):
-    """Tokenised pairs, fetched a batch at a time: `pairs[micro_batch]` is a Batch."""
+    """Tokenised pairs, fetched a batch at a time: `pairs[micro_batch]` is a Batch.
 
-    def __init__(self, src: FlatIds, tgt: FlatIds) -> None:
-        self.src, self.tgt = src, tgt
+    Args:
+        src: sources.
+        tgt: their targets.
+        width_step: what the shorter side's width is a multiple of; see `widths`.
+    """
+
+    def __init__(self, src: FlatIds, tgt: FlatIds, width_step: int = 1) -> None:
+        self.src, self.tgt, self.width_step = src, tgt, width_step
 
     def __len__(self) -> int:
         return len(self.src)
 
     def __getitem__(self, micro_batch: MicroBatch) -> Batch:
         numbers = micro_batch.pairs
-        src = torch.from_numpy(self.src.ended(numbers, micro_batch.shape))
-        labels = torch.from_numpy(self.tgt.ended(numbers, micro_batch.shape))
+        if micro_batch.shape:
+            n_rows, src_width = micro_batch.shape
+            tgt_width = src_width
+        else:
+            n_rows = len(numbers)
+            src_longest, tgt_longest = (int(side.lengths[numbers].max()) for side in (self.src, self.tgt))
+            src_width, tgt_width = widths(src_longest, tgt_longest, self.width_step)
+        src = torch.from_numpy(self.src.ended(numbers, n_rows, src_width))
+        labels = torch.from_numpy(self.tgt.ended(numbers, n_rows, tgt_width))
         tgt_in = labels.roll(1, 1)  # what falls off the longest row's end is </s> or padding
         tgt_in[tgt_in == EOS] = PAD
         tgt_in[: len(numbers), 0] = BOS

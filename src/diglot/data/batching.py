@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 POOL_SIZE = 200_000
+WIDTH_STEP = 4
 
 
 class Lengths(Protocol):
@@ -37,6 +38,14 @@ class Shape(NamedTuple):
     length: int
 
 
+def widths(src: int, tgt: int, step: int = WIDTH_STEP) -> tuple[int, int]:
+    """How wide the tensors of a training batch are, from the longest sequence of each side: the shorter side's is
+    rounded up to a multiple of `step`. The fewer sizes of blocks there are, the more often memory can be used again;
+    the sizes that come without this took twice the memory and a tenth of the speed on a CPU."""
+    longest = max(src, tgt)
+    return min(longest, -(-src // step) * step), min(longest, -(-tgt // step) * step)
+
+
 class MicroBatch(NamedTuple):
     """What one process computes at once, and where it stands in the endless stream."""
 
@@ -46,7 +55,7 @@ class MicroBatch(NamedTuple):
     position: int  # number in the whole stream, from 0
     update_target_tokens: int  # in all micro-batches of its update together, on all processes
     is_spare: bool = False  # computed to keep step with the other processes, and counted nowhere
-    shape: Shape | None = None  # what to fill up to; None: the longest pair
+    shape: Shape | None = None  # what to fill up to; None: what the longest pair needs
     place: Place = Place()  # where the stream stands after its update
 
 

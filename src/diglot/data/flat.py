@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from diglot.data.batching import Shape
 from diglot.data.tokenizer import EOS, PAD
 
 
@@ -40,10 +39,11 @@ class FlatIds:
         """Tokens of each, </s> counted."""
         return FlatLengths(self.offsets)
 
-    def ended(self, numbers: np.ndarray, shape: Shape | None = None) -> np.ndarray:
-        """Sequences with </s> behind each as one int64 array (B, longest), padding behind and, where a larger shape is
-        given, below."""
-        n_rows, width = shape or (len(numbers), int(self.lengths[numbers].max()))
+    def ended(self, numbers: np.ndarray, n_rows: int | None = None, width: int | None = None) -> np.ndarray:
+        """Sequences with </s> behind each as one int64 array (n_rows, width), padding behind them and below; without
+        these numbers it is as small as can be."""
+        n_rows = len(numbers) if n_rows is None else n_rows
+        width = int(self.lengths[numbers].max()) if width is None else width
         starts = self.offsets[numbers]
         lengths = np.zeros(n_rows, np.int64)
         lengths[: len(numbers)] = self.offsets[numbers + 1] - starts

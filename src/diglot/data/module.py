@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from diglot.data.batch import Batch, Pairs
 from diglot.data.batching import (
+    WIDTH_STEP,
     Batching,
     Lengths,
     MicroBatch,
@@ -150,7 +151,7 @@ class TranslationData(L.LightningDataModule):
         if long := int((lengths > self.max_len).sum()):
             self.notes.append(f"dev: {long:,} pairs over data.max_len={self.max_len} tokens are kept; they take long")
         src, tgt = self.shards.src, self.shards.tgt
-        self.train_pairs = Pairs(src, tgt)
+        self.train_pairs = Pairs(src, tgt, WIDTH_STEP)
         self.batching = Batching(
             src.lengths,
             tgt.lengths,
