@@ -79,7 +79,9 @@ def placeholder_errors(translator: Translator, sources: Sequence[str], outputs: 
     return sum(a != b for a, b in zip(wanted, got, strict=True)), sum(bool(a or b) for a, b in zip(wanted, got))
 
 
-def evaluate(translator: Translator, evaluated: EvaluationSet, scorer: Scorer, folder: Path) -> dict[str, Any]:
+def evaluate(
+    translator: Translator, evaluated: EvaluationSet, scorer: Scorer, folder: Path, is_repeated: bool = False
+) -> dict[str, Any]:
     """Translate, score, and write hypotheses, references and results.
 
     Args:
@@ -87,6 +89,8 @@ def evaluate(translator: Translator, evaluated: EvaluationSet, scorer: Scorer, f
         evaluated: the text.
         scorer: for its target language.
         folder: made for the results; a number is added where it exists.
+        is_repeated: whether the same may have been done before by a process that was killed: then the folder is taken
+            where it holds nothing whole, or the same.
 
     Returns:
         The results as they stand in results.json.
@@ -124,7 +128,8 @@ def evaluate(translator: Translator, evaluated: EvaluationSet, scorer: Scorer, f
                 "scores": _scores(scorer([hypotheses[i] for i in far], [pairs.tgt[i] for i in far])),
                 "translation_memory": _scores(scorer([answers[i] for i in far], [pairs.tgt[i] for i in far])),
             }
-    folder = numbered_folder(folder)
+    if not (is_repeated and _is_of(folder, results)):
+        folder = numbered_folder(folder)
     tgt_lang = translator.tgt_lang or "tgt"
     write_lines(folder / f"hypotheses.{tgt_lang}", hypotheses)
     write_lines(folder / f"references.{tgt_lang}", pairs.tgt)
@@ -132,6 +137,14 @@ def evaluate(translator: Translator, evaluated: EvaluationSet, scorer: Scorer, f
     results["folder"] = str(folder)
     write_bytes(folder / "results.json", (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
     return results
+
+
+def _is_of(folder: Path, results: dict[str, Any]) -> bool:
+    """Whether a folder is one of an evaluation that was cut short, or came to the same results."""
+    try:
+        return {**json.loads((folder / "results.json").read_bytes()), "folder": None} == {**results, "folder": None}
+    except (OSError, ValueError, TypeError):
+        return folder.is_dir()
 
 
 def table(results: dict[str, Any]) -> list[str]:

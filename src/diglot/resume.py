@@ -23,13 +23,14 @@ class Begun(NamedTuple):
         checkpoint: the file to go on from; None: there is none yet.
         update: how many updates are done.
         place: where the stream of batches stands after these; None: not known.
-        validation_is_due: whether these updates are still to be validated.
+        validation_due_since: Unix time from which on these updates were being validated, which did not come to its
+            end; None: they need no validation.
     """
 
     checkpoint: Path | None = None
     update: int = 0
     place: Place | None = None
-    validation_is_due: bool = False
+    validation_due_since: float | None = None
 
 
 def unfinished(folder: str | None, config: dict[str, Any]) -> str | None:
@@ -77,5 +78,5 @@ def take_up(folder: Path, config: dict[str, Any], shards: Shards) -> Begun:
         checkpoint,
         content["global_step"],
         Place(*place) if place else None,
-        record.get("validation_is_due", False),
+        record.get("validation_due_since"),
     )

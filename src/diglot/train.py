@@ -159,11 +159,12 @@ def train(config: DictConfig) -> Path:
         model.compile(dynamic=True)
     scores = Scores(data, scorer, folder / "text" / f"dev.translated.{corpus.tgt_lang}")
     kept, speed = Checkpoints(folder), Speed()
+    kept.place = tuple(begun.place or ())
     signals = Signals(kept, run.validate_every)
     accumulation = data.updates(world_size=processes.world_size).accumulation
     make_logger = build(config.logger, "logger")
-    resumed_at = None if resume is None else begun.update
-    logger = loggers.forgiving(make_logger(folder, resumed_at)) if processes.is_first else DummyLogger()
+    resumed = None if resume is None else loggers.Resumed(begun.update, begun.validation_due_since)
+    logger = loggers.forgiving(make_logger(folder, resumed)) if processes.is_first else DummyLogger()
     trainer = L.Trainer(
         **options,
         strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout),
@@ -178,7 +179,7 @@ def train(config: DictConfig) -> Path:
             *progress_callbacks(kept),
             speed,
             signals,  # after all that has a state: a checkpoint holds that of the whole update
-            *([DueValidation()] if begun.validation_is_due else []),
+            *([DueValidation()] if begun.validation_due_since is not None else []),
         ],
         plugins=[AtomicCheckpointIO(checkpoints.read)],
         max_epochs=1,
@@ -372,7 +373,7 @@ def conclude(
     translator = Translator.load(kept.best)
     test: dict[str, Any] | None = None
     if "test" in held_out:
-        test = evaluate(translator, held_out["test"], scorer, folder / "evaluation" / "test")
+        test = evaluate(translator, held_out["test"], scorer, folder / "evaluation" / "test", is_repeated=True)
         say("\n".join(table(test)))
     shown = held_out.get("test", held_out["dev"])
     say("\n".join([f"Translations by {kept.best.name} ({shown.split}):", *samples(translator.translate, shown.pairs)]))

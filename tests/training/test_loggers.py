@@ -1,6 +1,8 @@
 """A run that goes on goes on with its curves."""
 
 import csv
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ def test_a_table_keeps_the_rows_up_to_where_a_run_goes_on(tmp_path: Path) -> Non
     for step in (1, 2, 3, 4):
         first.log_metrics({"loss": step / 10}, step)
     first.save()
-    second = loggers.csv(tmp_path, resumed_at=2)
+    second = loggers.csv(tmp_path, loggers.Resumed(2))
     for step in (3, 4, 5):
         second.log_metrics({"loss": step / 10, "new": 1.0}, step)
     second.save()
@@ -27,8 +29,8 @@ def test_a_table_keeps_the_rows_up_to_where_a_run_goes_on(tmp_path: Path) -> Non
 
 
 def test_events_after_where_a_run_goes_on_are_forgotten(tmp_path: Path) -> None:
-    for resumed_at, steps in ((None, (1, 2, 3, 4)), (2, (3, 4, 5))):
-        logger = loggers.tensorboard(tmp_path, resumed_at)
+    for resumed, steps in ((None, (1, 2, 3, 4)), (loggers.Resumed(2), (3, 4, 5))):
+        logger = loggers.tensorboard(tmp_path, resumed)
         for step in steps:
             logger.log_metrics({"loss": float(step)}, step)
         loggers.flush([logger])
@@ -36,6 +38,31 @@ def test_events_after_where_a_run_goes_on_are_forgotten(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("make", [loggers.csv, loggers.tensorboard])
+def test_a_validation_that_is_made_up_for_stands_once(tmp_path: Path, make: Callable[..., Any]) -> None:
+    due_since = 0.0
+    for life in range(3):  # each is killed when the validation has been logged, and before the checkpoint after it
+        logger = make(tmp_path, loggers.Resumed(2, due_since) if life else None)
+        if life == 0:
+            for step in (1, 2):
+                logger.log_metrics({"train/loss": step / 8}, step)
+            due_since = time.time()
+        logger.log_metrics({"dev/bleu": 0.5}, 2)
+        if life == 2:
+            logger.log_metrics({"train/loss": 3 / 8}, 3)
+        loggers.flush([logger])
+        logger.finalize("success")
+    if make is loggers.csv:
+        with (tmp_path / "metrics.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        found = {tag: [(int(r["step"]), float(r[tag])) for r in rows if r[tag]] for tag in ("train/loss", "dev/bleu")}
+    else:
+        events = EventAccumulator(str(tmp_path))
+        events.Reload()
+        found = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in ("train/loss", "dev/bleu")}
+    assert found == {"train/loss": [(1, 1 / 8), (2, 2 / 8), (3, 3 / 8)], "dev/bleu": [(2, 0.5)]}
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])

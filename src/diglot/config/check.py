@@ -49,7 +49,7 @@ EITHER_OR = [("run.updates", "run.passes"), ("run.updates", "trainer.max_steps")
 # What the code that builds a node adds to it.
 GIVEN_BY_CODE = {
     "model": {"src_vocab_size", "tgt_vocab_size"},
-    "logger": {"folder", "resumed_at"},
+    "logger": {"folder", "resumed"},
     "trainer": {"callbacks", "logger", "plugins", "accumulate_grad_batches", "val_check_interval", "max_epochs"},
 }
 

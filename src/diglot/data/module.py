@@ -24,6 +24,7 @@ from diglot.data.batching import (
     split_by_budget,
     updates_in,
 )
+from diglot.data.children import end_with_parent
 from diglot.data.corpus import Corpus
 from diglot.data.doctor import Diagnosis, diagnose
 from diglot.data.flat import FlatIds
@@ -269,6 +270,7 @@ class TranslationData(L.LightningDataModule):
             batch_size=None,  # the sampler's items are whole batches
             num_workers=self.n_workers,
             persistent_workers=self.n_workers > 0,
+            worker_init_fn=end_with_parent,  # a killed run leaves none behind
             pin_memory=torch.cuda.is_available(),
         )
 

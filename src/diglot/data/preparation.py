@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import sys
-import threading
 import time
 import unicodedata
 from collections import Counter, deque
@@ -23,7 +22,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -31,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from diglot.data.children import end_with_parent
 from diglot.data.progress import step
 from diglot.data.sampling import Sampler, Sampling
 from diglot.data.shards import ABOUT, Rows, Shards, ShardWriter, finish, open_shards
@@ -350,15 +349,8 @@ def begin(treatment: Treatment) -> None:
 def _begin_process(treatment: Treatment) -> None:
     # Here are many lists and no cycles: looking for some takes a fifth of the time.
     gc.disable()
-    if parent := multiprocessing.parent_process():
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    end_with_parent()
     begin(treatment)
-
-
-def _end_with(parent: BaseProcess) -> None:
-    """Not to wait for work for ever from one that was killed."""
-    parent.join()
-    os._exit(1)
 
 
 def encode(block: Block) -> Done:

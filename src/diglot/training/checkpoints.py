@@ -4,6 +4,7 @@ import logging
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,8 @@ class Checkpoints(L.Callback):
     def save(self, trainer: L.Trainer, pl_module: TranslationTask, validation_is_due: bool = False) -> None:
         """Write `last.ckpt`, between two updates."""
         pl_module.record["update"], pl_module.record["place"] = trainer.global_step, list(self.place)
-        pl_module.record["validation_is_due"] = validation_is_due
         flush(trainer.loggers)
+        pl_module.record["validation_due_since"] = time.time() if validation_is_due else None
         if trainer.is_global_zero and self.last.exists():
             _link(self.last, self.previous)
         trainer.save_checkpoint(self.last)

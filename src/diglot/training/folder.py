@@ -119,11 +119,11 @@ def environment() -> dict[str, Any]:
 
 def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer) -> None:
     """Write what the run is into its folder."""
-    write_bytes(folder / CONFIG, config_yaml.encode())
     write_bytes(folder / "environment.json", (json.dumps(environment(), indent=2) + "\n").encode())
     write_bytes(folder / "tokenizer.model", tokenizer.model)
     if tokenizer.tgt_model is not None:
         write_bytes(folder / "tokenizer.tgt.model", tokenizer.tgt_model)
+    write_bytes(folder / CONFIG, config_yaml.encode())  # last: it says that there is a run
 
 
 def commit() -> str | None:

@@ -1,7 +1,7 @@
 """Where a run's curves go.
 
-Each maker takes the run's folder and, for a run that goes on, the update it goes on from, so that every value stands
-once at its step.
+Each maker takes the run's folder and, for a run that goes on, where it does so, so that every value stands once at its
+step.
 """
 
 import csv as csv_format
@@ -10,9 +10,11 @@ import logging
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
 
 from diglot.data.text import write_bytes
 
@@ -20,26 +22,59 @@ warn = logging.getLogger("diglot").warning
 _WRITING = re.compile(r"add_|log_|save$|flush$|close$|finalize$|after_save_checkpoint$")  # methods
 
 
-def tensorboard(folder: Path, resumed_at: int | None = None, **options: Any) -> Logger:
+class Resumed(NamedTuple):
+    """Where a run is taken up again: what was logged later does not count.
+
+    Attributes:
+        update: how many were done.
+        validation_due_since: Unix time from which on they were being validated, which will be done once more; None:
+            that was done.
+    """
+
+    update: int
+    validation_due_since: float | None = None
+
+
+def tensorboard(folder: Path, resumed: Resumed | None = None, **options: Any) -> Logger:
     """Events in the run's folder, for `make tensorboard`.
 
     Args:
         folder: the run's.
-        resumed_at: updates that were done when the run was taken up again; what was logged after it does not count.
+        resumed: where it goes on; None: it begins.
         options: of torch.utils.tensorboard.SummaryWriter.
     """
-    if resumed_at is not None:
-        options["purge_step"] = resumed_at + 1
-    return TensorBoardLogger(folder, name="", version="", default_hp_metric=False, **options)
+    again: list[Event] = []
+    if resumed is not None:
+        options["purge_step"] = resumed.update + 1
+        if resumed.validation_due_since is not None:
+            # Events can be taken back by step alone: that of the validation goes, and what was before it comes again.
+            options["purge_step"] = resumed.update
+            again = _events(folder, resumed.update, resumed.validation_due_since)
+    logger = TensorBoardLogger(folder, name="", version="", default_hp_metric=False, **options)
+    for event in again:
+        logger.experiment.file_writer.add_event(event, event.step, event.wall_time)
+    return logger
 
 
-def csv(folder: Path, resumed_at: int | None = None, flush_logs_every_n_steps: int = 100) -> Logger:
+def _events(folder: Path, step: int, until: float) -> list[Event]:
+    """What was logged at a step up to a time, the last of each tag."""
+    found: dict[str, Event] = {}
+    for file in sorted(folder.glob("events.out.tfevents.*")):
+        for event in LegacyEventFileLoader(str(file)).Load():
+            if event.step == step and event.wall_time <= until:
+                found |= {value.tag: event for value in event.summary.value}
+    return list(found.values())
+
+
+def csv(folder: Path, resumed: Resumed | None = None, flush_logs_every_n_steps: int = 100) -> Logger:
     """One table, metrics.csv. For the arguments see `tensorboard`."""
     file = folder / "metrics.csv"
     rows: list[dict[str, Any]] = []
-    if resumed_at is not None and file.exists():
+    if resumed is not None and file.exists():
         with file.open(newline="", encoding="utf-8") as lines:
-            rows = [row for row in csv_format.DictReader(lines) if int(row["step"]) <= resumed_at]
+            rows = [row for row in csv_format.DictReader(lines) if int(row["step"]) <= resumed.update]
+        if resumed.validation_due_since is not None:
+            rows = [row for row in rows if int(row["step"]) < resumed.update or _is_of_training(row)]
     logger = CSVLogger(folder, name="", version="", flush_logs_every_n_steps=flush_logs_every_n_steps)
     if rows:  # Lightning would delete them
         logger.experiment.metrics = rows
@@ -47,12 +82,16 @@ def csv(folder: Path, resumed_at: int | None = None, flush_logs_every_n_steps: i
     return logger
 
 
-def wandb(folder: Path, resumed_at: int | None = None, project: str = "diglot", **options: Any) -> Logger:
+def _is_of_training(row: dict[str, str]) -> bool:
+    return any(value and name.startswith("train/") for name, value in row.items())
+
+
+def wandb(folder: Path, resumed: Resumed | None = None, project: str = "diglot", **options: Any) -> Logger:
     """Weights & Biases; WANDB_MODE=offline keeps all in the run's folder.
 
     Args:
         folder: the run's.
-        resumed_at: see `tensorboard`; the service itself leaves out steps that it has seen.
+        resumed: see `tensorboard`; the service itself leaves out steps that it has seen.
         project: where the run is listed.
         options: of lightning.pytorch.loggers.WandbLogger and wandb.init.
     """
@@ -61,7 +100,7 @@ def wandb(folder: Path, resumed_at: int | None = None, project: str = "diglot", 
 
 def mlflow(
     folder: Path,
-    resumed_at: int | None = None,
+    resumed: Resumed | None = None,
     tracking_uri: str | None = None,
     experiment_name: str = "diglot",
     **options: Any,
@@ -70,13 +109,13 @@ def mlflow(
 
     Args:
         folder: the run's.
-        resumed_at: see `tensorboard`.
+        resumed: see `tensorboard`.
         tracking_uri: of a server or database; None: mlflow.db beside the run's folder.
         experiment_name: where the run is listed.
         options: of lightning.pytorch.loggers.MLFlowLogger.
     """
     about = folder / "mlflow.txt"  # the run's id, to go on with it
-    if resumed_at is not None and about.exists():
+    if resumed is not None and about.exists():
         options["run_id"] = about.read_text(encoding="utf-8").strip()
     logger = MLFlowLogger(
         experiment_name=experiment_name,

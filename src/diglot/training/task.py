@@ -82,6 +82,7 @@ class TranslationTask(L.LightningModule):
         self.special = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
         self.make_optimizer, self.make_scheduler, self.total_updates = optimizer, scheduler, total_updates
         self.label_smoothing, self.seed, self.record = label_smoothing, seed, record
+        self.record["skipped"] = 0
         self._sums: Tensor | None = None  # smoothed loss, nll, tokens of the update so far
         self._newest: tuple[Tensor, float] | None = None  # the sums of the newest whole update, and its learning rate
         self._gradient_norm: Tensor | None = None  # of the newest update, before clipping

@@ -1,0 +1,129 @@
+"""Kill runs at random, again and again, and compare each with a run that was not killed: `make soak kills=3000`.
+
+Every run is drawn from a seed that is printed where it differs: `make soak only=SEED` plays it again.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import lives
+
+RUNS_OF_A_KIND = 6  # of several lives, compared with the same one of one life
+
+
+@dataclass
+class Count:
+    """What a soak came to.
+
+    Attributes:
+        runs: of several lives.
+        faults: by signal, and by whether they struck in the middle of an operation on files.
+        statuses: of all lives.
+        repeated: micro-batches that were computed more than once, each time the same.
+        wrong: what differed, by seed.
+    """
+
+    runs: int = 0
+    faults: Counter = field(default_factory=Counter)
+    statuses: Counter = field(default_factory=Counter)
+    wrong: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def n_faults(self) -> int:
+        return sum(n for name, n in self.faults.items() if name.startswith("SIG"))
+
+    def add(self, name: str, story: lives.Story) -> None:
+        self.runs += 1
+        for fault in story.faults:
+            self.faults[str(fault).partition("@")[0]] += 1
+            self.faults["in the middle of an operation on files"] += fault.operation is not None
+        self.statuses.update(life.status for life in story.lives)
+        if story.differences:
+            self.wrong[name] = story.differences
+
+
+def soak_kind(seed: int, text: list[str], folder: Path, count: Count, lock: threading.Lock, only: int | None) -> None:
+    """Runs of one kind: the words and all faults are drawn from a seed."""
+    draw = random.Random(seed)
+    words = [*text, *lives.SMALL, *lives.draw_words(draw)]
+    reference = lives.whole(words, folder / f"{seed}")
+    for i in range(RUNS_OF_A_KIND):
+        faults = [lives.draw_fault(draw, reference.seconds, reference.n_operations) for _ in range(draw.randint(1, 6))]
+        if only is not None and i != only:
+            continue
+        here = folder / f"{seed}.{i}"
+        story = lives.told(reference, here, faults)
+        with lock:
+            count.add(f"{seed}.{i}", story)
+            if story.differences:
+                kind = " ".join(words[len(text) + len(lives.SMALL) :])
+                print(f"\n{seed}.{i}: {kind}\n  {', '.join(map(str, faults))}", flush=True)
+                print("\n".join(f"  {line}" for line in story.differences[:8]), flush=True)
+            elif only is None:
+                shutil.rmtree(here)
+    if only is None:
+        shutil.rmtree(folder / f"{seed}")
+
+
+def soak(kills: int, minutes: float, seed: int, jobs: int, only: str | None) -> Count:
+    """Go on until so many faults have struck or the time is over."""
+    folder = Path(tempfile.mkdtemp(prefix="soak."))
+    text = lives.write_text(folder)
+    count, lock = Count(), threading.Lock()
+    deadline = time.monotonic() + 60 * minutes
+    if only is not None:
+        kind, _, number = only.partition(".")
+        soak_kind(int(kind), text, folder, count, lock, int(number or 0))
+        print(f"left in {folder}")
+        return count
+    with ThreadPoolExecutor(jobs) as pool:
+        waiting = set()
+        next_seed = seed
+        while waiting or next_seed == seed:
+            while len(waiting) < jobs and count.n_faults < kills and time.monotonic() < deadline:
+                waiting.add(pool.submit(soak_kind, next_seed, text, folder, count, lock, None))
+                next_seed += 1
+            if not waiting:
+                break
+            done = next(as_completed(waiting))
+            waiting.remove(done)
+            done.result()
+            print(f"{count.n_faults:,} kills in {count.runs:,} runs, {len(count.wrong)} wrong", flush=True)
+    if not count.wrong:
+        shutil.rmtree(folder)
+    return count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=3000, help="faults that strike")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only", help="SEED.NUMBER of a run to play again")
+    words = parser.parse_args()
+    began = time.monotonic()
+    print(f"seed {words.seed}", flush=True)
+    count = soak(words.kills, words.minutes, words.seed, words.jobs, words.only)
+    print(f"\nfaults: {dict(count.faults)}\nexit statuses of all lives: {dict(count.statuses)}")
+    print(
+        f"soak: {count.runs:,} runs, {count.n_faults:,} kills, {count.runs - len(count.wrong):,} runs bit-identical, "
+        f"seed {words.seed}, {(time.monotonic() - began) / 60:.1f} minutes"
+    )
+    sys.exit(bool(count.wrong))
+
+
+if __name__ == "__main__":
+    main()
