@@ -1,25 +1,43 @@
 """A checkpoint is whole: model, tokenizer and search are rebuilt from it alone, and loading it runs no code."""
 
 import inspect
-import pickle
 import re
 import warnings
-import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from diglot import __version__
+from diglot import __version__, archive
 from diglot.config import build, different_values, refuse_foreign_targets, resolved, without_secrets
+from diglot.data.text import refuse_address
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
 
 FORMAT = 1
+
+# What a checkpoint says of itself, and as what.
+KINDS: dict[str, tuple[type, ...]] = {
+    "version": (str,),
+    "model": (dict,),
+    "search": (dict,),
+    "tokenizer": (torch.Tensor,),
+    "tgt_tokenizer": (torch.Tensor, type(None)),
+    "placeholder": (str, type(None)),
+    "corpus": (str,),
+    "src_lang": (str,),
+    "tgt_lang": (str,),
+    "config": (dict,),
+}
+LARGEST_TOKENIZER = 16_000_000  # bytes; one of 256,000 pieces has 5,000,000
+WIDEST_BEAM, LONGEST_OUTPUT = 1000, 100_000
 
 
 class Checkpoint(NamedTuple):
@@ -68,6 +86,7 @@ def find(path: str | Path) -> Path:
     Raises:
         UserError: if there is none.
     """
+    refuse_address("checkpoint", path)
     found = Path(path).expanduser()
     if found.is_dir():
         for name in ("best.ckpt", "last.ckpt"):
@@ -80,35 +99,39 @@ def find(path: str | Path) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A checkpoint file as plain data and tensors. No code in it is run, whatever the environment says.
+    """A checkpoint file as plain data and tensors. No code in it is run, whatever the environment says, and no more
+    memory is taken than the file has.
 
     Raises:
         UserError: if it is none of ours, or damaged.
     """
     try:
         with path.open("rb") as file, warnings.catch_warnings(action="ignore"):
-            with zipfile.ZipFile(file) as archive:
-                damaged = archive.testzip()  # torch does not compare checksums
-            if damaged is not None:
-                raise UserError(f"checkpoint {path}: damaged, the checksum of its part {damaged} is wrong")
+            n_operations = archive.check(file)
             file.seek(0)
             content = torch.load(file, map_location="cpu", weights_only=True)
+            archive.check_tree(content, n_operations)
     except OSError as error:
         raise UserError(f"checkpoint {path}: cannot be read ({error.strerror})") from None
-    except pickle.UnpicklingError as error:
-        found = re.search(r"Unsupported (?:global|class|operand)[^.]*|GLOBAL [\w.]+", str(error))
-        what = f" ({found.group()})" if found else ""
-        raise UserError(f"checkpoint {path}: refused, it holds more than weights and plain data{what}") from None
-    except UserError:
-        raise
+    except UserError as error:
+        raise UserError(f"checkpoint {path}: {_printable(error)}") from None
     except Exception as error:  # a damaged file can make the reader fail in any way
         raise UserError(f"checkpoint {path}: damaged, or no checkpoint ({type(error).__name__})") from None
-    ours = content.get("diglot") if isinstance(content, dict) else None
-    if not isinstance(ours, dict) or "state_dict" not in content:
+    ours = content.get("diglot")
+    if not isinstance(ours, dict) or not isinstance(content.get("state_dict"), dict):
         raise UserError(f"checkpoint {path}: not written by diglot")
     if ours.get("format") != FORMAT:
         raise UserError(f"checkpoint {path}: written in format {ours.get('format')}; this diglot reads format {FORMAT}")
+    for name, kinds in KINDS.items():
+        if not isinstance(ours.get(name), kinds):
+            raise UserError(f"checkpoint {path}: not whole (its {name} is {type(ours.get(name)).__name__})")
     return content
+
+
+def _printable(error: Exception) -> str:
+    """What an error says, where a file may have put words into it that command a terminal, or no end of them."""
+    said = "".join(c if c.isprintable() else " " for c in str(error)[:500])
+    return " ".join(said.split())
 
 
 def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
@@ -142,25 +165,65 @@ def load(path: str | Path) -> Checkpoint:
     content = read(file)
     ours = content["diglot"]
     try:
-        own = ours.get("tgt_tokenizer")
-        tokenizer = Tokenizer(
-            ours["tokenizer"].numpy().tobytes(),
-            ours["placeholder"],
-            None if own is None else own.numpy().tobytes(),
-            ours.get("languages", ()),
-        )
-        refuse_foreign_targets([ours["model"], ours["search"]])
+        tokenizer = _tokenizer(ours)
         sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
-        model = build(ours["model"], "model", **sizes)
-        search = build(ours["search"], "search")
-        if not isinstance(model, EncoderDecoder) or not isinstance(search, BeamSearch):
-            raise UserError("it holds no model and search")
+        refuse_foreign_targets([ours["model"], ours["search"]])
+        with torch.device("meta"), _at_most(len(content["state_dict"])):  # what does not fit is never given memory
+            _fitting_weights(_model(ours, sizes), content["state_dict"])
+        model = _model(ours, sizes)
         load_weights(model, content["state_dict"])
+        search = build(ours["search"], "search")
+        if not isinstance(search, BeamSearch):
+            raise UserError("it holds no search")
+        if search.beam_size > WIDEST_BEAM or max(search.max_len_a, search.max_len_b) > LONGEST_OUTPUT:
+            raise UserError("its search would take any amount of memory")
     except UserError as error:
-        raise UserError(f"checkpoint {file}: {error}") from None
-    except (KeyError, AttributeError, TypeError, re.error) as error:
-        raise UserError(f"checkpoint {file}: not whole ({type(error).__name__}: {error})") from None
+        raise UserError(f"checkpoint {file}: {_printable(error)}") from None
+    except Exception as error:  # what is wrong inside can make anything fail
+        raise UserError(f"checkpoint {file}: not whole ({type(error).__name__}: {_printable(error)})") from None
     return Checkpoint(model.eval(), tokenizer, search, ours, file)
+
+
+def _tokenizer(ours: dict[str, Any]) -> Tokenizer:
+    for name in ("tokenizer", "tgt_tokenizer"):
+        if ours.get(name) is not None and ours[name].nbytes > LARGEST_TOKENIZER:
+            raise UserError(f"its {name} has {ours[name].nbytes:,} bytes, more than {LARGEST_TOKENIZER:,}")
+    languages = ours.get("languages", ())
+    for code in (ours["src_lang"], ours["tgt_lang"], *languages):  # files are named by them
+        if not re.fullmatch(r"[\w.-]{1,50}", code) or code.startswith("."):
+            raise UserError(f"it names a language {code[:50]!r}")
+    own = ours.get("tgt_tokenizer")
+    return Tokenizer(
+        ours["tokenizer"].numpy().tobytes(),
+        ours["placeholder"],
+        None if own is None else own.numpy().tobytes(),
+        languages,
+    )
+
+
+def _model(ours: dict[str, Any], sizes: dict[str, int]) -> EncoderDecoder:
+    model = build(ours["model"], "model", **sizes)
+    if not isinstance(model, EncoderDecoder):
+        raise UserError("it holds no model")
+    return model
+
+
+@contextmanager
+def _at_most(n_parameters: int) -> Iterator[None]:
+    """Refuse to build a model of more parameters than there are weights for, before it is large."""
+    left = 2 * n_parameters + 100  # some are made and replaced, or made on trial
+
+    def count(*_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise UserError(f"its model has more parameters than the {n_parameters:,} weights there")
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def load_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
@@ -169,19 +232,24 @@ def load_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
     Raises:
         UserError: naming the weights that do not fit.
     """
+    model.load_state_dict(_fitting_weights(model, state_dict))
+
+
+def _fitting_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> dict[str, torch.Tensor]:
     weights = {name.removeprefix("model."): value for name, value in state_dict.items()}
     own = model.state_dict()
-    differences = [
+    differences = [f"{name} is no tensor there" for name in weights if not isinstance(weights[name], torch.Tensor)]
+    differences += [
         f"{name} is {tuple(weights[name].shape)} there and {tuple(own[name].shape)} here"
         for name in own
-        if name in weights and weights[name].shape != own[name].shape
+        if isinstance(weights.get(name), torch.Tensor) and weights[name].shape != own[name].shape
     ]
     differences += [f"{name} is missing there" for name in own if name not in weights]
     differences += [f"{name} is missing here" for name in weights if name not in own]
     if differences:
         more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
         raise UserError(f"its weights do not fit this model: {'; '.join(differences[:3])}{more}")
-    model.load_state_dict(weights)
+    return weights
 
 
 def refuse_other_model(mine: dict[str, Any], theirs: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import itertools
 import os
+import re
 import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -209,6 +210,16 @@ def read_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
                 yield block
     if not n_lines:
         raise UserError(f"{path}: the file is empty")
+
+
+def refuse_address(key: str, path: str | Path) -> None:
+    """Make sure that what is to be read is on this machine: nothing is fetched that was not asked to be.
+
+    Raises:
+        UserError: it is an address.
+    """
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)) and not Path(path).exists():
+        raise UserError(f"{key}={path}: this is an address, and a file is needed: fetch it first")
 
 
 def read_lines(path: str | Path) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from diglot.data.text import write_bytes
+from diglot.data.text import refuse_address, write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.training.processes import Processes
@@ -56,6 +56,7 @@ def resumable_folder(path: str) -> Path:
     Raises:
         UserError: if there is no run in it.
     """
+    refuse_address("resume", path)
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise UserError(f"resume={path}: no such folder")
@@ -68,7 +69,7 @@ def is_finished(folder: Path) -> bool:
     """Whether the run in a folder came to its end."""
     try:
         return bool(json.loads((folder / RESULTS).read_text(encoding="utf-8")).get("finished"))
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
 

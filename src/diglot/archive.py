@@ -1,0 +1,281 @@
+"""What a checkpoint file may be made of. It is looked at before torch loads it, and nothing in it is made for that.
+
+torch.load(weights_only=True) runs no code, but it compares no checksums, unpacks what was packed, takes a record to be
+as long as the pickle says, and lets a pickle make objects without end. So a file has to be as torch.save writes it, in
+records that are stored as they are, with a pickle of plain data and of tensors that lie within their records.
+"""
+
+import math
+import pickletools
+import re
+import struct
+import zipfile
+from collections import OrderedDict
+from typing import Any, BinaryIO, NamedTuple
+
+import torch
+
+from diglot.errors import UserError
+
+# Weights and two moments of a model of a thousand layers, each in a record of its own, are half as many.
+MOST_RECORDS = 200_000
+# A tensor takes about 40 operations and 150 bytes of the pickle; all else in a checkpoint takes a few thousand.
+MOST_OPERATIONS, OPERATIONS_A_RECORD = 200_000, 60
+MOST_BYTES, BYTES_A_RECORD = 4_000_000, 400
+DEEPEST = 40  # configs nest to about six
+
+_RECORD = re.compile(
+    r"(?P<folder>[^/\0]+)/(data\.pkl|data/\d+|\.data/serialization_id|\.format_version|\.storage_alignment|byteorder|version)"
+)
+# What torch.save ends a file with: the end record of zip64, its locator, and the end record that came before zip64.
+_END = struct.Struct("<4sQHHIIQQQQ 4sIQI 4sHHHHIIH")
+
+_ORDERED, _REBUILD = "collections OrderedDict", "torch._utils _rebuild_tensor_v2"
+_STORAGES = {
+    f"torch {name}Storage": dtype.itemsize
+    for name, dtype in {
+        "Double": torch.float64,
+        "Float": torch.float32,
+        "Half": torch.float16,
+        "BFloat16": torch.bfloat16,
+        "Long": torch.int64,
+        "Int": torch.int32,
+        "Short": torch.int16,
+        "Char": torch.int8,
+        "Byte": torch.uint8,
+        "Bool": torch.bool,
+    }.items()
+}
+
+
+class _Global(NamedTuple):
+    name: str
+
+
+class _Storage(NamedTuple):
+    n_elements: int
+
+
+# What stands for what a pickle would make: lists, mappings, and tensors.
+_LIST, _DICT, _ORDERED_DICT, _TENSOR = object(), object(), object(), object()
+
+
+def check(file: BinaryIO, checksums: bool = True) -> int:
+    """Make sure that a file is one that torch.save has written of plain data and tensors, whole.
+
+    Args:
+        file: which can be sought in.
+        checksums: whether to read all of it; else its pickle alone.
+
+    Returns:
+        How many operations its pickle takes: what it makes has no more parts.
+
+    Raises:
+        UserError: saying what is wrong with it.
+    """
+    _check_end(file)
+    with zipfile.ZipFile(file) as archive:
+        sizes = _check_records(archive.infolist())
+        if checksums and (damaged := archive.testzip()) is not None:  # torch compares no checksums
+            raise UserError(f"damaged, the checksum of its part {damaged} is wrong")
+        if "data.pkl" not in sizes:
+            raise UserError("no checkpoint, it has no data.pkl")
+        if sizes["data.pkl"] > MOST_BYTES + BYTES_A_RECORD * len(sizes):
+            raise UserError(f"refused, {sizes['data.pkl']:,} bytes of it say what its {len(sizes):,} parts are")
+        folder = archive.namelist()[0].partition("/")[0]
+        return check_pickle(archive.read(f"{folder}/data.pkl"), sizes)
+
+
+def _check_end(file: BinaryIO) -> None:
+    """Readers of zip files may differ where something stands before or behind the archive, or two ends do."""
+    size = file.seek(0, 2)
+    file.seek(max(0, size - _END.size))
+    tail = file.read(_END.size)
+    fields = _END.unpack(tail) if len(tail) == _END.size else ()
+    end64, locator, end = fields[:10], fields[10:14], fields[14:]
+    if not end or (end64[0], locator[0], end[0]) != (b"PK\6\6", b"PK\6\7", b"PK\5\6"):
+        raise UserError("damaged, or no checkpoint (it does not end as one)")
+    n_records, directory = end64[7], end64[8] + end64[9]
+    if locator[2] != size - _END.size or directory != size - _END.size or end[-1] or end64[6] != n_records:
+        raise UserError("damaged, or no checkpoint (it does not end as one)")
+    if n_records > MOST_RECORDS:
+        raise UserError(f"refused, it has {n_records:,} parts, more than {MOST_RECORDS:,}")
+
+
+def _check_records(records: list[zipfile.ZipInfo]) -> dict[str, int]:
+    """Sizes of the records, by the names under which torch asks for them."""
+    sizes: dict[str, int] = {}
+    folder, end = None, 0
+    for record in records:
+        found = _RECORD.fullmatch(record.orig_filename)
+        if found is None or folder not in (None, found["folder"]):
+            raise UserError(f"refused, it holds more than weights and plain data ({record.orig_filename[:60]!r})")
+        folder = found["folder"]
+        name = record.filename.removeprefix(f"{folder}/")
+        if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
+            raise UserError(f"refused, its part {name} is compressed")
+        if name in sizes or record.header_offset < end or (not sizes and record.header_offset):
+            raise UserError(f"damaged, its part {name} is not where it should be")
+        sizes[name] = record.file_size
+        end = record.header_offset + 30 + len(record.orig_filename) + record.file_size
+    return sizes
+
+
+def check_pickle(content: bytes, sizes: dict[str, int]) -> int:
+    """Go through a pickle as its reader would, making tuples of what it says and nothing else.
+
+    Args:
+        content: of data.pkl.
+        sizes: of the records, in bytes.
+
+    Returns:
+        How many operations it takes.
+
+    Raises:
+        UserError: it would make something else than plain data and tensors, or tensors that reach beyond their records.
+    """
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[int, Any] = {}
+    most = MOST_OPERATIONS + OPERATIONS_A_RECORD * len(sizes)
+    n = 0
+
+    def top(count: int) -> list[Any]:
+        start = len(stack) - count
+        if start < (marks[-1] if marks else 0):
+            raise UserError("damaged, its pickle takes what is not there")
+        taken = stack[start:]
+        del stack[start:]
+        return taken
+
+    def since_mark() -> list[Any]:
+        return top(len(stack) - marks.pop())
+
+    argument: Any
+    for operation, argument, _ in pickletools.genops(content):
+        n += 1
+        if n > most:
+            raise UserError(f"refused, its pickle has more than {most:,} operations for {len(sizes):,} parts")
+        match operation.name:
+            case "BINPUT" | "LONG_BINPUT":
+                (memo[argument],) = top(1)
+                stack.append(memo[argument])
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case "PROTO" if argument == 2 and n == 1:
+                pass
+            case "STOP":
+                (made,) = top(1)
+                if stack or marks or made is not _DICT:
+                    raise UserError("damaged, its pickle does not end in one mapping")
+            case "BININT" | "BININT1" | "BININT2" | "BINFLOAT" | "BINUNICODE":
+                stack.append(argument)
+            case "LONG1" if -(2**64) < argument < 2**64:
+                stack.append(argument)
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[operation.name])
+            case "EMPTY_DICT":
+                stack.append(_DICT)
+            case "EMPTY_LIST":
+                stack.append(_LIST)
+            case "EMPTY_TUPLE":
+                stack.append(())
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                stack.append(tuple(top(int(operation.name[-1]))))
+            case "MARK":
+                marks.append(len(stack))
+            case "TUPLE":
+                stack.append(tuple(since_mark()))
+            case "APPEND" | "APPENDS":
+                _ = top(1) if operation.name == "APPEND" else since_mark()
+                _check_target(top(1), stack, (_LIST,))
+            case "SETITEM" | "SETITEMS":
+                items = top(2) if operation.name == "SETITEM" else since_mark()
+                if len(items) % 2 or not all(isinstance(key, (str, int, float)) for key in items[::2]):
+                    raise UserError("refused, it holds a mapping whose keys are neither text nor numbers")
+                _check_target(top(1), stack, (_DICT, _ORDERED_DICT))
+            case "GLOBAL":
+                if argument not in (_ORDERED, _REBUILD) and argument not in _STORAGES:
+                    raise UserError(f"refused, it holds more than weights and plain data ({_dotted(argument)})")
+                stack.append(_Global(argument))
+            case "BINPERSID":
+                stack.append(_storage(top(1)[0], sizes))
+            case "REDUCE":
+                function, arguments = top(2)
+                stack.append(_called(function, arguments))
+            case "BUILD":  # torch puts the versions of modules beside their weights
+                (made, state) = top(2)
+                _check_target([made], stack, (_ORDERED_DICT,))
+                if state is not _DICT:
+                    raise UserError("refused, it holds more than weights and plain data (BUILD)")
+            case other:
+                named = f"{other} {_dotted(argument)}" if isinstance(argument, str) else other
+                raise UserError(f"refused, it holds more than weights and plain data ({named})")
+    return n
+
+
+def _check_target(taken: list[Any], stack: list[Any], kinds: tuple[object, ...]) -> None:
+    """What is put into something is put into one of these kinds, which goes back on the stack."""
+    (target,) = taken
+    if not any(target is kind for kind in kinds):
+        raise UserError("refused, it holds more than weights and plain data (something put into what is no container)")
+    stack.append(target)
+
+
+def _storage(identity: Any, sizes: dict[str, int]) -> _Storage:
+    """What a tensor lies in: a whole record."""
+    match identity:
+        case ("storage", _Global(kind), str(key), str(), int(n_elements)) if kind in _STORAGES:
+            held = sizes.get(f"data/{key}")
+            if held is None:
+                raise UserError(f"damaged, it has no part data/{key[:20]}")
+            if n_elements * _STORAGES[kind] != held:
+                raise UserError(f"refused, its part data/{key} has {held:,} bytes, not {n_elements:,} numbers")
+            return _Storage(n_elements)
+    raise UserError("refused, it holds more than weights and plain data (a storage that is none)")
+
+
+def _called(function: Any, arguments: Any) -> object:
+    match function, arguments:
+        case _Global(name), () if name == _ORDERED:
+            return _ORDERED_DICT
+        case _Global(name), (_Storage(held), offset, tuple(shape), tuple(strides), False, hooks) if name == _REBUILD:
+            numbers = [offset, *shape, *strides]
+            plain = all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+            if not plain or len(shape) != len(strides) or len(shape) > 8 or hooks is not _ORDERED_DICT:
+                raise UserError("refused, it holds a tensor that is none")
+            last = offset + sum((length - 1) * stride for length, stride in zip(shape, strides))
+            if math.prod(shape) > held or (0 not in shape and last >= held):
+                raise UserError(f"refused, a tensor {shape} of it claims more than the {held:,} numbers there")
+            return _TENSOR
+    raise UserError(f"refused, it holds more than weights and plain data (a call of {_dotted(function)})")
+
+
+def _dotted(name: Any) -> str:
+    text = name.name if isinstance(name, _Global) else name if isinstance(name, str) else "something"
+    return text.replace(" ", ".")[:80]
+
+
+def check_tree(content: Any, n_operations: int) -> None:
+    """Make sure that what was loaded can be walked through: it is no deeper than configs are, and what stands in it
+    again and again, each time within what stands in it again, does not add up to more than the file says.
+
+    Raises:
+        UserError: saying which.
+    """
+    waiting, n = [(content, 0)], 0
+    while waiting:
+        node, depth = waiting.pop()
+        n += 1
+        if depth > DEEPEST:
+            raise UserError(f"refused, what it holds is nested more than {DEEPEST} deep")
+        if n > 2 * n_operations:
+            raise UserError("refused, what it holds refers to itself over and over")
+        if isinstance(node, OrderedDict) and vars(node):
+            if vars(node).keys() != {"_metadata"}:
+                raise UserError("refused, it holds more than weights and plain data (BUILD)")
+            waiting.append((vars(node)["_metadata"], depth + 1))
+        if isinstance(node, dict):
+            waiting += [(value, depth + 1) for value in node.values()]
+        elif isinstance(node, (list, tuple)) and not isinstance(node, torch.Size):
+            waiting += [(value, depth + 1) for value in node]
