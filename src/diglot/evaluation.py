@@ -68,7 +68,7 @@ def kept_text(folder: Path, split: str, src_lang: str, tgt_lang: str) -> Evaluat
         content = json.loads("\n".join(read_lines(about)))
         memory = tuple(Remembered(target, similarity) for similarity, target in content["memory"])
         return EvaluationSet(content["name"], split, read_parallel(src, tgt, split), memory)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{about}: damaged ({error})") from None
 
 

@@ -72,9 +72,9 @@ class Job:
         try:
             record = json.loads((folder / JOB).read_bytes())
             kept = {name: record[name] for name in cls._kept()}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            lists: dict[str, Any] = {name: tuple(map(str, kept[name])) for name in ("overrides", "varies")}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{folder / JOB}: damaged ({error}); without this file the job begins anew") from None
-        lists: dict[str, Any] = {name: tuple(kept[name]) for name in ("overrides", "varies")}
         job = cls(folder, **kept | lists)
         if job.results:
             job.status = "finished"
@@ -95,7 +95,7 @@ class Job:
         """What the run wrote at its end; empty before."""
         try:
             results = json.loads((self.folder / RESULTS).read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return results if isinstance(results, dict) and results.get("finished") else {}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diglot import checkpoint as checkpoints
-from diglot.config import other_values, refuse_other_config
+from diglot.config import changes, other_values, refuse_other_config
 from diglot.data.batching import Place
 from diglot.data.shards import Shards
 from diglot.errors import UserError
@@ -69,6 +69,8 @@ def take_up(folder: Path, config: dict[str, Any], shards: Shards) -> Begun:
         return Begun()
     checkpoint, content, damaged = found
     record = content["diglot"]
+    if others := changes(record["config"], config):
+        raise UserError(f"{checkpoint}: this is another run's checkpoint: {', '.join(others[:3])}")
     if record.get("data", shards.key) != shards.key:
         raise UserError(f"resume={folder}: the training text is no longer the one that the run began with")
     for line in damaged:

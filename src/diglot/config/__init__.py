@@ -18,7 +18,7 @@ from diglot.config.build import (
 )
 from diglot.config.check import check, mistakes, typed_overrides
 from diglot.config.command import command
-from diglot.config.differences import different_values, other_values, refuse_other_config
+from diglot.config.differences import changes, different_values, other_values, refuse_other_config
 from diglot.config.keys import CONF, known_keys
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "build",
     "build_corpus",
     "build_data",
+    "changes",
     "check",
     "check_tying",
     "choose_precision",

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
 
 from diglot.errors import UserError
@@ -44,12 +45,20 @@ def other_values(file: Path, config: dict[str, Any]) -> list[str]:
         UserError: if the file cannot be read.
     """
     try:
-        before = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+        text = file.read_text(encoding="utf-8")
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):  # a few could stand for millions
+            raise ValueError("it refers to itself")
+        before = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
     except Exception as error:
         raise UserError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
+    return changes(before, config)
+
+
+def changes(before: Any, now: Any) -> list[str]:
+    """In words, in what two runs' configs differ, apart from what may change."""
     return [
         f"{key} was {_shortened(old)} and is {_shortened(new)}"
-        for key, old, new in different_values(before, config)
+        for key, old, new in different_values(before, now)
         if not any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE)
     ]
 

@@ -119,7 +119,7 @@ def diagnose(
         found = _from_plain(json.loads(file.read_bytes()))
         found.summary()
         return found
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or damaged
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # none, or damaged
         if not may_take_long:
             raise LookupError("not looked at yet") from None
     with step("looking for faults in the data", total=shards.count("read")) as advance:

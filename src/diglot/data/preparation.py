@@ -235,7 +235,7 @@ def _state(partial: Path) -> dict[str, Any]:
         lengths = state["position"] | {DROPPED: state["dropped"]}
         if all((partial / name).stat().st_size >= length for name, length in lengths.items()):
             return state
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     return {"blocks": 0, "corpora": {}, "tokens": 0, "position": {}, "dropped": 0}
 

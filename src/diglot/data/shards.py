@@ -105,7 +105,7 @@ def open_shards(folder: Path) -> Shards:
         about = json.loads((folder / ABOUT).read_bytes())
         sides = [_Mapped(folder, side, about["vocab_size"]) for side in SIDES]
         n_pairs = about["versions"] * sum(counts["kept"] for counts in about["corpora"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{folder}: damaged ({error}): remove the folder") from None
     if not len(sides[0]) == len(sides[1]) == n_pairs:
         raise UserError(
