@@ -100,7 +100,8 @@ CHECKPOINT_CLASSES = re.compile(r"(diglot\.model|diglot\.decoding|torch\.nn)(\.[
 
 
 def refuse_foreign_targets(node: Any) -> None:
-    """Make sure that a config from a checkpoint names nothing but our models' and searches' classes and torch's layers.
+    """Make sure that a config from a checkpoint names nothing but our models' and searches' classes and torch's layers,
+    and reads nothing from elsewhere.
 
     Raises:
         UserError: naming the first other target.
@@ -111,8 +112,12 @@ def refuse_foreign_targets(node: Any) -> None:
     elif isinstance(node, dict):
         if "_target_" in node and not _is_part(node["_target_"]):
             raise UserError(f"it names {node['_target_']!r}, which is no part of a model or search: not loaded")
+        if "_args_" in node:
+            raise UserError("it names arguments of a part by no name: not loaded")
         for value in node.values():
             refuse_foreign_targets(value)
+    elif isinstance(node, str) and "${" in node:  # what was stored has its interpolations filled in
+        raise UserError(f"it refers to {node[:60]!r}: not loaded")
 
 
 def _is_part(target: Any) -> bool:

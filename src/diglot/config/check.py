@@ -16,9 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from diglot.config.keys import OURS_INSTEAD, known_keys, required_keys, unknown_key
+from diglot.config.targets import kind_of, wrong_target
 from diglot.data.module import TranslationData
 from diglot.errors import UserError
-from diglot.model import EncoderDecoder
 
 # Types of the keys that no constructor takes, or that mean more here than to the library.
 OUR_TYPES: dict[str, Any] = {
@@ -104,8 +104,14 @@ def typed_words(kind: Literal["task", "hydra"]) -> list[str]:
     return words
 
 
-def mistakes(node: Any, path: str) -> Iterator[str]:
-    """What the targets named in a node would refuse."""
+def mistakes(node: Any, path: str, wanted: Any = None) -> Iterator[str]:
+    """What the targets named in a node would refuse, and those that are none of the kind that stands there.
+
+    Args:
+        node: plain data.
+        path: where it stands in the config.
+        wanted: annotation of what it is for; None: what its path says.
+    """
     if isinstance(node, list):
         for i, item in enumerate(node):
             yield from mistakes(item, f"{path}[{i}]")
@@ -118,14 +124,14 @@ def mistakes(node: Any, path: str) -> Iterator[str]:
             yield f"{path}._target_={target!r}: must name a class or a function"
             return
         try:
-            found = get_object(target)
-        except Exception:
+            wrong = wrong_target(target, wanted or kind_of(path))
+        except ImportError:
             yield f"{path}._target_: there is no {target}"
             return
-        if path == "model" and not (inspect.isclass(found) and issubclass(found, EncoderDecoder)):
-            yield f"{path}._target_: {target} is no model"
+        if wrong:
+            yield f"{path}._target_: {target} {wrong}"
             return
-        parameters = parameters_of(found)
+        parameters = parameters_of(get_object(target))
         if path == "data":
             parameters = {**parameters_of(TranslationData), "vocab_size": int} | parameters
             for name in ("corpus", "tokenizer", "sampling", "seed"):
@@ -134,14 +140,19 @@ def mistakes(node: Any, path: str) -> Iterator[str]:
             parameters["process_timeout"] = float
     for key, value in node.items():
         here = f"{path}.{key}"
-        if isinstance(key, str) and key.startswith("_") and key.endswith("_"):
+        if key in ("_target_", "_partial_", "_recursive_", "_convert_"):
+            continue
+        if key == "_args_":
+            yield f"{here}: give arguments by their names"
             continue
         if here in OURS_INSTEAD:
             if value is not None:
                 yield unknown_key(here, [])
             continue
         if target is not None and key not in parameters:
-            if "**" not in parameters:
+            if "**" in parameters:
+                yield from mistakes(value, here)
+            else:
                 known = [f"{path}.{name}" for name in parameters if name not in GIVEN_BY_CODE.get(path, ())]
                 is_anothers = path == "model" and here in known_keys("train")
                 yield f"{target.rpartition('.')[2]} has no {here}" if is_anothers else unknown_key(here, known)
@@ -149,18 +160,21 @@ def mistakes(node: Any, path: str) -> Iterator[str]:
         if path in ("sweep", "doctor") and here not in OUR_TYPES:
             yield unknown_key(here, [name for name in OUR_TYPES if name.startswith(f"{path}.")])
             continue
-        wanted = OUR_TYPES.get(here, parameters.get(key, Any))
-        if not fits(value, wanted):
-            wrong = wrong_entry(value, wanted)
-            yield f"{here}={value!r}: must be {describe(wanted)}" + (f"; {wrong}" if wrong else "")
+        takes = OUR_TYPES.get(here, parameters.get(key, Any))
+        if not fits(value, takes):
+            wrong = wrong_entry(value, takes)
+            yield f"{here}={value!r}: must be {describe(takes)}" + (f"; {wrong}" if wrong else "")
             continue
-        yield from mistakes(value, here)
+        yield from mistakes(value, here, takes if target is not None else None)
 
 
 def parameters_of(target: Any) -> dict[str, Any]:
     """Names and annotations of what a class or function takes; "**" stands for any other name."""
     try:
-        signature = inspect.signature(target)
+        try:
+            signature = inspect.signature(target, eval_str=True)
+        except (NameError, TypeError, AttributeError, SyntaxError):  # an annotation names what is not there
+            signature = inspect.signature(target)
     except ValueError:
         return {"**": Any}
     kinds = inspect.Parameter

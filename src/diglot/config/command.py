@@ -6,8 +6,10 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import hydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
@@ -18,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from diglot.config.check import check, parameters_of
 from diglot.config.keys import CONF, known_keys, plain_config, unknown_key
+from diglot.config.targets import refuse_foreign_hydra
 from diglot.errors import UserError
 
 
@@ -56,7 +59,10 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
             try:
                 os.environ["HYDRA_FULL_ERROR"] = "1"
                 prefer_our_files()
-                hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(checked)()
+                if any(re.match("--experimental-r", word) for word in sys.argv[1:]):
+                    raise UserError("--experimental-rerun: not used here; resume=FOLDER goes on with a run")
+                with mock.patch.object(ConfigLoaderImpl, "load_configuration", load_checked):
+                    hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(checked)()
             except KeyboardInterrupt:
                 print(f"diglot-{config_name}: interrupted", file=sys.stderr)
                 sys.exit(130)
@@ -76,6 +82,17 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
         return main
 
     return decorate
+
+
+_load = ConfigLoaderImpl.load_configuration
+
+
+def load_checked(self: ConfigLoaderImpl, *arguments: Any, **options: Any) -> DictConfig:
+    """Hydra's reader of configs. What they say to Hydra itself is looked at before Hydra heeds it, which is before any
+    function of ours is called."""
+    config = _load(self, *arguments, **options)
+    refuse_foreign_hydra(config.hydra)
+    return config
 
 
 def prefer_our_files() -> None:

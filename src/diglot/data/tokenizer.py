@@ -199,7 +199,7 @@ class TokenizerSource(Protocol):
         """
 
 
-class TokenizerTrainer:
+class TokenizerTrainer(TokenizerSource):
     """How to train a tokenizer on the training text.
 
     Args:
@@ -356,7 +356,7 @@ class TokenizerTrainer:
         return model.getvalue()
 
 
-class TokenizerFiles:
+class TokenizerFiles(TokenizerSource):
     """SentencePiece models that there are already, of any origin.
 
     Args:

@@ -1,0 +1,124 @@
+"""What a `_target_` may name: a class of the kind that its key takes.
+
+A config, which may be a stranger's, calls nothing else, and nothing in it is called before all of it was looked at.
+"""
+
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from hydra.utils import get_class, get_object
+from omegaconf import DictConfig, OmegaConf
+
+from diglot.errors import UserError
+
+# The kind that each node of a config takes. Its parts take what the parameters of its class are annotated with.
+KINDS = {
+    "data": "diglot.data.corpus.Corpus",
+    "tokenizer": "diglot.data.tokenizer.TokenizerSource",
+    "model": "diglot.model.EncoderDecoder",
+    "optimizer": "torch.optim.Optimizer",
+    "scheduler": "torch.optim.lr_scheduler.LRScheduler",
+    "search": "diglot.decoding.BeamSearch",
+    "run": "diglot.training.run.Run",
+    "trainer": "lightning.Trainer",
+    "logger": "lightning.pytorch.loggers.Logger",
+    "callbacks": "lightning.Callback",  # each of them
+    "watch": "lightning.Callback",
+}
+NAMES = {"EncoderDecoder": "model", "TokenizerSource": "tokenizer"}
+
+
+def kind_of(path: str) -> Any:
+    """The class that a node takes, as an annotation; None: it takes none that a config may choose."""
+    top, _, rest = path.partition(".")
+    is_one = "." not in rest and bool(rest) if top in ("callbacks", "watch") else not rest
+    return get_class(KINDS[top]) if top in KINDS and is_one else None
+
+
+def wrong_target(target: str, wanted: Any) -> str | None:
+    """Why a target is not taken, in words that follow its name; None: it is.
+
+    A module is imported only to look at what stands in it, and never one of Python's own.
+
+    Args:
+        target: dotted name.
+        wanted: annotation of the place where it stands.
+
+    Raises:
+        ImportError: there is no such thing.
+    """
+    kinds = _kinds(wanted)
+    named = " or ".join(NAMES.get(kind.__name__, kind.__name__) for kind in kinds)
+    if not kinds:
+        return "stands where no _target_ is taken: a parameter's annotation says what class it takes"
+    first = target.partition(".")[0]
+    if first in sys.stdlib_module_names or any(part.startswith("__") for part in target.split(".")):
+        return f"is no {named}"
+    try:
+        found: Any = get_object(target)
+    except Exception as error:
+        raise ImportError(target) from error
+    made = found
+    if inspect.isfunction(found):  # as a class: by what it says that it returns
+        try:
+            made = typing.get_type_hints(found).get("return")
+        except Exception:  # of annotations that name what there is not
+            made = None
+        if any(issubclass(kind, torch.nn.Module) for kind in kinds):
+            made = None
+    if not inspect.isclass(made) or not any(kind in made.__mro__ for kind in kinds):
+        return f"is no {named}"
+    return None
+
+
+def _kinds(annotation: Any) -> list[type]:
+    """The classes whose instances or makers an annotation takes, apart from those that a config writes plainly."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return [kind for argument in arguments for kind in _kinds(argument)]
+    if origin is not None and inspect.isclass(origin) and issubclass(origin, Callable):  # type: ignore[arg-type]
+        return _kinds(arguments[-1]) if arguments else []
+    if inspect.isclass(annotation) and annotation.__module__ != "builtins" and not typing.is_typeddict(annotation):
+        return [annotation]
+    return []
+
+
+def refuse_foreign_hydra(node: DictConfig) -> None:
+    """Make sure that a config says nothing to Hydra itself that would call something, or make others call it.
+
+    Raises:
+        UserError: naming the key.
+    """
+    plain: Any = OmegaConf.to_container(node, resolve=False)
+    if plain.get("callbacks"):
+        raise UserError("hydra.callbacks: not used here; what calls back in training is callbacks")
+    for key in ("job_logging", "hydra_logging"):
+        said = plain.get(key) or {}
+        if said.get("root") or said.keys() - {"version", "root", "disable_existing_loggers"}:
+            raise UserError(f"hydra.{key}: not used here; a run writes log.txt")
+    if plain.get("job", {}).get("env_set"):
+        raise UserError("hydra.job.env_set: not used here; the shell sets what the environment has to say")
+    for path, target in _targets(plain, "hydra"):
+        if path in ("hydra.sweeper._target_", "hydra.launcher._target_"):  # of which Hydra takes its plugins alone
+            allowed = r"(hydra_plugins|hydra\._internal\.core_plugins)(\.\w+)+"
+        else:
+            allowed = r"optuna\.(samplers|pruners)\.[A-Z]\w*"
+        if not isinstance(target, str) or not re.fullmatch(allowed, target):
+            raise UserError(f"{path}: {target} is no part of a sweep")
+
+
+def _targets(node: Any, path: str) -> typing.Iterator[tuple[str, Any]]:
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield f"{path}._target_", node["_target_"]
+        for key, value in node.items():
+            yield from _targets(value, f"{path}.{key}")
+    elif isinstance(node, list):
+        for i, value in enumerate(node):
+            yield from _targets(value, f"{path}[{i}]")
