@@ -195,8 +195,7 @@ def train(config: DictConfig) -> Path:
     )
     held_out: dict[str, EvaluationSet] = {}
     if processes.is_first:
-        if not (folder / CONFIG).exists():
-            write_about(folder, OmegaConf.to_yaml(OmegaConf.create(plain)), data.tokenizer)
+        write_about(folder, OmegaConf.to_yaml(OmegaConf.create(plain)), data.tokenizer)
         held_out = keep_held_out(folder, data)
         say(start_report(folder, data, model, trainer, options["precision"]))
     try:

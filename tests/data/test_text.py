@@ -10,7 +10,7 @@ from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diglot.data import text
+from diglot import whole
 from diglot.data.text import (
     PairFiles,
     ParallelText,
@@ -99,7 +99,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_scraps(tmp_path: Path, mo
     def full_disk(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(text.os, "fsync", full_disk)
+    monkeypatch.setattr(whole.os, "fsync", full_disk)
     with pytest.raises(UserError, match="text: cannot be written: No space left"):
         write_lines(path, ["new"])
     assert path.read_bytes() == b"old\n"

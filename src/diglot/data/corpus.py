@@ -3,8 +3,6 @@
 import hashlib
 import json
 import re
-import secrets
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from typing import Any
 from diglot.data.split import grouped_split
 from diglot.data.text import Column, PairFiles, Parallel, ParallelText, drop_blank_pairs, expand, write_lines
 from diglot.errors import UserError
+from diglot.whole import scratch_folder
 
 SPLITS = ("train", "dev", "test")
 _ROWS = ("tsv", "csv")
@@ -200,20 +199,16 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     Raises:
         UserError: the folder cannot be made.
     """
-    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     try:
-        temporary.mkdir(parents=True)
+        with scratch_folder(folder) as temporary:
+            yield temporary
+            try:
+                temporary.rename(folder)
+            except OSError:
+                if not folder.is_dir():
+                    raise
     except OSError as error:
-        raise UserError(f"{folder}: cannot be made: {error.strerror}") from None
-    try:
-        yield temporary
-        try:
-            temporary.rename(folder)
-        except OSError as error:
-            if not folder.is_dir():
-                raise UserError(f"{folder}: cannot be made: {error.strerror}") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        raise UserError(f"{folder}: cannot be made: {error.strerror or error}") from None
 
 
 def write_splits(folder: Path, splits: Mapping[str, ParallelText], src_lang: str, tgt_lang: str) -> None:

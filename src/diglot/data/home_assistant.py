@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from diglot.data.progress import step
 from diglot.data.split import grouped_split
 from diglot.data.text import Parallel, ParallelText, write_lines
 from diglot.errors import UserError
+from diglot.whole import scratch_folder
 
 REQUIREMENT = "homeassistant==2026.11.0"
 WHEEL = "homeassistant-2026.11.0-py3-none-any.whl"
@@ -195,13 +195,12 @@ def _fetched_wheel(folder: Path) -> Path:
     if kept.is_file() and _sha256(kept) == WHEEL_SHA256:
         return kept
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        with scratch_folder(kept) as temporary:
+            with step(f"downloading {REQUIREMENT} ({WHEEL_SIZE})"):
+                _download(temporary)
+            _checked_wheel(temporary / WHEEL).replace(kept)
     except OSError as error:
-        raise UserError(f"{folder}: cannot be made: {error.strerror}") from None
-    with tempfile.TemporaryDirectory(prefix=".download.", dir=folder) as temporary:
-        with step(f"downloading {REQUIREMENT} ({WHEEL_SIZE})"):
-            _download(Path(temporary))
-        _checked_wheel(Path(temporary) / WHEEL).replace(kept)
+        raise UserError(f"{kept}: cannot be made: {error.strerror or error}") from None
     return kept
 
 

@@ -4,7 +4,6 @@ import glob
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -17,6 +16,7 @@ from diglot.data.progress import step
 from diglot.data.slices import Batch, Source, parse_parts, sliced
 from diglot.data.text import Parallel, write_lines
 from diglot.errors import UserError
+from diglot.whole import scratch_folder
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -121,11 +121,12 @@ class Hub(Corpus):
             return
         counts = []
         with (
-            tempfile.TemporaryDirectory() as unused,  # by `datasets`, which asks for it but keeps nothing of a stream
             whole_folder(folder) as temporary,
+            # Which `datasets` asks for, but it keeps nothing of a stream. Not under TMPDIR, which may be full.
+            scratch_folder(folder) as unused,
             step(f"converting {self.path}", total=self._n_rows()) as advance,
         ):
-            sources = self._sources(unused)
+            sources = self._sources(str(unused))
             for split in sorted(self.splits, key=SPLITS.index, reverse=True):  # what is wrong shows in small ones first
                 rows = self._rows(split, sources)
                 n_rows, n_pairs = _write_pairs(

@@ -4,7 +4,6 @@ What is prepared stands under a hash of all it depends on: the text's bytes, the
 killed goes on where it was; of two at the same time the second waits for the first.
 """
 
-import fcntl
 import gc
 import hashlib
 import itertools
@@ -36,6 +35,7 @@ from diglot.data.shards import ABOUT, Rows, Shards, ShardWriter, finish, open_sh
 from diglot.data.text import BLOCK, MixedText, Parallel, ParallelText, corpora_of, hash_pair, write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
+from diglot.whole import locked, remove_leftovers
 
 _FORMAT = 2  # raise it when the same options make other files
 _PROGRESS, _HASHES = "progress.json", "hashes"
@@ -174,19 +174,13 @@ def left_out(about: Mapping[str, Any], max_len: int) -> list[str]:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """One process at a time, however the others end."""
+    lock = folder.with_name(f".{folder.name}.lock")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = (folder.parent / f".{folder.name}.lock").open("w")
+        with locked(lock, lambda: step("waiting for another process that prepares the same text")):
+            remove_leftovers(folder.parent)
+            yield
     except OSError as error:
-        raise UserError(f"{folder}: cannot be made: {error.strerror}") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with step("waiting for another process that prepares the same text"):
-                fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-        Path(lock.name).unlink(missing_ok=True)
+        raise UserError(f"{folder}: cannot be made: {error.strerror or error}") from None
 
 
 def _fill(
@@ -202,8 +196,7 @@ def _fill(
     partial = folder.with_name(f".{folder.name}.partial")
     try:
         partial.mkdir(exist_ok=True)
-        for scrap in partial.glob(".*"):  # of a file that was being written
-            scrap.unlink()
+        remove_leftovers(partial)
         state = _state(partial)
         repeated = _repeated(text, partial, block_size) if treatment.cleaning.duplicates else None
         blocks = _blocks(text, block_size, repeated, tgt_lang, treatment)

@@ -5,9 +5,7 @@ import glob
 import gzip
 import hashlib
 import itertools
-import os
 import re
-import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from typing import BinaryIO, Protocol
 from backports import zstd
 
 from diglot.errors import UserError
+from diglot.whole import whole_file
 
 BLOCK = 20_000  # pairs that are read, and later tokenised, at once
 _BOM = "\ufeff"
@@ -367,18 +366,9 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         UserError: the file cannot be written.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            # Not tempfile: its files are private (mode 0600), and the result would stay so.
-            with temporary.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with whole_file(path) as file:
+            file.write(content)
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from None
 

@@ -2,12 +2,12 @@
 
 import logging
 import os
-import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import lightning as L
 import torch
@@ -15,8 +15,10 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from diglot.data.batch import Batch
 from diglot.errors import UserError
+from diglot.job import quoted
 from diglot.training.loggers import flush
 from diglot.training.task import TranslationTask
+from diglot.whole import remove_leftovers, sync_folder, temporary_name, whole_file
 
 say = logging.getLogger("diglot").info
 
@@ -36,20 +38,36 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         path = Path(path)
-        temporary = _temporary(path)
+        file: Failing | None = None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with temporary.open("xb") as file:
-                    torch.save(checkpoint, file)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            with whole_file(path) as whole:
+                file = Failing(whole)
+                torch.save(checkpoint, file)  # type: ignore[arg-type]  # it has all that torch asks for
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-            raise UserError(f"{path}: the checkpoint cannot be written ({str(error).splitlines()[0]})") from error
-        _sync_folder(path.parent)
+            reason = file.error if file and file.error else error
+            raise UserError(f"{path}: the checkpoint cannot be written ({str(reason).splitlines()[0]})") from error
+
+
+class Failing:
+    """A file to write to that remembers why writing failed, which torch does not say.
+
+    Attributes:
+        error: the first one.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        try:
+            return self.file.write(content)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
 
 
 class Checkpoints(L.Callback):
@@ -92,9 +110,21 @@ class Checkpoints(L.Callback):
         pl_module.record["update"], pl_module.record["place"] = trainer.global_step, list(self.place)
         flush(trainer.loggers)
         pl_module.record["validation_due_since"] = time.time() if validation_is_due else None
-        if trainer.is_global_zero and self.last.exists():
-            _link(self.last, self.previous)
-        trainer.save_checkpoint(self.last)
+        with self._explained():
+            if trainer.is_global_zero and self.last.exists():
+                _link(self.last, self.previous)
+            elif trainer.is_global_zero and not self.last.parent.exists():
+                say(f"{self.last.parent} has gone; it is made again, for the checkpoints from now on")
+            trainer.save_checkpoint(self.last)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say how to go on where a checkpoint cannot be written."""
+        try:
+            yield
+        except UserError as error:
+            how = f"resume={quoted(str(self.last.parent))} goes on when it can be"
+            raise UserError(f"{error}: {how}. {self.describe()}") from error
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, TranslationTask)
@@ -110,11 +140,12 @@ class Checkpoints(L.Callback):
         pl_module.record["dev_bleu"] = score
         self.save(trainer, pl_module)
         if is_best and trainer.is_global_zero:
-            _link(self.last, self.best)
+            with self._explained():
+                _link(self.last, self.best)
 
     def describe(self) -> str:
         """One sentence about what there is."""
-        return f"The last checkpoint is {self.last}." if self.last.exists() else "There is no checkpoint yet."
+        return f"The last checkpoint is {self.last}." if self.last.is_file() else "There is no checkpoint yet."
 
     def state_dict(self) -> dict[str, Any]:
         return {"best_score": self.best_score, "best_update": self.best_update, "best_metrics": self.best_metrics}
@@ -138,27 +169,23 @@ class DueValidation(L.Callback):
         trainer._logger_connector._first_loop_iter = first
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-
-
 def _link(source: Path, name: Path) -> None:
-    """Give a file a second name, replacing what had that name; where there are no hard links, copy it."""
-    temporary = _temporary(name)
+    """Give a file a second name, replacing what had that name; where there are no hard links, copy it.
+
+    Raises:
+        UserError: it cannot be done.
+    """
+    temporary = temporary_name(name)
     try:
+        remove_leftovers(name.parent, name.name)
         try:
             os.link(source, temporary)
+            temporary.replace(name)
+            sync_folder(name.parent)
         except OSError:
-            shutil.copyfile(source, temporary)
-        temporary.replace(name)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_folder(name.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            with source.open("rb") as whole, whole_file(name) as copy:
+                shutil.copyfileobj(whole, copy)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"{name}: the checkpoint cannot be written ({error.strerror or error})") from error

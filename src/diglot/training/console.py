@@ -2,6 +2,7 @@
 
 import io
 import logging
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import sentencepiece
 from rich.console import Console
 
 from diglot.data import progress
+from diglot.errors import UserError
 
 
 class PrintHandler(logging.Handler):
@@ -55,8 +57,26 @@ def render(renderable: Any, width: int = 100) -> list[str]:
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
+class LogFile(logging.FileHandler):
+    """A log that stops nothing where it cannot be written (a full disk, say), and says so once."""
+
+    fails = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - of the base class
+        if not self.fails:
+            self.fails = True
+            print(f"{self.baseFilename} cannot be written ({sys.exception()}): what follows is said here alone")
+
+
 def log_to(file: Path) -> None:
-    """Keep our messages in a file too."""
-    handler = logging.FileHandler(file, encoding="utf-8")
+    """Keep our messages in a file too.
+
+    Raises:
+        UserError: it cannot be opened.
+    """
+    try:
+        handler = LogFile(file, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file}: cannot be written: {error.strerror}") from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.getLogger("diglot").addHandler(handler)

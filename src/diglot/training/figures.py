@@ -1,5 +1,6 @@
 """Pictures and text of a run: how they are drawn, and how they reach its loggers."""
 
+import io
 import logging
 import math
 import re
@@ -19,6 +20,7 @@ from matplotlib.font_manager import fontManager
 from PIL import Image
 
 from diglot.data.text import write_bytes
+from diglot.training.loggers import forgiven
 
 # Fonts with the characters that matplotlib's own lacks; it takes each character from the first that has it.
 MORE_FONTS = (
@@ -96,39 +98,40 @@ def log_figure(trainer: L.Trainer, tag: str, figure: Figure, step: int) -> None:
     """Hand a figure to each logger that takes pictures; a CSV logger's lies under figures/ in its folder."""
     pixels = _pixels(figure)
     for logger in trainer.loggers:
-        match logger:
-            case TensorBoardLogger():
-                logger.experiment.add_image(tag, pixels, step, dataformats="HWC")
-            case CSVLogger():
-                file = _file(logger, tag, step, "png")
-                file.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(pixels).save(file)
-            case WandbLogger():
-                logger.log_image(tag, [pixels], step=step)
-            case MLFlowLogger():
-                logger.experiment.log_image(logger.run_id, pixels, artifact_file=f"figures/{tag}/{step}.png")
+        with forgiven(logger):
+            match logger:
+                case TensorBoardLogger():
+                    logger.experiment.add_image(tag, pixels, step, dataformats="HWC")
+                case CSVLogger():
+                    png = io.BytesIO()
+                    Image.fromarray(pixels).save(png, "png")
+                    write_bytes(_file(logger, tag, step, "png"), png.getvalue())
+                case WandbLogger():
+                    logger.log_image(tag, [pixels], step=step)
+                case MLFlowLogger():
+                    logger.experiment.log_image(logger.run_id, pixels, artifact_file=f"figures/{tag}/{step}.png")
 
 
 def log_text(trainer: L.Trainer, tag: str, markdown: str, step: int) -> None:
     """Hand a text in Markdown to each logger that takes texts; a CSV logger's lies under figures/ in its folder."""
     for logger in trainer.loggers:
-        match logger:
-            case TensorBoardLogger():
-                logger.experiment.add_text(tag, markdown, step)
-            case CSVLogger():
-                file = _file(logger, tag, step, "md")
-                file.parent.mkdir(parents=True, exist_ok=True)
-                write_bytes(file, markdown.encode())
-            case WandbLogger():
-                logger.log_text(tag, columns=["markdown"], data=[[markdown]], step=step)
-            case MLFlowLogger():
-                logger.experiment.log_text(logger.run_id, markdown, f"figures/{tag}/{step}.md")
+        with forgiven(logger):
+            match logger:
+                case TensorBoardLogger():
+                    logger.experiment.add_text(tag, markdown, step)
+                case CSVLogger():
+                    write_bytes(_file(logger, tag, step, "md"), markdown.encode())
+                case WandbLogger():
+                    logger.log_text(tag, columns=["markdown"], data=[[markdown]], step=step)
+                case MLFlowLogger():
+                    logger.experiment.log_text(logger.run_id, markdown, f"figures/{tag}/{step}.md")
 
 
 def log_scalars(trainer: L.Trainer, values: Mapping[str, float], step: int) -> None:
     """Hand values to each logger, from the one process that knows them."""
     for logger in trainer.loggers:
-        logger.log_metrics(dict(values), step)
+        with forgiven(logger):
+            logger.log_metrics(dict(values), step)
 
 
 def _file(logger: CSVLogger, tag: str, step: int, suffix: str) -> Path:

@@ -17,6 +17,7 @@ from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.training.processes import Processes
 from diglot.training.run import Run
+from diglot.whole import remove_leftovers
 
 PACKAGES = ("torch", "lightning", "hydra-core", "sentencepiece", "datasets", "sacrebleu", "numpy")
 
@@ -44,6 +45,8 @@ def run_folder(run: Run, name: str, resume: str | None, processes: Processes) ->
     if processes.is_first:
         folder = run.new_folder(name) if resume is None else resumable_folder(resume)
         hold(folder)
+        for each in (folder, folder / "text"):
+            remove_leftovers(each)
     folder = Path(processes.shared(folder))
     if not processes.are_met:
         os.environ["DIGLOT_RUN_FOLDER"] = str(folder.absolute())
@@ -119,12 +122,16 @@ def environment() -> dict[str, Any]:
 
 
 def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer) -> None:
-    """Write what the run is into its folder."""
-    write_bytes(folder / "environment.json", (json.dumps(environment(), indent=2) + "\n").encode())
-    write_bytes(folder / "tokenizer.model", tokenizer.model)
-    if tokenizer.tgt_model is not None:
-        write_bytes(folder / "tokenizer.tgt.model", tokenizer.tgt_model)
-    write_bytes(folder / CONFIG, config_yaml.encode())  # last: it says that there is a run
+    """Write what the run is into its folder, as far as it does not stand there already."""
+    about = {
+        "environment.json": (json.dumps(environment(), indent=2) + "\n").encode(),
+        "tokenizer.model": tokenizer.model,
+        "tokenizer.tgt.model": tokenizer.tgt_model,
+        CONFIG: config_yaml.encode(),  # last: it says that there is a run
+    }
+    for name, content in about.items():
+        if content is not None and not (folder / name).exists():
+            write_bytes(folder / name, content)
 
 
 def commit() -> str | None:

@@ -8,9 +8,12 @@ import csv as csv_format
 import functools
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
@@ -72,7 +75,14 @@ def csv(folder: Path, resumed: Resumed | None = None, flush_logs_every_n_steps: 
     rows: list[dict[str, Any]] = []
     if resumed is not None and file.exists():
         with file.open(newline="", encoding="utf-8") as lines:
-            rows = [row for row in csv_format.DictReader(lines) if int(row["step"]) <= resumed.update]
+            rows = list(csv_format.DictReader(lines))
+        # A full disk may have cut a row short, or let some be written twice.
+        rows = [
+            row
+            for row in rows
+            if None not in row and (row["step"] or "").isdigit() and int(row["step"]) <= resumed.update
+        ]
+        rows = list({tuple(row.items()): row for row in rows}.values())
         if resumed.validation_due_since is not None:
             rows = [row for row in rows if int(row["step"]) < resumed.update or _is_of_training(row)]
     logger = CSVLogger(folder, name="", version="", flush_logs_every_n_steps=flush_logs_every_n_steps)
@@ -129,14 +139,29 @@ def mlflow(
 
 def forgiving(logger: Logger) -> Logger:
     """A logger whose failures (a full disk, a service that does not answer) are told once and stop nothing."""
-    told: list[BaseException] = []
-    _forgive(logger, told)
+    _forgive(logger, logger)
     if isinstance(logger, TensorBoardLogger):
-        _forgive(logger.experiment, told)
+        with forgiven(logger):
+            _forgive(logger.experiment, logger)
     return logger
 
 
-def _forgive(writer: Any, told: list[BaseException]) -> None:
+@contextmanager
+def forgiven(logger: Logger) -> Iterator[None]:
+    """What fails in this block stops nothing, and is told where it is the first time for a logger."""
+    try:
+        yield
+    except Exception as error:
+        if logger not in _failed:
+            _failed.add(logger)
+            reason = " ".join(str(error).split()) or type(error).__name__
+            warn(f"{type(logger).__name__} fails ({reason[:200]}): training goes on without its curves")
+
+
+_failed: WeakSet[Logger] = WeakSet()
+
+
+def _forgive(writer: Any, logger: Logger) -> None:
     for name in filter(_WRITING.match, dir(writer)):
         method = getattr(writer, name)
         if not callable(method):
@@ -144,13 +169,8 @@ def _forgive(writer: Any, told: list[BaseException]) -> None:
 
         @functools.wraps(method)
         def attempt(*arguments: Any, _method: Any = method, **options: Any) -> Any:
-            try:
+            with forgiven(logger):
                 return _method(*arguments, **options)
-            except Exception as error:
-                if not told:
-                    reason = " ".join(str(error).split()) or type(error).__name__
-                    warn(f"{type(writer).__name__} fails ({reason[:200]}): training goes on without its curves")
-                told.append(error)
 
         setattr(writer, name, attempt)
 

@@ -1,0 +1,181 @@
+"""What killed processes leave behind is removed by the next one, and what living ones make is left alone."""
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diglot import whole
+from diglot.data.text import write_bytes
+from diglot.training.checkpoints import _link
+from diglot.training.folder import run_folder
+from diglot.training.run import Run
+
+pytestmark = [
+    pytest.mark.reliability,
+    pytest.mark.promise(
+        "Half-made files of killed processes are removed at the next start, those of living ones stay."
+    ),
+]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def make_a_file(path: Path, ready: Any) -> None:
+    with whole.whole_file(path) as file:
+        file.write(b"half")
+        file.flush()
+        ready.set()
+        time.sleep(60)
+
+
+def make_a_folder(path: Path, ready: Any) -> None:
+    with whole.scratch_folder(path) as folder:
+        (folder / "half").write_bytes(b"half")
+        ready.set()
+        time.sleep(60)
+
+
+def hold_a_lock(path: Path, ready: Any) -> None:
+    with whole.locked(path.with_name(f".{path.name}.lock"), nullcontext):
+        ready.set()
+        time.sleep(60)
+
+
+MAKERS = (make_a_file, make_a_folder, hold_a_lock)
+
+
+@contextmanager
+def process(maker: Callable[[Path, Any], None], path: Path) -> Iterator[Callable[[], None]]:
+    """A process in the middle of its work; yields what kills it."""
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    child = context.Process(target=maker, args=(path, ready), daemon=True)
+    child.start()
+    assert ready.wait(30)
+
+    def kill() -> None:
+        child.kill()
+        child.join()
+
+    try:
+        yield kill
+    finally:
+        kill()
+        child.close()
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_what_a_living_process_makes_stays_and_what_a_killed_one_made_goes(
+    tmp_path: Path, maker: Callable[[Path, Any], None]
+) -> None:
+    with process(maker, tmp_path / "last.ckpt") as kill:
+        (made,) = names(tmp_path)
+        whole.remove_leftovers(tmp_path)
+        assert names(tmp_path) == [made]
+        kill()
+        whole.remove_leftovers(tmp_path, "other")
+        assert names(tmp_path) == [made]
+        whole.remove_leftovers(tmp_path)
+        assert names(tmp_path) == []
+
+
+def test_only_what_looks_like_ours_is_removed(tmp_path: Path) -> None:
+    kept = [".hidden", ".last.ckpt.abc", "last.ckpt.0123abcd", ".lock", ".x.partial", ".ABC.0123ABCD"]
+    for name in kept:
+        (tmp_path / name).touch()
+    (tmp_path / ".full.lock").write_text("somebody's")
+    (tmp_path / ".link.0123abcd").symlink_to(tmp_path / ".hidden")
+    (tmp_path / ".last.ckpt.0123abcd").touch()
+    (tmp_path / ".text.0123abcd").mkdir()
+    whole.remove_leftovers(tmp_path)
+    assert names(tmp_path) == sorted([*kept, ".full.lock", ".link.0123abcd"])
+    whole.remove_leftovers(tmp_path / "missing")
+
+
+def test_whoever_writes_removes_what_killed_writers_of_the_same_left(tmp_path: Path) -> None:
+    for name in (".a.00000000", ".b.00000000", ".c.00000000", ".d.00000000"):
+        (tmp_path / name).write_bytes(b"half")
+    write_bytes(tmp_path / "a", b"whole")
+    _link(tmp_path / "a", tmp_path / "b")
+    with whole.scratch_folder(tmp_path / "c"):
+        pass
+    assert names(tmp_path) == [".d.00000000", "a", "b"]
+
+
+def test_a_run_that_goes_on_removes_what_the_killed_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DIGLOT_RUN_FOLDER", raising=False)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "config.yaml").touch()
+    for file in (tmp_path / ".last.ckpt.01234567", tmp_path / "text" / ".dev.translated.de.01234567"):
+        file.touch()
+
+    class Alone:
+        is_first, are_met = True, False
+        shared = staticmethod(lambda value: value)
+
+    run_folder(Run(updates=1), "name", str(tmp_path), Alone())  # type: ignore[arg-type]
+    monkeypatch.delenv("DIGLOT_RUN_FOLDER")
+    assert names(tmp_path) == ["config.yaml", "text"]
+    assert names(tmp_path / "text") == []
+
+
+def test_a_file_taken_for_a_leftover_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, calls = whole._lock, []
+
+    def late(descriptor: int) -> bool | None:
+        calls.append(descriptor)
+        if len(calls) == 1:  # another process cleans up between making and locking
+            for path in tmp_path.iterdir():
+                path.unlink()
+        return lock(descriptor)
+
+    monkeypatch.setattr(whole, "_lock", late)
+    with whole.whole_file(tmp_path / "a") as file:
+        file.write(b"whole")
+    assert len(calls) == 2
+    assert (tmp_path / "a").read_bytes() == b"whole"
+    assert names(tmp_path) == ["a"]
+
+
+def count(path: Path, total: Path, n: int) -> None:
+    for _ in range(n):
+        with whole.locked(path, nullcontext):
+            value = int(total.read_text())
+            time.sleep(0.001)
+            total.write_text(str(value + 1))
+
+
+def test_one_at_a_time_though_the_lock_s_file_comes_and_goes(tmp_path: Path) -> None:
+    total = tmp_path / "total"
+    total.write_text("0")
+    context = multiprocessing.get_context("fork")
+    children = [context.Process(target=count, args=(tmp_path / ".x.lock", total, 50)) for _ in range(4)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    assert total.read_text() == "200"
+    assert names(tmp_path) == ["total"]
+
+
+def test_where_there_are_no_locks_files_are_made_and_nothing_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: Any) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(whole.fcntl, "flock", no_locks)
+    (tmp_path / ".a.00000000").touch()
+    write_bytes(tmp_path / "a", b"whole")
+    with whole.locked(tmp_path / ".x.lock", nullcontext):
+        pass
+    assert names(tmp_path) == [".a.00000000", "a"]
