@@ -19,6 +19,7 @@ from typing import Any
 from diglot.data.text import write_bytes
 from diglot.errors import RESUME_ME, UserError
 from diglot.training.folder import JOB, RESULTS
+from diglot.training.processes import how_it_ended
 
 OUTPUT = "output.txt"  # what a job says
 
@@ -26,7 +27,7 @@ OUTPUT = "output.txt"  # what a job says
 # the number of SLURM's tasks Lightning starts a job's processes itself.
 DISTRIBUTED = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
-    *("SLURM_NTASKS", "DIGLOT_RUN_FOLDER", "HYDRA_FULL_ERROR"),
+    *("SLURM_NTASKS", "DIGLOT_RUN_FOLDER", "DIGLOT_FIRST_PROCESS", "HYDRA_FULL_ERROR"),
 }
 
 # Seconds that a job has to end after a signal, before it is killed.
@@ -229,18 +230,6 @@ def follow(path: Path, position: int) -> Callable[[], None]:
                 say(f"  {line.decode(errors='replace').rstrip()}")
 
     return show
-
-
-def how_it_ended(status: int) -> str:
-    """An exit status in words."""
-    if status == 0:
-        return "ended without results"
-    number = -status if status < 0 else status - 128
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        return f"failed with exit status {status}"
-    return f"was killed by {name}" if status < 0 else f"was stopped by {name}"
 
 
 def last_line(path: Path, begin: int) -> str:

@@ -53,7 +53,7 @@ from diglot.training.folder import (
 )
 from diglot.training.largest import LargestBatch
 from diglot.training.metrics import Scorer
-from diglot.training.processes import Processes, check_number, end_others, lost_another, strategy
+from diglot.training.processes import Processes, check_number, end_others, end_with_first, lost_another, strategy
 from diglot.training.progress import progress_callbacks
 from diglot.training.report import end_report, hyper_parameters, samples, start_report, write_results
 from diglot.training.run import Run, StopAfterLastUpdate
@@ -77,6 +77,7 @@ def main(config: DictConfig) -> float | None:
 
 def train(config: DictConfig) -> Path:
     """Train as a config says and return the run's folder."""
+    end_with_first()
     quiet()
     keep_memory()
     trial = trial_build(config)
@@ -211,8 +212,9 @@ def train(config: DictConfig) -> Path:
         say(f"Stopped by a signal. {kept.describe()}")
         sys.exit(143 if trainer.received_sigterm else 130)
     except BaseException as error:
-        end_others(trainer)
-        if lost_another(error, processes.world_size):
+        is_lost = lost_another(error, processes.world_size)
+        end_others(trainer, is_lost)
+        if is_lost:
             raise UserError(
                 f"process {processes.rank + 1} of {processes.world_size} waits in vain for another one, which has died "
                 f"or does not answer; resume={quoted(str(folder))} goes on. {kept.describe()}"

@@ -1,18 +1,26 @@
-"""Several processes that train one model: how they find each other, and what only one of them does."""
+"""Several processes that train one model: how they find each other, what only one of them does, and that they end
+together."""
 
+import contextlib
+import ctypes
 import os
 import re
+import signal
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 from diglot.errors import UserError
 
@@ -27,7 +35,7 @@ def strategy(wanted: Any, world_size: int, timeout: float) -> Any:
     """
     if wanted != "ddp" and not (wanted == "auto" and world_size > 1):
         return wanted
-    return DDPStrategy(timeout=timedelta(seconds=timeout))
+    return Distributed(timeout=timedelta(seconds=timeout))
 
 
 def check_number(trainer: L.Trainer) -> None:
@@ -60,20 +68,104 @@ def lost_another(error: BaseException, world_size: int) -> bool:
     return world_size > 1 and bool(of_torch)
 
 
-def end_others(trainer: L.Trainer, patience: float = 10.0) -> None:
-    """End the processes that Lightning started for this one, where this one fails: they would wait for it for ever.
+def how_it_ended(status: int) -> str:
+    """An exit status in words."""
+    if status == 0:
+        return "ended without results"
+    number = -status if status < 0 else status - 128
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"failed with exit status {status}"
+    return f"was killed by {name}" if status < 0 else f"was stopped by {name}"
+
+
+class Distributed(DDPStrategy):
+    """DistributedDataParallel over processes of which none outlives the others."""
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+
+class Launcher(_SubprocessScriptLauncher):
+    """Starts the other processes of this machine as Lightning does, but where one of them fails, this one has the time
+    to say what that means, and to keep what it has. Lightning would kill it within five seconds."""
+
+    def launch(self, function: Callable, *args: Any, trainer: L.Trainer | None = None, **kwargs: Any) -> Any:
+        is_over = threading.Event()
+        if not self.cluster_environment.creates_processes_externally:
+            os.environ[STARTED_BY] = str(os.getpid())
+            self._call_children_scripts()
+            threading.Thread(target=_end_with_any, args=(self.procs, is_over), daemon=True).start()
+        _set_num_threads_if_needed(num_processes=self.num_processes)
+        result = function(*args, **kwargs)
+        is_over.set()
+        return result
+
+
+def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) -> None:
+    """In a thread of the process that started others: end with the first of them that fails. Where this process waits
+    for that one it learns of it by itself, and is gone before this ends it."""
+    while not is_over.wait(_INTERVAL):
+        failed = {rank: other.returncode for rank, other in enumerate(others, start=2) if other.poll()}
+        if failed:
+            break
+    else:
+        return
+    if is_over.wait(_PATIENCE):
+        return
+    number, status = next(iter(failed.items()))
+    print(f"diglot-train: process {number} of {len(others) + 1} {how_it_ended(status)}", file=sys.stderr, flush=True)
+    for other in others:
+        other.kill()
+    os._exit(2)
+
+
+def end_with_first() -> None:
+    """In a process that another one of ours has started: not to outlive it."""
+    first = os.environ.get(STARTED_BY)
+    if first is None or "LOCAL_RANK" not in os.environ or os.getpid() == int(first):
+        return
+    with contextlib.suppress(OSError, AttributeError):  # Linux alone
+        # Of PR_SET_PDEATHSIG: one that is stopped goes on when the first has died, to see that and to end.
+        ctypes.CDLL(None).prctl(1, signal.SIGCONT)
+
+    def watch() -> None:
+        while os.getppid() == int(first):
+            time.sleep(_INTERVAL)
+        time.sleep(_PATIENCE)  # to say so itself
+        print("diglot-train: the process that started this one has died", file=sys.stderr, flush=True)
+        os._exit(2)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def end_others(trainer: L.Trainer, are_lost: bool) -> None:
+    """End the processes that Lightning started with this one, where this one fails: they would wait for it for ever.
 
     Args:
         trainer: this process's.
-        patience: seconds that they have to end by themselves.
+        are_lost: whether this one fails because another does not answer.
     """
-    others = getattr(trainer.strategy.launcher, "procs", [])
-    deadline = time.monotonic() + patience
-    for other in others:
+    deadline = time.monotonic() + _PATIENCE
+    for other in getattr(trainer.strategy.launcher, "procs", []):
         try:
             other.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             other.kill()
+    first = int(os.environ.get(STARTED_BY, 0))
+    if are_lost and first and first == os.getppid():
+        deadline += _PATIENCE / 2  # the first waits for this one, and is to say why it ends
+        while os.getppid() == first and time.monotonic() < deadline:
+            time.sleep(_INTERVAL)
+        if os.getppid() == first:
+            os.kill(first, signal.SIGKILL)
+
+
+STARTED_BY = "DIGLOT_FIRST_PROCESS"  # the number of the process that started this one for its run
+_PATIENCE = 10.0  # seconds that a process has to end by itself
+_INTERVAL = 0.2  # seconds between looks
 
 
 class Processes:
@@ -103,22 +195,33 @@ class Processes:
         Raises:
             UserError: if they do not come.
         """
-        if not self.are_met:
-            return
-        try:
-            self.strategy.setup_environment()
-        except (RuntimeError, ValueError, torch.distributed.DistError) as error:
-            raise UserError(f"the processes do not find each other: {str(error).splitlines()[0]}") from None
+        if self.are_met:
+            with self._waiting("the processes do not find each other"):
+                self.strategy.setup_environment()
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
         """The block is run by the first process of each node, then by the others, which find what it made."""
         if self.are_met and self.local_rank:
-            self.strategy.barrier()
+            self._wait_for_all()
         yield
         if self.are_met and not self.local_rank:
-            self.strategy.barrier()
+            self._wait_for_all()
 
     def shared(self, value: Any) -> Any:
         """The first process's value, on all that have met."""
-        return self.strategy.broadcast(value) if self.are_met else value
+        if not self.are_met:
+            return value
+        with self._waiting(f"process {self.rank + 1} of {self.world_size} waits in vain for another one"):
+            return self.strategy.broadcast(value)
+
+    def _wait_for_all(self) -> None:
+        with self._waiting(f"process {self.rank + 1} of {self.world_size} waits in vain for another one"):
+            self.strategy.barrier()
+
+    @contextmanager
+    def _waiting(self, told: str) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, ValueError, torch.distributed.DistError) as error:
+            raise UserError(f"{told}: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,123 @@
+"""What breaks a run from inside: put this folder on PYTHONPATH and name a class on the command line."""
+
+import json
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+
+from diglot.data.batch import Pairs
+from diglot.data.module import TranslationData
+
+
+def break_down(kind: str) -> None:
+    """What may happen to a process."""
+    match kind:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "hang":
+            time.sleep(3600)
+        case "raise":
+            raise ZeroDivisionError("injected")
+        case "exit":
+            raise SystemExit(0)
+        case "memory":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+class Fault(L.Callback):
+    """FAULT=KIND:RANK:WHERE breaks one process. WHERE is begin (before anything is done), prepare, a number of updates,
+    or validation; each happens once in a folder, which the file `broken` there tells."""
+
+    def __init__(self) -> None:
+        self.kind, self.rank, self.where = os.environ.get("FAULT", "none:0:never").split(":")
+        if self.where == "prepare":
+            prepare = TranslationData.prepare_data
+
+            def broken(data: TranslationData) -> None:
+                self.at("prepare")
+                prepare(data)
+
+            TranslationData.prepare_data = broken  # type: ignore[method-assign]
+        self.at("begin")
+
+    def at(self, where: str) -> None:
+        rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))
+        if where == self.where and rank == self.rank and not Path("broken").exists():
+            Path("broken").write_text(str(time.time()))
+            break_down(self.kind)
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, index: int) -> None:
+        with Path(f"updates.{trainer.global_rank}").open("a") as file:
+            file.write(json.dumps([trainer.global_step + 1, batch.pairs.tolist(), bool(batch.tgt_mask.any())]) + "\n")
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self.at(str(trainer.global_step))
+
+    def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        self.at("validation")
+
+
+class Weights(L.Callback):
+    """Keeps each process's weights at the end."""
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        torch.save(pl_module.state_dict(), f"weights.{trainer.global_rank}")
+
+
+class Worker(L.Callback):
+    """FAULT=KIND:UPDATE breaks the loader worker that collates a batch, once in a folder."""
+
+    def __init__(self) -> None:
+        self.kind, self.update = os.environ.get("FAULT", "none:0").split(":")
+
+    def on_fit_start(self, *_: Any) -> None:
+        collate = Pairs.__getitem__
+
+        def broken(pairs: Pairs, micro_batch: Any) -> Any:
+            if torch.utils.data.get_worker_info() is not None:
+                Path(f"worker.{os.getpid()}").touch()
+                if micro_batch.position == int(self.update) and not Path("broken").exists():
+                    Path("broken").write_text(str(time.time()))
+                    break_down(self.kind)
+            return collate(pairs, micro_batch)
+
+        Pairs.__getitem__ = broken  # type: ignore[method-assign]
+
+
+class Memory(L.Callback):
+    """ROWS=N: more rows than that do not fit when a process has made UPDATE updates (or, WHERE=validation, when it
+    translates). With LIMIT it is the system that says so: the process may have so many more MiB from then on."""
+
+    def __init__(self) -> None:
+        self.rows, self.update = int(os.environ["ROWS"]), int(os.environ.get("UPDATE", 0))
+        self.where, self.limit = os.environ.get("WHERE", "training"), int(os.environ.get("LIMIT", 0))
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, *_: Any) -> None:
+        if trainer.global_step != self.update:
+            return
+        if self.limit:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            size = pages * resource.getpagesize() + self.limit * 2**20
+            resource.setrlimit(resource.RLIMIT_AS, (size, size))
+        else:
+            refuse(pl_module.model, "forward" if self.where == "training" else "encode", self.rows)
+
+
+def refuse(model: Any, name: str, rows: int) -> None:
+    """Let a model run out of memory over more rows."""
+    method = getattr(model, name)
+
+    def limited(src: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        if len(src) > rows:
+            break_down("memory")
+        return method(src, *arguments, **options)
+
+    setattr(model, name, limited)

@@ -1,0 +1,166 @@
+"""Several processes end together, whatever happens to one of them, and make together what one would have made."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from runs import FAULT, TINY, TWO, Run, after_the_fault, is_whole, run, text, weights
+
+from diglot.data.text import read_lines
+
+pytestmark = [pytest.mark.reliability, pytest.mark.end_to_end]
+
+TIMEOUT = 15
+OUTSIDE = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+WAITS = "waits in vain for another one"
+
+
+def cases() -> list:
+    """Every fault, place, process and way to start; of them a few on each change."""
+    quick = {
+        ("kill", "1", "begin", "lightning"),
+        ("kill", "0", "4", "lightning"),
+        ("stop", "0", "4", "lightning"),
+        ("hang", "1", "validation", "lightning"),
+        ("raise", "1", "prepare", "torchrun"),
+    }
+    found = []
+    for launcher in ("lightning", "torchrun"):
+        for kind in ("kill", "raise", "hang", "stop"):
+            for rank in ("0", "1"):
+                for where in ("begin", "prepare", "4", "validation"):
+                    case = (kind, rank, where, launcher)
+                    # Before training the first process of Lightning's is the only one.
+                    if launcher == "lightning" and rank == "0" and where in ("begin", "prepare"):
+                        continue
+                    found.append(pytest.param(*case, marks=() if case in quick else pytest.mark.exhaustive))
+    return found
+
+
+@pytest.mark.promise(
+    "A process that dies, raises, hangs or is stopped ends the whole job within trainer.process_timeout + 30 s: exit "
+    "status not 0, one clear line, no process left."
+)
+@pytest.mark.parametrize(("kind", "rank", "where", "launcher"), cases())
+def test_one_that_fails_ends_the_job(tmp_path: Path, kind: str, rank: str, where: str, launcher: str) -> None:
+    words = (*text(tmp_path), *TINY, *TWO, FAULT, "run.updates=8", "run.validate_every=3")
+    module = OUTSIDE if launcher == "torchrun" else ()
+    begun = Run(tmp_path, *words, f"trainer.process_timeout={TIMEOUT}", module=module, FAULT=f"{kind}:{rank}:{where}")
+    ended = begun.end()
+    assert not ended.orphans, ended.said
+    assert ended.code not in (0, None), ended.said
+    assert (tmp_path / "broken").exists(), ended.said
+    assert after_the_fault(ended, tmp_path, begun) < TIMEOUT + 30, ended.said
+    if launcher == "lightning":  # torchrun says much of its own
+        lines = ended.lines("diglot-train: ")
+        assert len(lines) == 1, ended.said
+        assert kind == "raise" or "Traceback" not in ended.said
+        assert where in ("begin", "prepare") or "resume=" in lines[0]
+    if where in ("4", "validation"):
+        assert is_whole(tmp_path / "run"), ended.said
+
+
+def counts(folder: Path, rank: int) -> list[list]:
+    """Update, pairs and whether they count, of each batch that a process was given."""
+    return [json.loads(line) for line in (folder / f"updates.{rank}").read_text().splitlines()]
+
+
+@pytest.mark.promise("Data that do not divide by the processes stop nothing: each makes the same updates and weights.")
+@pytest.mark.parametrize(
+    ("n_train", "n_dev", "n_processes"),
+    [
+        (1, 1, 2),  # one process has no row, in training and in validation
+        pytest.param(2, 1, 3, marks=pytest.mark.exhaustive),
+        pytest.param(3, 2, 2, marks=pytest.mark.exhaustive),
+        pytest.param(7, 2, 3, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_uneven_data(tmp_path: Path, n_train: int, n_dev: int, n_processes: int) -> None:
+    words = (*text(tmp_path, n_dev, n_train), *TINY, *TWO[:2], f"trainer.devices={n_processes}", FAULT)
+    words += ("+callbacks.weights._target_=faults.Weights", "trainer.process_timeout=60")
+    run(tmp_path, *words, "run.updates=4", "run.validate_every=2")
+    shares = [counts(tmp_path, rank) for rank in range(n_processes)]
+    assert [[line[0] for line in share] for share in shares] == [[1, 2, 3, 4]] * n_processes
+    for lines in zip(*shares, strict=True):
+        counted = [pair for _, pairs, counts in lines for pair in pairs if counts]
+        assert len(counted) == len(set(counted)) >= 1
+    final = [torch.load(tmp_path / f"weights.{rank}", weights_only=True) for rank in range(n_processes)]
+    saved = weights(tmp_path / "run")
+    for other in final:
+        assert all(torch.equal(value, other[name]) for name, value in saved.items())
+
+
+@pytest.mark.promise("BLEU is that of one process, each sentence counted once.")
+@pytest.mark.parametrize("n_processes", [3, pytest.param(2, marks=pytest.mark.exhaustive)])
+def test_bleu_is_that_of_one_process(
+    tmp_path: Path, n_processes: int, scores: Callable[[], tuple[str, list[str]]]
+) -> None:
+    words = (*text(tmp_path, n_dev=13), *TINY, "trainer.process_timeout=60", "run.updates=2", "model.dropout=0")
+    alone = scores()
+    run(tmp_path, *words, *TWO[:2], f"trainer.devices={n_processes}")
+    assert score_of(tmp_path) == alone
+    assert len(alone[1]) == 13
+
+
+@pytest.fixture(scope="module")
+def scores(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], tuple[str, list[str]]]:
+    folder = tmp_path_factory.mktemp("alone")
+    run(folder, *text(folder, n_dev=13), *TINY, "run.updates=2", "model.dropout=0")
+    return lambda: score_of(folder)
+
+
+def score_of(folder: Path) -> tuple[str, list[str]]:
+    (line,) = [line for line in (folder / "output").read_text().splitlines() if line.startswith("update 2 of 2")]
+    return line.partition("dev BLEU")[2], read_lines(folder / "run" / "text" / "dev.translated.de")
+
+
+@pytest.mark.promise(
+    "A signal to one process, to all, or to the group ends all of them in less than 30 s with a whole checkpoint and "
+    "exit status 75."
+)
+@pytest.mark.parametrize(
+    "to",
+    [
+        "group",
+        *(
+            pytest.param(to, marks=pytest.mark.exhaustive)
+            for to in ("first", "second", "both", "torchrun second", "torchrun")
+        ),
+    ],
+)
+def test_a_signal(tmp_path: Path, to: str) -> None:
+    words = (*text(tmp_path), *TINY, *TWO, FAULT, "run.updates=100000", "run.validate_every=20")
+    module = OUTSIDE if to.startswith("torchrun") else ()
+    begun = Run(tmp_path, *words, "trainer.process_timeout=60", module=module)
+    numbers = [tmp_path / f"updates.{rank}" for rank in (0, 1)]
+    deadline = time.monotonic() + 100
+    while not all(file.exists() and file.read_text().count("\n") > 45 for file in numbers):
+        assert begun.process.poll() is None, (tmp_path / "output").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    sent = time.monotonic()
+    ranks = {}
+    for process in begun.processes():
+        environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+        is_torchrun = b"torch.distributed.run" in Path(f"/proc/{process}/cmdline").read_bytes()
+        ranks["torchrun" if is_torchrun else "second" if b"LOCAL_RANK=1" in environment else "first"] = process
+    match to:
+        case "group":
+            os.killpg(begun.process.pid, signal.SIGTERM)
+        case "both":
+            for process in ranks.values():
+                os.kill(process, signal.SIGTERM)
+        case _:
+            os.kill(ranks[to.split()[-1]], signal.SIGTERM)
+    ended = begun.end(60)
+    assert time.monotonic() - sent < 30, ended.said
+    assert not ended.orphans
+    assert ended.code == 75 or module, ended.said
+    assert ended.said.count("Stopped by SIGTERM at update") == 1, ended.said
+    assert "Traceback" not in ended.said or module
+    assert is_whole(tmp_path / "run")
