@@ -16,8 +16,8 @@ FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*
 OURS = {
     "model": {"model"},
     "decoding": {"decoding", "model"},
-    "data": {"data", "errors"},
-    "training": {"training", "decoding", "model", "data", "errors"},
+    "data": {"data", "errors", "whole"},
+    "training": {"training", "decoding", "model", "data", "errors", "whole"},
 }
 OTHERS = {"model": {"torch"}, "decoding": {"torch"}}
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from diglot.data.text import write_bytes
 from diglot.errors import RESUME_ME, UserError
-from diglot.training.folder import JOB, RESULTS
+from diglot.training.folder import JOB, RESULTS, quoted
 from diglot.training.processes import how_it_ended
 
 OUTPUT = "output.txt"  # what a job says
@@ -122,20 +122,6 @@ def command(module: str, hydra: Any, overrides: Iterable[str], folder: Path) -> 
     of_sweep = re.compile(r"[+~]*hydra(/launcher|/sweeper|\.launcher|\.sweeper|\.mode)")
     words += [word for word in hydra.overrides.hydra if not of_sweep.match(word)]
     return [*words, *overrides, "hydra.mode=RUN", f"resume={quoted(str(folder))}"]
-
-
-def quoted(text: str) -> str:
-    """A text as a value that Hydra's grammar reads back."""
-    if re.fullmatch(r"[A-Za-z_./][\w./-]*", text, re.ASCII) and text.lower() not in (
-        "null",
-        "true",
-        "false",
-        "nan",
-        "inf",
-    ):
-        return text
-    escaped = re.sub(r"(\\+)(?=$|')", r"\1\1", text).replace("'", r"\'").replace("${", r"\${")
-    return f"'{escaped}'"
 
 
 def run(job: Job, words: Sequence[str], signals: "Signals | None" = None, tries_only: bool = False) -> None:

@@ -25,12 +25,14 @@ class Begun(NamedTuple):
         place: where the stream of batches stands after these; None: not known.
         validation_due_since: Unix time from which on these updates were being validated, which did not come to its
             end; None: they need no validation.
+        has_stopped: whether the run had been told to end with them.
     """
 
     checkpoint: Path | None = None
     update: int = 0
     place: Place | None = None
     validation_due_since: float | None = None
+    has_stopped: bool = False
 
 
 def unfinished(folder: str | None, config: dict[str, Any]) -> str | None:
@@ -81,4 +83,5 @@ def take_up(folder: Path, config: dict[str, Any], shards: Shards) -> Begun:
         content["global_step"],
         Place(*place) if place else None,
         record.get("validation_due_since"),
+        record.get("has_stopped", False),
     )

@@ -41,7 +41,7 @@ from diglot.job import quoted
 from diglot.model import EncoderDecoder
 from diglot.resume import AUTO, Begun, take_up, unfinished
 from diglot.training import loggers
-from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, DueValidation
+from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, TakeUp
 from diglot.training.console import log_to, only_warnings, quiet
 from diglot.training.folder import (
     CONFIG,
@@ -159,7 +159,7 @@ def train(config: DictConfig) -> Path:
     if run.compile:
         model.compile(dynamic=True)
     scores = Scores(data, scorer, folder / "text" / f"dev.translated.{corpus.tgt_lang}")
-    kept, speed = Checkpoints(folder), Speed()
+    kept, speed = Checkpoints(folder, run.keep_best, run.keep_last), Speed()
     kept.place = tuple(begun.place or ())
     signals = Signals(kept, run.validate_every)
     accumulation = data.updates(world_size=processes.world_size).accumulation
@@ -180,11 +180,11 @@ def train(config: DictConfig) -> Path:
             *progress_callbacks(kept),
             speed,
             signals,  # after all that has a state: a checkpoint holds that of the whole update
-            *([DueValidation()] if begun.validation_due_since is not None else []),
+            TakeUp(begun.validation_due_since is not None, data.n_updates, begun.has_stopped),
         ],
         plugins=[AtomicCheckpointIO(checkpoints.read)],
         max_epochs=1,
-        max_steps=data.n_updates,
+        max_steps=data.n_updates + (begun.update >= data.n_updates),
         accumulate_grad_batches=accumulation,
         val_check_interval=run.validate_every * accumulation,
         check_val_every_n_epoch=None,
@@ -220,7 +220,7 @@ def train(config: DictConfig) -> Path:
                 f"or does not answer; resume={quoted(str(folder))} goes on. {kept.describe()}"
             ) from None
         raise
-    if signals.received:  # in the last validation
+    if signals.received:  # when the last validation was over
         leave(signal.Signals(signals.received).name, folder, trainer, kept)
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         say("fast_dev_run: training and validation went through; no checkpoint was kept")

@@ -6,6 +6,7 @@ A life is a process forked from one that has imported everything: it begins trai
 
 import ctypes
 import hashlib
+import io
 import json
 import multiprocessing
 import os
@@ -131,13 +132,12 @@ def strike(number: int, at: int) -> Callable[[], int]:
     save = torch.save
 
     def torn(content: Any, file: Any, *arguments: Any, **options: Any) -> None:
-        save(content, file, *arguments, **options)
-        file.flush()
-        size = os.fstat(file.fileno()).st_size
-        os.ftruncate(file.fileno(), size // 2)
+        whole = io.BytesIO()
+        save(content, whole, *arguments, **options)
+        middle = whole.tell() // 2
+        file.write(whole.getvalue()[:middle])
         half()
-        file.seek(0)
-        save(content, file, *arguments, **options)
+        file.write(whole.getvalue()[middle:])
 
     torch.save = torn
     return lambda: count
@@ -320,6 +320,8 @@ def draw_words(draw: random.Random) -> list[str]:
     words = [
         f"seed={draw.randint(0, 9)}",
         f"run.validate_every={draw.choice((2, 5, 13, 26, 26, 1000))}",
+        f"run.keep_best={draw.choice((1, 1, 3))}",
+        f"run.keep_last={draw.choice((1, 1, 2))}",
         f"data.batches_per_update={draw.choice(('null', 'null', '1', '3'))}",
         f"data.n_workers={draw.choice((0, 0, 0, 2))}",
         f"data.shapes={draw.choice(('free', 'free', 'buckets'))}",
@@ -333,6 +335,8 @@ def draw_words(draw: random.Random) -> list[str]:
     ]
     callbacks = [name for name in ("ema", "early_stopping") if draw.random() < 0.35]
     words.append(f"callbacks=[{','.join(callbacks)}]")
+    if "early_stopping" in callbacks:
+        words.append(f"callbacks.early_stopping.patience={draw.randint(1, 4)}")
     if draw.random() < 0.25:
         words.append("tokenizer.samples=2")
     return words
@@ -371,7 +375,7 @@ def left(folder: Path) -> Left:
         if values[0] != "began":
             lines.setdefault(values[0], set()).add(line)
     run = folder / "run"
-    names = {file.name for file in run.rglob("*") if file.is_file() and file.name[0] != "."}
+    names = {file.name for file in run.rglob("*") if file.is_file()}
     names = {"events" if name.startswith("events.out") else name for name in names}
     parts: dict[str, Any] = {"files": sorted(names - {"previous.ckpt"})}
     curves = {f"curve {tag}": values for tag, values in _curves(run).items() if not tag.startswith("speed/")}
@@ -387,7 +391,7 @@ def left(folder: Path) -> Left:
             if name != "Speed":
                 parts |= {f"{file.name} {key}": value for key, value in flat(state, f"callbacks.{name}")}
     for file in sorted([*(run / "text").iterdir(), *(run / "evaluation").rglob("*")]):
-        if file.is_file() and file.suffix != ".json" and file.name[0] != ".":
+        if file.is_file() and file.suffix != ".json":
             parts[f"text {file.relative_to(run)}"] = file.read_bytes()
     results = json.loads((run / "results.json").read_text())
     parts |= {f"results.json{key}": value for key, value in flat(results, "") if not OF_THE_MOMENT & {*key.split(".")}}

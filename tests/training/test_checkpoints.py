@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from diglot.checkpoint import FORMAT, newest_whole, read
+from diglot.checkpoint import FORMAT, KINDS, newest_whole, read
 from diglot.errors import UserError
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from diglot.training.task import TranslationTask
@@ -89,7 +89,7 @@ def validate(callback: Checkpoints, task: TranslationTask, update: int, bleu: fl
         global_step=update,
         callback_metrics={"dev/bleu": torch.tensor(bleu), "dev/chrf": torch.tensor(2 * bleu), "train/loss": 1.0},
         loggers=[],
-        **{"sanity_checking": False, "fast_dev_run": False, "is_global_zero": True} | options,
+        **{"sanity_checking": False, "fast_dev_run": False, "is_global_zero": True, "should_stop": False} | options,
     )
     callback.on_validation_end(trainer, task)  # type: ignore[arg-type]
 
@@ -113,6 +113,24 @@ def test_best_is_the_best_and_last_the_last(tmp_path: Path, task: TranslationTas
     assert kept[0]["dev_bleu"] == callback.best_score == pytest.approx(8.0)
     assert names(tmp_path) == ["best.ckpt", "last.ckpt", "previous.ckpt"]
     assert torch.load(tmp_path / "previous.ckpt", weights_only=True)["update"] == 40
+
+
+def test_more_are_kept_where_more_are_asked_for(tmp_path: Path, task: TranslationTask) -> None:
+    callback = Checkpoints(tmp_path, keep_best=2, keep_last=2)
+    expected = {10: [10], 20: [10, 20], 30: [20, 30], 40: [20, 30, 40], 50: [20, 40, 50], 60: [20, 50, 60]}
+    scores = {10: 5.0, 20: 8.0, 30: 7.0, 40: 7.0, 50: 7.5, 60: 1.0}
+    for update, kept in expected.items():
+        if update == 40:  # a run that is killed goes on with what it has, and leaves what is not its own alone
+            callback.last.with_name("update_mine.ckpt").write_bytes(b"")
+            state, callback = callback.state_dict(), Checkpoints(tmp_path, keep_best=2, keep_last=2)
+            callback.load_state_dict(state)
+        validate(callback, task, update, scores[update])
+        files = {file.stem: file for file in tmp_path.glob("update_[0-9]*.ckpt")}
+        assert sorted(files) == [f"update_{n}" for n in kept]
+        for n in kept:
+            content = torch.load(files[f"update_{n}"], weights_only=True)
+            assert (content["update"], content["dev_bleu"]) == (n, scores[n])
+    assert (tmp_path / "update_mine.ckpt").exists()
 
 
 def test_a_score_of_zero_is_a_best_score_too(tmp_path: Path, task: TranslationTask) -> None:
@@ -151,7 +169,8 @@ def test_a_kill_between_the_two_names_of_the_best_checkpoint_is_made_good(
 def test_the_newest_checkpoint_that_is_whole_is_gone_on_from(tmp_path: Path) -> None:
     assert newest_whole(tmp_path) is None
     for name, update in (("best", 1), ("previous", 2), ("last", 3)):
-        content = {"diglot": {"format": FORMAT}, "state_dict": {"w": torch.rand(1000)}, "global_step": update}
+        record = {"format": FORMAT, **{name: kinds[0]() for name, kinds in KINDS.items()}}
+        content = {"diglot": record, "state_dict": {"w": torch.rand(1000)}, "global_step": update}
         AtomicCheckpointIO(read).save_checkpoint(content, tmp_path / f"{name}.ckpt")
     damaged = []
     for name, update in (("last", 3), ("previous", 2), ("best", 1)):

@@ -23,7 +23,7 @@ class Kept(list[int]):
 
 def stub_trainer(update: int, accumulates: bool = False) -> Any:
     loop = SimpleNamespace(_should_accumulate=lambda: accumulates)
-    return SimpleNamespace(global_step=update, max_steps=100, world_size=1, fit_loop=loop)
+    return SimpleNamespace(global_step=update, max_steps=100, world_size=1, fit_loop=loop, should_stop=False)
 
 
 @pytest.fixture
@@ -62,11 +62,13 @@ def test_where_a_validation_follows_it_writes_the_checkpoint(task: TranslationTa
     assert not kept
     with pytest.raises(Stopped):
         signals.on_validation_start(stub_trainer(20), task)
-    # The last one ends the run, and it is done.
-    signals.on_train_batch_end(stub_trainer(100), task, None, None, 0)  # type: ignore[arg-type]
-    signals.on_validation_start(stub_trainer(100), task)
-    signals.on_validation_batch_end(stub_trainer(100))
+    # So it is with the last one, which follows where no other one would.
+    last = stub_trainer(33)
+    last.should_stop = True
+    signals.on_train_batch_end(last, task, None, None, 0)  # type: ignore[arg-type]
     assert not kept
+    with pytest.raises(Stopped):
+        signals.on_validation_batch_end(last)
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:

@@ -15,7 +15,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from diglot.data.batch import Batch
 from diglot.errors import UserError
-from diglot.job import quoted
+from diglot.training.folder import quoted
 from diglot.training.loggers import flush
 from diglot.training.task import TranslationTask
 from diglot.whole import remove_leftovers, sync_folder, temporary_name, whole_file
@@ -72,23 +72,33 @@ class Failing:
 
 class Checkpoints(L.Callback):
     """Keeps `last.ckpt`, written before and after every validation, `previous.ckpt`, the one before, for the case that
-    the last is damaged, and `best.ckpt`, the one with the best dev BLEU."""
+    the last is damaged, `best.ckpt`, the one with the best dev BLEU, and, where more are asked for, those of several
+    validations as `update_N.ckpt`.
 
-    def __init__(self, folder: Path, monitor: str = "dev/bleu") -> None:
+    Args:
+        folder: of the run.
+        keep_best: of how many validations, the best ones, the checkpoint is kept.
+        keep_last: of how many, the last ones.
+        monitor: the score that is the better the higher.
+    """
+
+    def __init__(self, folder: Path, keep_best: int = 1, keep_last: int = 1, monitor: str = "dev/bleu") -> None:
         self.last, self.best, self.monitor = folder / "last.ckpt", folder / "best.ckpt", monitor
         self.previous = folder / "previous.ckpt"
+        self.keep_best, self.keep_last = keep_best, keep_last
+        self.scores: dict[int, float] = {}  # of the validations whose checkpoints are kept, by update
         self.best_score = float("-inf")
         self.best_update = 0
         self.best_metrics: dict[str, float] = {}  # all dev scores of the best checkpoint, as they are logged
         self.place: tuple[int, ...] = ()  # where the stream of batches stands after the newest update
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # A run that goes on may have been killed between writing the checkpoint and giving it its second name.
         if not trainer.is_global_zero or not self.best_update:
             return
-        if self.best_update == trainer.global_step:
-            _link(self.last, self.best)
-        elif not self.best.exists():
+        # A run that goes on may have been killed between writing the checkpoint and giving it its other names.
+        if trainer.global_step in self.scores:
+            self._name(trainer.global_step)
+        if not self.best.exists():
             say(f"{self.best} has gone: the best checkpoint will be that of what follows")
             self.best_score, self.best_update, self.best_metrics = float("-inf"), 0, {}
 
@@ -98,9 +108,8 @@ class Checkpoints(L.Callback):
         self.place = batch.place
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # A validation may take minutes: whatever ends it, the updates before it are kept. (After the last update there
-        # is nothing left of the run for Lightning to go on with.)
-        if trainer.sanity_checking or trainer.fast_dev_run or trainer.global_step >= trainer.max_steps:  # type: ignore[attr-defined]
+        # A validation may take minutes: whatever ends it, the updates before it are kept.
+        if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         assert isinstance(pl_module, TranslationTask)
         self.save(trainer, pl_module, validation_is_due=True)
@@ -110,6 +119,7 @@ class Checkpoints(L.Callback):
         pl_module.record["update"], pl_module.record["place"] = trainer.global_step, list(self.place)
         flush(trainer.loggers)
         pl_module.record["validation_due_since"] = time.time() if validation_is_due else None
+        pl_module.record["has_stopped"] = trainer.should_stop
         with self._explained():
             if trainer.is_global_zero and self.last.exists():
                 _link(self.last, self.previous)
@@ -137,28 +147,59 @@ class Checkpoints(L.Callback):
             self.best_metrics = {
                 name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("dev/")
             }
+        self.scores[trainer.global_step] = score
+        best = sorted(self.scores, key=lambda update: (-self.scores[update], update))[: self.keep_best]
+        self.scores = {update: self.scores[update] for update in {*best, *sorted(self.scores)[-self.keep_last :]}}
         pl_module.record["dev_bleu"] = score
         self.save(trainer, pl_module)
-        if is_best and trainer.is_global_zero:
+        if trainer.is_global_zero:
             with self._explained():
-                _link(self.last, self.best)
+                self._name(trainer.global_step)
+
+    def _name(self, update: int) -> None:
+        """Give the newest checkpoint, after these many updates, its other names, and remove what is not kept."""
+        if update == self.best_update:
+            _link(self.last, self.best)
+        if self.keep_best > 1 or self.keep_last > 1:
+            _link(self.last, self.last.with_name(f"update_{update}.ckpt"))
+        for file in self.last.parent.glob("update_*.ckpt"):
+            number = file.stem.removeprefix("update_")
+            if number.isdigit() and int(number) <= update and int(number) not in self.scores:
+                file.unlink(missing_ok=True)
 
     def describe(self) -> str:
         """One sentence about what there is."""
         return f"The last checkpoint is {self.last}." if self.last.is_file() else "There is no checkpoint yet."
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best_score": self.best_score, "best_update": self.best_update, "best_metrics": self.best_metrics}
+        best = {"best_score": self.best_score, "best_update": self.best_update, "best_metrics": self.best_metrics}
+        return best | {"scores": self.scores}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best_score, self.best_update = state_dict["best_score"], state_dict["best_update"]
         self.best_metrics = dict(state_dict["best_metrics"])
+        self.scores = dict(state_dict.get("scores", {self.best_update: self.best_score}))
 
 
-class DueValidation(L.Callback):
-    """Begins with a validation, where a run goes on from a checkpoint that was written before one."""
+class TakeUp(L.Callback):
+    """What a run that goes on does first.
+
+    Args:
+        validation_is_due: whether the checkpoint was written before a validation, which is made up for.
+        total_updates: length of the run. Where all are done, Lightning is made with one more: else it would do nothing.
+        has_stopped: whether the run had been told to end before.
+    """
+
+    def __init__(self, validation_is_due: bool, total_updates: int, has_stopped: bool) -> None:
+        self.validation_is_due, self.total_updates, self.has_stopped = validation_is_due, total_updates, has_stopped
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        trainer.fit_loop.epoch_loop.max_steps = self.total_updates
+        trainer.should_stop = self.has_stopped or trainer.global_step >= self.total_updates
+        if self.validation_is_due:
+            self._validate(trainer)
+
+    def _validate(self, trainer: L.Trainer) -> None:
         # As Lightning does it in the middle of training.
         first = trainer._logger_connector._first_loop_iter
         trainer.validating = True

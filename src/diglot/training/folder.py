@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -132,6 +133,20 @@ def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer) -> None:
     for name, content in about.items():
         if content is not None and not (folder / name).exists():
             write_bytes(folder / name, content)
+
+
+def quoted(text: str) -> str:
+    """A text as a value that Hydra's grammar reads back."""
+    if re.fullmatch(r"[A-Za-z_./][\w./-]*", text, re.ASCII) and text.lower() not in (
+        "null",
+        "true",
+        "false",
+        "nan",
+        "inf",
+    ):
+        return text
+    escaped = re.sub(r"(\\+)(?=$|')", r"\1\1", text).replace("'", r"\'").replace("${", r"\${")
+    return f"'{escaped}'"
 
 
 def commit() -> str | None:

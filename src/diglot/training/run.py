@@ -20,6 +20,8 @@ class Run:
         folder: where the run's files go; None: a new folder under runs/.
         compile: whether to compile the model with torch.compile.
         skip_non_finite: updates whose gradient is not finite that may be passed over before the run ends.
+        keep_best: of how many validations, those of the best dev BLEU, the checkpoint is kept.
+        keep_last: of how many, the last ones.
     """
 
     def __init__(
@@ -31,16 +33,20 @@ class Run:
         folder: str | None = None,
         compile: bool = False,
         skip_non_finite: int = 0,
+        keep_best: int = 1,
+        keep_last: int = 1,
     ) -> None:
         if (updates is None) == (passes is None):
             raise ValueError(f"exactly one of updates ({updates}) and passes ({passes}) must be given, the other null")
-        for name, value in (("updates", updates), ("passes", passes), ("validate_every", validate_every)):
+        positive = {"updates": updates, "passes": passes, "validate_every": validate_every}
+        for name, value in {**positive, "keep_best": keep_best, "keep_last": keep_last}.items():
             if value is not None and value < 1:
                 raise ValueError(f"{name} ({value}) must be positive")
         self.updates, self.passes, self.validate_every = updates, passes, validate_every
         if skip_non_finite < 0:
             raise ValueError(f"skip_non_finite ({skip_non_finite}) must not be negative")
         self.folder, self.compile, self.skip_non_finite = folder, compile, skip_non_finite
+        self.keep_best, self.keep_last = keep_best, keep_last
 
     def total_updates(self, data: TranslationData) -> int:
         """The length of the run on these data, in updates."""

@@ -58,8 +58,8 @@ class Signals(L.Callback):
         if trainer.fit_loop._should_accumulate():
             return
         number = self._asked(trainer)
-        # A validation writes a checkpoint of its own before it begins, and the last one is to be the end.
-        if number and trainer.global_step % self.validate_every and trainer.global_step < trainer.max_steps:
+        # A validation writes a checkpoint of its own before it begins.
+        if number and trainer.global_step % self.validate_every and not trainer.should_stop:
             assert isinstance(pl_module, TranslationTask)
             self.kept.save(trainer, pl_module)
             self._leaves = number  # not yet: what the update came to is still to be logged
@@ -78,8 +78,7 @@ class Signals(L.Callback):
         self._leave(trainer)
 
     def _leave(self, trainer: L.Trainer) -> None:
-        number = self._asked(trainer)
-        if number and trainer.global_step < trainer.max_steps:
+        if number := self._asked(trainer):
             raise Stopped(number)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -109,7 +109,7 @@ def filled_in(rows: Sequence[Mapping[str, Any]], config: DictConfig) -> list[lis
 
 def as_override(value: Any) -> str:
     """A value as the command line has it."""
-    from diglot.job import quoted
+    from diglot.training.folder import quoted
 
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{as_override(item)}" for key, item in value.items()) + "}"
