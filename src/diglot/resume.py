@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diglot import checkpoint as checkpoints
-from diglot.config import changes, other_values, refuse_other_config
+from diglot.config import Change, changes, read_config, refuse_other_run
 from diglot.data.batching import Place
 from diglot.data.shards import Shards
+from diglot.data.text import write_bytes
 from diglot.errors import UserError
-from diglot.training.folder import CONFIG, is_finished, is_held
+from diglot.training.folder import CONFIG, RESULTS, is_finished, is_held
 
 say = logging.getLogger("diglot").info
 
@@ -26,6 +27,7 @@ class Begun(NamedTuple):
         validation_due_since: Unix time from which on these updates were being validated, which did not come to its
             end; None: they need no validation.
         has_stopped: whether the run had been told to end with them.
+        changed: what of the config is another one from then on.
     """
 
     checkpoint: Path | None = None
@@ -33,6 +35,7 @@ class Begun(NamedTuple):
     place: Place | None = None
     validation_due_since: float | None = None
     has_stopped: bool = False
+    changed: tuple[Change, ...] = ()
 
 
 def unfinished(folder: str | None, config: dict[str, Any]) -> str | None:
@@ -47,11 +50,37 @@ def unfinished(folder: str | None, config: dict[str, Any]) -> str | None:
     begun.sort(key=lambda each: (each / CONFIG).stat().st_mtime_ns, reverse=True)
     for each in begun:
         try:
-            if not other_values(each / CONFIG, config):
+            if not changes(read_config(each / CONFIG), config):
                 return str(each)
         except UserError as error:
             say(f"resume=auto: passed over, {error}")
     return None
+
+
+def nothing_left(folder: Path, config: dict[str, Any]) -> str | None:
+    """What to say where the run in a folder has come to its end and no more updates are asked for; None elsewhere.
+
+    Args:
+        folder: the run's.
+        config: as it is now; where it counts in passes, nothing is known yet.
+
+    Raises:
+        UserError: something else is asked for, which would train nothing.
+    """
+    wanted = config["trainer"].get("max_steps") or config["run"]["updates"]
+    if not is_finished(folder) or wanted is None:
+        return None
+    before = read_config(folder / CONFIG)
+    done = before["run"]["updates"]
+    if wanted > done:
+        return None
+    of_the_command = ("trainer.precision", "trainer.max_steps", "run.passes")  # stand there otherwise than typed
+    if found := [str(change) for change in changes(before, config) if change.key not in of_the_command]:
+        raise UserError(
+            f"{folder}: this run is finished, nothing would be trained with what is another value now ({found[0]}); "
+            f"run.updates above {done} goes on"
+        )
+    return f"{folder}: this run is finished; its results are in {folder / RESULTS}"
 
 
 def take_up(folder: Path, config: dict[str, Any], shards: Shards) -> Begun:
@@ -65,23 +94,41 @@ def take_up(folder: Path, config: dict[str, Any], shards: Shards) -> Begun:
     Raises:
         UserError: the run would go on as another one, or all its checkpoints are damaged.
     """
-    refuse_other_config(folder / CONFIG, config)
+    changed = changes(read_config(folder / CONFIG), config) if (folder / CONFIG).exists() else []
+    refuse_other_run(f"resume={folder}: the run would go on as another one", changed)
     found = checkpoints.newest_whole(folder)
     if found is None:
-        return Begun()
+        return Begun(changed=tuple(changed))
     checkpoint, content, damaged = found
-    record = content["diglot"]
-    if others := changes(record["config"], config):
-        raise UserError(f"{checkpoint}: this is another run's checkpoint: {', '.join(others[:3])}")
+    record, update, updates = content["diglot"], content["global_step"], config["run"]["updates"]
+    since_checkpoint = changes(record["config"], config)
+    refuse_other_run(f"{checkpoint}: this is another run's checkpoint", since_checkpoint)
     if record.get("data", shards.key) != shards.key:
         raise UserError(f"resume={folder}: the training text is no longer the one that the run began with")
     for line in damaged:
-        say(f"{line}; the run goes on from {checkpoint} (update {content['global_step']:,})")
+        say(f"{line}; the run goes on from {checkpoint} (update {update:,})")
+    if updates < update:
+        raise UserError(f"resume={folder}: run.updates is {updates:,}, and {update:,} are done already")
     place = record.get("place")
     return Begun(
         checkpoint,
-        content["global_step"],
+        update,
         Place(*place) if place else None,
         record.get("validation_due_since"),
-        record.get("has_stopped", False),
+        # One that has become longer goes on.
+        record.get("has_stopped", False) and not any(change.key == "run.updates" for change in since_checkpoint),
+        tuple(changed),
     )
+
+
+def begin_again(folder: Path, begun: Begun, config_yaml: str) -> None:
+    """Make a finished run one that is not, and keep the config that it had until now where it changes."""
+    if is_finished(folder):
+        (folder / RESULTS).rename(folder / f"results_until_{begun.update}.json")
+    for change in begun.changed:
+        say(f"{change}: the new value holds from update {begun.update + 1:,} on")
+    if begun.changed:
+        before = folder / f"config_until_{begun.update}.yaml"
+        if not before.exists():
+            write_bytes(before, (folder / CONFIG).read_bytes())
+        write_bytes(folder / CONFIG, config_yaml.encode())

@@ -39,14 +39,13 @@ from diglot.errors import NON_FINITE, RESUME_ME, UserError
 from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, table
 from diglot.job import quoted
 from diglot.model import EncoderDecoder
-from diglot.resume import AUTO, Begun, take_up, unfinished
+from diglot.resume import AUTO, Begun, begin_again, nothing_left, take_up, unfinished
 from diglot.training import loggers
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, TakeUp
 from diglot.training.console import log_to, only_warnings, quiet
 from diglot.training.folder import (
     CONFIG,
     RESULTS,
-    is_finished,
     resumable_folder,
     run_folder,
     write_about,
@@ -55,7 +54,7 @@ from diglot.training.largest import LargestBatch
 from diglot.training.metrics import Scorer
 from diglot.training.processes import Processes, check_number, end_others, end_with_first, lost_another, strategy
 from diglot.training.progress import progress_callbacks
-from diglot.training.report import end_report, hyper_parameters, samples, start_report, write_results
+from diglot.training.report import best_scores, end_report, hyper_parameters, samples, start_report, write_results
 from diglot.training.run import Run, StopAfterLastUpdate
 from diglot.training.scores import Scores
 from diglot.training.signals import Signals, Stopped
@@ -86,8 +85,8 @@ def train(config: DictConfig) -> Path:
         folder = resumable_folder(config.resume)
         if config.run.folder is not None and Path(config.run.folder).expanduser().absolute() != folder.absolute():
             raise UserError(f"resume={config.resume} and run.folder={config.run.folder} are two folders: give one")
-        if is_finished(folder):
-            say(f"{folder}: this run is finished; its results are in {folder / RESULTS}")
+        if line := nothing_left(folder, without_secrets(config)):
+            say(line)
             return folder
     run = build_run(config)
     corpus = build_corpus(config.data)
@@ -138,6 +137,9 @@ def train(config: DictConfig) -> Path:
         resume = str(folder)
     begun = Begun()
     if resume is not None:
+        if line := nothing_left(folder, plain):
+            say(line)
+            return folder
         begun = take_up(folder, plain, data.shards)
         data.start, data.place = begun.update, begun.place
     if processes.is_first:
@@ -180,7 +182,7 @@ def train(config: DictConfig) -> Path:
             *progress_callbacks(kept),
             speed,
             signals,  # after all that has a state: a checkpoint holds that of the whole update
-            TakeUp(begun.validation_due_since is not None, data.n_updates, begun.has_stopped),
+            TakeUp(kept, begun.validation_due_since is not None, data.n_updates, begun.has_stopped),
         ],
         plugins=[AtomicCheckpointIO(checkpoints.read)],
         max_epochs=1,
@@ -196,7 +198,9 @@ def train(config: DictConfig) -> Path:
     )
     held_out: dict[str, EvaluationSet] = {}
     if processes.is_first:
-        write_about(folder, OmegaConf.to_yaml(OmegaConf.create(plain)), data.tokenizer)
+        config_yaml = OmegaConf.to_yaml(OmegaConf.create(plain))
+        begin_again(folder, begun, config_yaml)
+        write_about(folder, config_yaml, data.tokenizer)
         held_out = keep_held_out(folder, data)
         say(start_report(folder, data, model, trainer, options["precision"]))
     try:
@@ -378,12 +382,12 @@ def conclude(
         say("\n".join(table(test)))
     shown = held_out.get("test", held_out["dev"])
     say("\n".join([f"Translations by {kept.best.name} ({shown.split}):", *samples(translator.translate, shown.pairs)]))
-    results = write_results(folder, kept, speed, translator.model, trainer.global_step, test)
-    best = {f"best/{name}": float(value) for name, value in results["best"].items()}
+    best = {f"best/{name}": float(value) for name, value in best_scores(kept).items()}
     for logger in trainer.loggers:
         compared = (best,) if isinstance(logger, TensorBoardLogger) else ()
         logger.log_hyperparams(hyper_parameters(config), *compared)
         logger.save()
+    write_results(folder, kept, speed, translator.model, trainer.global_step, test)  # last: now the run is finished
     checkpoint = shlex.quote(f"checkpoint={quoted(str(kept.best))}")
     say(
         f"Made in {folder}/: best.ckpt, last.ckpt, {CONFIG}, {RESULTS}, log.txt, curves and pictures\n"

@@ -14,8 +14,10 @@ import random
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +30,9 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 import diglot.train  # noqa: E402
 from commands import scalars  # noqa: E402
+from diglot import checkpoint  # noqa: E402
 from diglot.errors import RESUME_ME  # noqa: E402
+from diglot.training.checkpoints import AtomicCheckpointIO  # noqa: E402
 from diglot.training.signals import ASKING  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -38,6 +42,10 @@ OPERATIONS = "halves of operations on files: "
 
 class Recorder(L.Callback):
     """Writes down what each micro-batch was and what came of it, to the last bit."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        if os.environ.get("KILL_AFTER") == str(trainer.global_step):
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def on_train_start(self, *_: Any) -> None:
         self._write("began", time.time())
@@ -65,6 +73,7 @@ class Fault(NamedTuple):
         seconds: after training began, or after the start of the process where it begins at once.
         at_once: whether the time counts from the start of the process.
         operation: instead of a time: before (odd) or after (even) this many-th half of an operation on files.
+        update: instead of a time: when this update and what follows it are done, and before the next one (SIGKILL).
         again: seconds after which the signal is sent a second time.
     """
 
@@ -72,12 +81,15 @@ class Fault(NamedTuple):
     seconds: float = 0.0
     at_once: bool = False
     operation: int | None = None
+    update: int | None = None
     again: float | None = None
 
     def __str__(self) -> str:
         name = signal.Signals(self.number).name
         if self.operation is not None:
             return f"{name}@operation{self.operation}"
+        if self.update is not None:
+            return f"{name}@update{self.update}"
         twice = "" if self.again is None else f"+{self.again:.3f}"
         return f"{name}@{'start' if self.at_once else 'training'}+{self.seconds:.3f}{twice}"
 
@@ -157,6 +169,8 @@ def live(words: list[str], folder: Path, said: Path, fault: Fault | None, change
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     counted = None
+    if fault is not None and fault.update is not None:
+        os.environ["KILL_AFTER"] = str(fault.update)
     if fault is not None and fault.operation is not None:
         counted = strike(fault.number, fault.operation)
     if change is not None:
@@ -232,7 +246,7 @@ def run(
         process.join(max(0.0, seconds))
         return process.exitcode is not None
 
-    if fault is not None and fault.operation is None:
+    if fault is not None and fault.operation is None and fault.update is None:
         while not fault.at_once and not ended(0.005) and time.monotonic() - began < limit:
             if recorded.exists() and recorded.stat().st_size > before:
                 break
@@ -275,6 +289,59 @@ def orphans(session: int, patience: float = 20.0) -> list[int]:
             return found
         time.sleep(0.1)
     return []
+
+
+def save_for_ever(folder: Path, tmpdir: str | None, done: Any) -> None:
+    """In a process of its own: write one checkpoint after the other, and tell which."""
+    if tmpdir:
+        os.environ["TMPDIR"] = tempfile.tempdir = tmpdir
+    plugin, update = AtomicCheckpointIO(checkpoint.read), saved(folder)
+    while True:
+        update += 1
+        plugin.save_checkpoint({"update": update, "weights": torch.full((300_000,), update)}, folder / "last.ckpt")
+        done.send(update)
+
+
+def saved(folder: Path) -> int:
+    """Which checkpoint a folder holds, 0 if none. It must be whole."""
+    if not (folder / "last.ckpt").exists():
+        return 0
+    with zipfile.ZipFile(folder / "last.ckpt") as archive:
+        assert archive.testzip() is None
+    content = torch.load(folder / "last.ckpt", weights_only=True)
+    assert (content["weights"] == content["update"]).all()
+    return content["update"]
+
+
+def kill_savers(folder: Path, n_kills: int, seed: int, tmpdir: str | None) -> list[str]:
+    """Kill a process that writes checkpoints, again and again; what was wrong then."""
+    serve()
+    draw, wrong = random.Random(seed), []
+    for i in range(n_kills):
+        done, tells = multiprocessing.Pipe(duplex=False)
+        process = _server.Process(target=save_for_ever, args=(folder, tmpdir, tells))
+        process.start()
+        tells.close()
+        told = done.recv()
+        deadline = time.monotonic() + draw.uniform(0, 0.1)
+        while (left := deadline - time.monotonic()) > 0:
+            if done.poll(left):
+                told = done.recv()
+        process.kill()
+        process.join()
+        try:
+            while True:
+                told = done.recv()
+        except EOFError:
+            pass
+        try:
+            if (found := saved(folder)) < told:
+                wrong.append(f"kill {i}: {told} had been written, and {found} is there")
+        except Exception as error:
+            wrong.append(f"kill {i}: {error!r}")
+    if extra := [file.name for file in folder.iterdir() if file.name != "last.ckpt"][1:]:  # of the last kill may be one
+        wrong.append(f"left behind: {extra}")
+    return wrong
 
 
 # --- what is trained ---

@@ -18,11 +18,12 @@ from diglot.config.build import (
 )
 from diglot.config.check import check, mistakes, typed_overrides
 from diglot.config.command import command
-from diglot.config.differences import changes, different_values, other_values, refuse_other_config
+from diglot.config.differences import Change, changes, different_values, read_config, refuse_other_run
 from diglot.config.keys import CONF, known_keys
 
 __all__ = [
     "CONF",
+    "Change",
     "build",
     "build_corpus",
     "build_data",
@@ -35,9 +36,9 @@ __all__ = [
     "different_values",
     "known_keys",
     "mistakes",
-    "other_values",
+    "read_config",
     "refuse_foreign_targets",
-    "refuse_other_config",
+    "refuse_other_run",
     "resolved",
     "trial_build",
     "typed_overrides",

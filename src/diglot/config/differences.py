@@ -1,16 +1,23 @@
 """In what two configs differ."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from omegaconf import OmegaConf
 
 from diglot.errors import UserError
 
-# What a run may change when it goes on: where it is, what is watched, and what it is compared by change no weight.
-MAY_CHANGE = ("resume", "run.folder", "objective", "sweep", "watch", "logger")
+# What a run may change when it goes on and nobody needs to be told: what it trains stays the same.
+CHANGE_NOTHING = (
+    *("resume", "run.folder", "objective", "sweep", "watch", "logger"),
+    *("data.n_workers", "data.n_processes", "data.cache_dir", "trainer.log_every_n_steps", "trainer.process_timeout"),
+)
+# What it may change, too, and is told of: the new value holds from then on.
+TAKE_EFFECT = ("scheduler", "optimizer", "run", "trainer", "label_smoothing")
+# But not of that: a state that there is belongs to these.
+STAY = ("optimizer._target_", "trainer.precision")
 
 
 def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -22,45 +29,60 @@ def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any,
         yield path, a, b
 
 
-def refuse_other_config(file: Path, config: dict[str, Any]) -> None:
-    """Make sure that a run goes on as it began.
+class Change(NamedTuple):
+    """A value of a run's config that is another one now."""
+
+    key: str
+    before: Any
+    now: Any
+
+    @property
+    def takes_effect(self) -> bool:
+        """Whether a run can go on with it; else it would be another run."""
+        return _is_in(self.key, TAKE_EFFECT) and not _is_in(self.key, STAY)
+
+    def __str__(self) -> str:
+        return f"{self.key} was {_shortened(self.before)} and is {_shortened(self.now)}"
+
+
+def changes(before: Any, now: Any) -> list[Change]:
+    """In what two runs' configs differ, apart from what changes nothing."""
+    return [Change(*values) for values in different_values(before, now) if not _is_in(values[0], CHANGE_NOTHING)]
+
+
+def refuse_other_run(what: str, found: list[Change]) -> None:
+    """Make sure that a run can go on with what has changed.
 
     Args:
-        file: what the run wrote when it began; where it is not there, there is nothing to go on with.
-        config: as it is now.
+        what: is refused else.
+        found: all changes.
 
     Raises:
-        UserError: naming the keys that are others now.
+        UserError: naming the keys of those with which it would be another run.
     """
-    found = other_values(file, config) if file.exists() else []
-    if found:
-        more = f", and {len(found) - 3} more" if len(found) > 3 else ""
-        raise UserError(f"resume={file.parent}: the run would go on as another one: {', '.join(found[:3])}{more}")
+    if others := [str(change) for change in found if not change.takes_effect]:
+        more = f", and {len(others) - 3} more" if len(others) > 3 else ""
+        raise UserError(f"{what}: {', '.join(others[:3])}{more}")
 
 
-def other_values(file: Path, config: dict[str, Any]) -> list[str]:
-    """In words, what a run's config file has otherwise than a config, apart from what may change.
+def _is_in(key: str, parts: Sequence[str]) -> bool:
+    return any(key == part or key.startswith(f"{part}.") for part in parts)
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """The config that a run has written.
 
     Raises:
-        UserError: if the file cannot be read.
+        UserError: if it cannot be read.
     """
     try:
         text = file.read_text(encoding="utf-8")
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):  # a few could stand for millions
             raise ValueError("it refers to itself")
-        before = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+        before: Any = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
     except Exception as error:
         raise UserError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
-    return changes(before, config)
-
-
-def changes(before: Any, now: Any) -> list[str]:
-    """In words, in what two runs' configs differ, apart from what may change."""
-    return [
-        f"{key} was {_shortened(old)} and is {_shortened(new)}"
-        for key, old, new in different_values(before, now)
-        if not any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE)
-    ]
+    return before
 
 
 def _shortened(value: Any) -> str:

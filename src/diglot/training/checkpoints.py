@@ -185,18 +185,21 @@ class TakeUp(L.Callback):
     """What a run that goes on does first.
 
     Args:
+        kept: knows which updates were validated.
         validation_is_due: whether the checkpoint was written before a validation, which is made up for.
         total_updates: length of the run. Where all are done, Lightning is made with one more: else it would do nothing.
         has_stopped: whether the run had been told to end before.
     """
 
-    def __init__(self, validation_is_due: bool, total_updates: int, has_stopped: bool) -> None:
-        self.validation_is_due, self.total_updates, self.has_stopped = validation_is_due, total_updates, has_stopped
+    def __init__(self, kept: Checkpoints, validation_is_due: bool, total_updates: int, has_stopped: bool) -> None:
+        self.kept, self.total_updates = kept, total_updates
+        self.validation_is_due, self.has_stopped = validation_is_due, has_stopped
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         trainer.fit_loop.epoch_loop.max_steps = self.total_updates
         trainer.should_stop = self.has_stopped or trainer.global_step >= self.total_updates
-        if self.validation_is_due:
+        # A run may have become so short that it is over where no validation was to be.
+        if self.validation_is_due or (trainer.should_stop and trainer.global_step not in self.kept.scores):
             self._validate(trainer)
 
     def _validate(self, trainer: L.Trainer) -> None:

@@ -102,16 +102,19 @@ def samples(translate: Callable[[list[str]], list[str]], pairs: ParallelText, n:
     return lines[:-1]
 
 
+def best_scores(kept: Checkpoints) -> dict[str, float]:
+    """The dev scores of the best checkpoint, and after which update it was written."""
+    scores = {name.removeprefix("dev/"): value for name, value in kept.best_metrics.items()}
+    return {**scores, "update": kept.best_update}
+
+
 def write_results(
     folder: Path, kept: Checkpoints, speed: Speed, model: nn.Module, updates: int, test: Mapping[str, Any] | None
-) -> dict[str, Any]:
+) -> None:
     """Write what a finished run came to into its folder: a run with this file is done."""
     results = {
         "finished": True,
-        "best": {
-            **{name.removeprefix("dev/"): value for name, value in kept.best_metrics.items()},
-            "update": kept.best_update,
-        },
+        "best": best_scores(kept),
         "parameters": sum(p.numel() for p in model.parameters()),
         "tokens_per_second": round(speed.target_tokens_per_second, 1),
         "minutes": round(speed.seconds / 60, 3),
@@ -121,7 +124,6 @@ def write_results(
         "test": test,
     }
     write_bytes(folder / RESULTS, (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
-    return results
 
 
 def end_report(folder: Path, kept: Checkpoints, speed: Speed, updates: int, scores: Sequence[Score]) -> str:

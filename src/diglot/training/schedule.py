@@ -1,6 +1,7 @@
 """Learning rates by update. Updates count from 1: the first has a rate above zero."""
 
 import math
+from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -25,6 +26,13 @@ class Schedule(LambdaLR):
             raise ValueError(f"warmup ({warmup}) must not be negative")
         self.total_updates, self.lr, self.warmup = total_updates, lr, warmup
         super().__init__(optimizer, lambda done: self.rate(done + 1))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a schedule stood, which may have been another one: the rates are those of this one."""
+        own = {"total_updates", "lr", "warmup"}
+        super().load_state_dict({name: value for name, value in state_dict.items() if name not in own})
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate(self.last_epoch + 1)
 
     def rate(self, update: int) -> float:
         """The learning rate of this update."""

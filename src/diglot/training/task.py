@@ -194,6 +194,13 @@ class TranslationTask(L.LightningModule):
         # Lightning turns the model into its precision only after it has put the weights in: float64 would be rounded.
         self.model.to(next(value.dtype for value in checkpoint["state_dict"].values() if value.is_floating_point()))
 
+        # What was the last batch is not, where the run has become longer.
+        checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"] = False
+        # Betas, decay and the like are the config's: what the checkpoint has are the moments.
+        (own,) = self.make_optimizer([torch.nn.Parameter(torch.zeros(()))], lr=1.0).param_groups
+        for state in checkpoint.get("optimizer_states", []):
+            for group in state["param_groups"]:
+                group.update({k: v for k, v in own.items() if k not in ("params", "lr", "initial_lr")})
         self.skipped = self.record["skipped"] = checkpoint["diglot"].get("skipped", 0)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -1,0 +1,81 @@
+"""Kill a run whenever you like: what comes of it in the end is what had come of it without."""
+
+import json
+import random
+import signal
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import lives
+import pytest
+from lives import SMALL, Fault
+
+pytestmark = pytest.mark.reliability
+
+SEED = 20  # of all that is drawn here; `make soak` draws anew
+KINDS = 10
+RUNS_OF_A_KIND = 3
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return lives.write_text(tmp_path_factory.mktemp("text"))
+
+
+def batches(folder: Path) -> list[list]:
+    """Of each micro-batch: position, passes, pairs, loss and rate, each once, in order."""
+    lines = {line for line in (folder / "recorded.jsonl.0").read_text().splitlines() if "began" not in line}
+    return sorted(map(json.loads, lines))
+
+
+@pytest.mark.promise(
+    "A run that is killed at any time, as often as you like, ends as the one that was not, bit for bit"
+)
+@pytest.mark.parametrize("kind", range(SEED, SEED + KINDS))
+def test_a_run_of_several_lives_is_the_run_of_one(tmp_path: Path, text: list[str], kind: int) -> None:
+    draw = random.Random(kind)
+    reference = lives.whole([*text, *SMALL, *lives.draw_words(draw)], tmp_path / "whole")
+    for i in range(RUNS_OF_A_KIND):
+        n = draw.randint(3, 7)
+        faults = [lives.draw_fault(draw, reference.seconds, reference.n_operations) for _ in range(n)]
+        story = lives.told(reference, tmp_path / str(i), faults)
+        assert not story.differences, f"{kind}.{i}: {reference.words}\n{list(map(str, story.faults))}"
+
+
+@pytest.mark.promise("No pair is lost or repeated within a pass, wherever in it a run is cut short")
+def test_each_pass_holds_each_pair_once_wherever_it_is_cut(tmp_path: Path, text: list[str]) -> None:
+    words = [*text, *SMALL, "run.passes=2", "run.validate_every=1", "data.batches_per_update=1"]
+    reference = lives.whole(words, tmp_path / "whole")
+    whole = batches(tmp_path / "whole")
+    passes: dict[int, Counter[int]] = {}
+    for _, seen, pairs, *_ in whole:
+        # A batch that ends a pass counts as a whole number of them.
+        passes.setdefault((seen - 1) // 10**9, Counter()).update(pairs)
+    assert len(passes) >= 2
+    assert all(passes[n] == Counter(range(203)) for n in (0, 1))
+    # One life for each update of a pass: it is killed as soon as the checkpoint after it is there.
+    folder = tmp_path / "cut"
+    folder.mkdir()
+    n_updates = next(i for i, batch in enumerate(whole, start=1) if batch[1] >= 10**9)
+    for update in range(1, n_updates + 2):
+        more = ["run.folder=run"] if update == 1 else ["resume=run"]
+        life = lives.run([*words, *more], folder, Fault(signal.SIGKILL, update=update))
+        assert life.status == -signal.SIGKILL, life.said
+    life = lives.run([*words, "resume=run"], folder)
+    assert life.status == 0, life.said
+    assert lives.differences(reference.left, lives.left(folder)) == []
+
+
+@pytest.mark.promise("The last checkpoint is never torn, and it is never older than one that was there before")
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["", "TMPDIR elsewhere"])
+def test_a_kill_while_checkpoints_are_written_leaves_a_whole_one(tmp_path: Path, elsewhere: bool) -> None:
+    assert lives.kill_savers(tmp_path, 60, SEED, "/dev/shm" if elsewhere else None) == []
+
+
+@pytest.mark.promise("A run makes the same updates whatever number of loader workers it has")
+def test_workers_change_nothing(tmp_path: Path, text: list[str]) -> None:
+    words = [*text, *SMALL, "run.passes=1"]
+    found = [lives.whole([*words, f"data.n_workers={n}"], tmp_path / str(n)).left for n in (0, 1, 3)]
+    for a, b in pairwise(found):
+        assert [line for line in lives.differences(a, b) if "n_workers" not in line] == []

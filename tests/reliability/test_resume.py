@@ -1,0 +1,143 @@
+"""A run that goes on does what it would have done; what has changed since is refused, or takes effect and is told."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import lives
+import pytest
+from lives import SMALL, Fault
+
+pytestmark = pytest.mark.reliability
+
+SHORT = ["run.passes=null", "run.updates=12", "run.validate_every=4", "scheduler=constant", "scheduler.warmup=0"]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return lives.write_text(tmp_path_factory.mktemp("text"))
+
+
+def rates(folder: Path) -> dict[int, float]:
+    """The learning rate of each micro-batch, by its position."""
+    lines = [json.loads(line) for line in (folder / "recorded.jsonl.0").read_text().splitlines()]
+    return {line[0]: float.fromhex(line[-1]) for line in lines if line[0] != "began"}
+
+
+def train(folder: Path, *words: str, code: int = 0, fault: Fault | None = None) -> str:
+    folder.mkdir(exist_ok=True)
+    life = lives.run(list(words), folder, fault)
+    assert life.status == code, life.said
+    assert "Traceback" not in life.said
+    return life.said
+
+
+@pytest.mark.promise("A finished run that is made longer goes on as if it had been longer from the first")
+def test_a_finished_run_that_becomes_longer_is_the_longer_run(tmp_path: Path, text: list[str]) -> None:
+    words = [*text, *SMALL, *SHORT]
+    whole = lives.whole([*words, "run.updates=20"], tmp_path / "whole")
+    folder = tmp_path / "longer"
+    train(folder, *words, "run.folder=run")
+    said = train(folder, *words, "resume=run", "run.updates=20", fault=None)
+    assert "run.updates was 12 and is 20: the new value holds from update 13 on" in said
+    found = lives.differences(whole.left, lives.left(folder))
+    # The best checkpoint may be of the time before, and knows of that config.
+    assert [line for line in found if not re.match(r"files: |best.ckpt \S+updates: ", line)] == []
+    kept = {"results_until_12.json", "config_until_12.yaml"}
+    assert kept <= {file.name for file in (folder / "run").iterdir()}
+    assert json.loads((folder / "run" / "results.json").read_text())["updates"] == 20
+    # It stays so, and the same command again has nothing to do.
+    assert "this run is finished" in train(folder, *words, "resume=run", "run.updates=20")
+
+
+@pytest.mark.promise("A finished run says that it is, and which changed value would train nothing")
+def test_a_finished_run_says_so(tmp_path: Path, text: list[str]) -> None:
+    words = [*text, *SMALL, *SHORT]
+    train(tmp_path, *words, "run.folder=run")
+    said = train(tmp_path, *words, "resume=run")
+    assert "run: this run is finished; its results are in run/results.json" in said
+    said = train(tmp_path, *words, "scheduler.lr=0.1", "resume=run", code=2)
+    assert "scheduler.lr was 0.01 and is 0.1" in said
+    assert "run.updates above 12 goes on" in said
+    said = train(tmp_path, *words, "scheduler.lr=0.1", "resume=run", "run.updates=16")
+    assert "scheduler.lr was 0.01 and is 0.1: the new value holds from update 13 on" in said
+    assert rates(tmp_path) == {i: 0.01 if i < 12 else 0.1 for i in range(16)}
+
+
+@pytest.mark.promise("What changed since a run began is named: it is refused, or takes effect from the next update on")
+class TestChanges:
+    @pytest.fixture(scope="class")
+    def begun(self, tmp_path_factory: pytest.TempPathFactory, text: list[str]) -> tuple[Path, list[str]]:
+        """A run that was stopped after some updates."""
+        folder = tmp_path_factory.mktemp("begun")
+        words = [*text, *SMALL, *SHORT, "run.updates=200", "run.validate_every=50"]
+        train(folder, *words, "run.folder=run", code=75, fault=Fault(15, 0.5))
+        return folder, words
+
+    @pytest.mark.parametrize(
+        "word",
+        [
+            "seed=5",
+            "model.d_ff=32",
+            "model.dropout=0.1",
+            "model/residual=post_norm",
+            "data.tokens_per_batch=160",
+            "data.batches_per_update=2",
+            "data.max_len=39",
+            "data.vocab_size=310",
+            "tokenizer.samples=1",
+            "tokenizer=bpe",
+            "optimizer=adam",
+            "search.max_len_b=6",
+            "callbacks=[ema]",
+            "trainer.precision=64-true",
+            "data.clean.duplicates=true",
+        ],
+    )
+    def test_another_run_is_refused(self, begun: tuple[Path, list[str]], word: str) -> None:
+        folder, words = begun
+        said = train(folder, *words, "resume=run", word, code=2)
+        (line,) = [line for line in said.splitlines() if line.startswith("diglot-train: ")]
+        assert "resume=run: the run would go on as another one: " in line
+        key = word.partition("=")[0].replace("/", ".")
+        assert key in line or key in ("callbacks", "data.vocab_size", "model.residual")
+        assert re.search(r"\S+ was .+ and is .+", line)
+
+    def test_a_text_that_has_changed_is_refused(self, begun: tuple[Path, list[str]], tmp_path: Path) -> None:
+        folder, words = begun
+        (source,) = [word.partition("=")[2] for word in words if word.startswith("data.train.src=")]
+        before = Path(source).read_text()
+        try:
+            Path(source).write_text(before.replace("a", "e", 1))
+            said = train(folder, *words, "resume=run", code=2)
+        finally:
+            Path(source).write_text(before)
+        assert "the training text is no longer the one that the run began with" in said
+
+    def test_fewer_updates_than_are_done_are_refused(self, begun: tuple[Path, list[str]]) -> None:
+        folder, words = begun
+        done = lives.torch.load(folder / "run" / "last.ckpt", weights_only=True)["global_step"]
+        said = train(folder, *words, "resume=run", f"run.updates={done - 1}", code=2)
+        assert f"run.updates is {done - 1}, and {done} are done already" in said
+
+    def test_as_many_updates_as_are_done_end_the_run(self, begun: tuple[Path, list[str]], tmp_path: Path) -> None:
+        folder, words = begun
+        shutil.copytree(folder / "run", tmp_path / "run")
+        done = lives.torch.load(folder / "run" / "last.ckpt", weights_only=True)["global_step"]
+        train(tmp_path, *words, "resume=run", f"run.updates={done}")
+        assert json.loads((tmp_path / "run" / "results.json").read_text())["best"]["update"] == done
+
+    def test_what_takes_effect_is_told_and_does(self, begun: tuple[Path, list[str]]) -> None:
+        folder, words = begun
+        changed = ["scheduler.lr=0.02", "optimizer.weight_decay=0.5", "label_smoothing=0", "run.validate_every=100"]
+        said = train(folder, *words, "resume=run", *changed, "data.n_workers=1", "logger=csv")
+        (done,) = {int(number) for number in re.findall(r"the new value holds from update (\d+) on", said)}
+        for change in ("scheduler.lr was 0.01 and is 0.02", "optimizer.weight_decay was 0.01 and is 0.5"):
+            assert f"{change}: the new value holds from update {done} on" in said
+        assert "n_workers" not in said
+        assert rates(folder) == {i: 0.01 if i < done - 1 else 0.02 for i in range(200)}
+        content = lives.torch.load(folder / "run" / "last.ckpt", weights_only=True)
+        (group,) = content["optimizer_states"][0]["param_groups"]
+        assert group["weight_decay"] == 0.5
+        assert (folder / "run" / f"config_until_{done - 1}.yaml").exists()
