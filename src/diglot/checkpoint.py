@@ -168,7 +168,7 @@ def load(path: str | Path) -> Checkpoint:
         tokenizer = _tokenizer(ours)
         sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
         refuse_foreign_targets([ours["model"], ours["search"]])
-        with torch.device("meta"), _at_most(len(content["state_dict"])):  # what does not fit is never given memory
+        with torch.device("meta"), _no_more_than(content["state_dict"]):  # what does not fit is never given memory
             _fitting_weights(_model(ours, sizes), content["state_dict"])
         model = _model(ours, sizes)
         load_weights(model, content["state_dict"])
@@ -209,15 +209,19 @@ def _model(ours: dict[str, Any], sizes: dict[str, int]) -> EncoderDecoder:
 
 
 @contextmanager
-def _at_most(n_parameters: int) -> Iterator[None]:
+def _no_more_than(weights: dict[str, Any]) -> Iterator[None]:
     """Refuse to build a model of more parameters than there are weights for, before it is large."""
-    left = 2 * n_parameters + 100  # some are made and replaced, or made on trial
+    tensors = [weight for weight in weights.values() if isinstance(weight, torch.Tensor)]
+    n_storages = len({tensor.untyped_storage().data_ptr() for tensor in tensors})
+    # A few names may stand for one record: of tied weights, and of a GRU's on a GPU.
+    n = min(len({tensor.data_ptr() for tensor in tensors}), 8 * n_storages)
+    left = n + 50  # a few are tied, replaced, or made on trial
 
     def count(*_: Any) -> None:
         nonlocal left
         left -= 1
         if left < 0:
-            raise UserError(f"its model has more parameters than the {n_parameters:,} weights there")
+            raise UserError(f"its model has more parameters than the {n:,} weights there")
 
     hook = register_module_parameter_registration_hook(count)
     try:

@@ -95,8 +95,10 @@ def config_hash(config: Any, *more: Any, length: int = 12) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
-# Where the classes live that a checkpoint's config may name.
+# Where the classes live that a checkpoint's config may name. Of torch's layers those that are one layer: others copy
+# what they are made of as often as they are told.
 CHECKPOINT_CLASSES = re.compile(r"(diglot\.model|diglot\.decoding|torch\.nn)(\.[a-z_]+){0,2}\.[A-Z]\w*")
+LAYERS = re.compile(r"(diglot\.|torch\.nn\.modules\.(activation|dropout|linear|normalization)$)")
 
 
 def refuse_foreign_targets(node: Any) -> None:
@@ -126,7 +128,8 @@ def _is_part(target: Any) -> bool:
         return False
     module, _, name = target.rpartition(".")
     found = getattr(sys.modules.get(module), name, None)  # all of them are imported already
-    return isinstance(found, type) and issubclass(found, (torch.nn.Module, BeamSearch))
+    is_part = isinstance(found, type) and issubclass(found, (torch.nn.Module, BeamSearch))
+    return is_part and LAYERS.match(found.__module__) is not None
 
 
 def trial_build(config: DictConfig) -> EncoderDecoder:

@@ -19,6 +19,8 @@ TAKE_EFFECT = ("scheduler", "optimizer", "run", "trainer", "label_smoothing")
 # But not of that: a state that there is belongs to these.
 STAY = ("optimizer._target_", "trainer.precision")
 
+LONGEST = 1_000_000  # characters of a run's config; it has a few thousand
+
 
 def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """The keys at which two configs differ, with what stands there; a key that is missing stands for null."""
@@ -77,12 +79,37 @@ def read_config(file: Path) -> dict[str, Any]:
     """
     try:
         text = file.read_text(encoding="utf-8")
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):  # a few could stand for millions
-            raise ValueError("it refers to itself")
+        _check_yaml(text)
         before: Any = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
     except Exception as error:
         raise UserError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
     return before
+
+
+def _check_yaml(text: str) -> None:
+    """Make sure that a text is read in no more time and memory than it is long.
+
+    Raises:
+        ValueError: it is not.
+    """
+    depth = 0
+    if len(text) > LONGEST:
+        raise ValueError(f"it has over {LONGEST:,} characters")
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent):  # a few of which could stand for millions
+            raise ValueError("it refers to itself")
+        if depth > 40:
+            raise ValueError("it is nested more than 40 deep")
+
+
+def changes(before: Any, now: Any) -> list[str]:
+    """In words, in what two runs' configs differ, apart from what may change."""
+    return [
+        f"{key} was {_shortened(old)} and is {_shortened(new)}"
+        for key, old, new in different_values(before, now)
+        if not any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE)
+    ]
 
 
 def _shortened(value: Any) -> str:

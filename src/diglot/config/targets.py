@@ -84,7 +84,11 @@ def _kinds(annotation: Any) -> list[type]:
         return [kind for argument in arguments for kind in _kinds(argument)]
     if origin is not None and inspect.isclass(origin) and issubclass(origin, Callable):  # type: ignore[arg-type]
         return _kinds(arguments[-1]) if arguments else []
-    if inspect.isclass(annotation) and annotation.__module__ != "builtins" and not typing.is_typeddict(annotation):
+    if (
+        inspect.isclass(annotation)
+        and annotation.__module__ not in ("builtins", "typing")
+        and not typing.is_typeddict(annotation)
+    ):
         return [annotation]
     return []
 

@@ -1,0 +1,79 @@
+"""Flip single bits of a checkpoint: each is refused, or what is loaded is what was written.
+
+`python tests/reliability/flips.py 20000` does it that often, with a seed of its own.
+"""
+
+import random
+import re
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diglot import checkpoint
+from diglot.errors import UserError
+
+GOLDEN = Path(__file__).parent / "golden" / "golden.ckpt"
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two loaded values are equal, to the last bit and type."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        bits = [each.reshape(-1).view(torch.uint8) for each in (a, b)]
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(*bits)
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a) and same(vars_of(a), vars_of(b))
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+def vars_of(value: Any) -> Any:
+    return dict(vars(value)) if hasattr(value, "__dict__") else None
+
+
+def flips(count: int, seed: int, file: Path = GOLDEN, places: range | None = None) -> dict[str, int]:
+    """Flip one bit, load, and flip it back, so many times at random places: anywhere, or at some bytes.
+
+    Returns:
+        How many were refused, by reason, and how many were harmless.
+
+    Raises:
+        AssertionError: what was loaded is not what was written, or was refused in more than one line.
+    """
+    good, draw, found = file.read_bytes(), random.Random(seed), Counter[str]()
+    original = checkpoint.read(file)
+    with tempfile.TemporaryDirectory() as folder:
+        damaged = Path(folder) / "flipped.ckpt"
+        damaged.write_bytes(good)
+        with damaged.open("r+b") as written:
+            for _ in range(count):
+                place, bit = draw.choice(places or range(len(good))), draw.randrange(8)
+                written.seek(place)
+                written.write(bytes([good[place] ^ 1 << bit]))
+                written.flush()
+                try:
+                    loaded = checkpoint.read(damaged)
+                except UserError as error:
+                    said = str(error)
+                    assert said.startswith(f"checkpoint {damaged}: "), f"byte {place}, bit {bit}: {said}"
+                    assert "\n" not in said, f"byte {place}, bit {bit}: {said}"
+                    reason = re.sub(r"its (part|checksum).*|\(.*", "", said.partition(": ")[2])
+                    found[reason.strip(" ,")] += 1
+                else:
+                    assert same(loaded, original), f"byte {place}, bit {bit}: loaded as something else"
+                    found["harmless"] += 1
+                written.seek(place)
+                written.write(good[place : place + 1])
+                written.flush()
+    return dict(found)
+
+
+if __name__ == "__main__":
+    n, seed = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000, random.randrange(2**31)
+    print(f"seed {seed}:", flips(n, seed))

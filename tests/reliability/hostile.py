@@ -1,0 +1,264 @@
+"""Files as a stranger may make them: what runs code when it is unpickled, and what unfolds into all memory there is."""
+
+import copy
+import json
+import os
+import pickle
+import resource
+import struct
+import sys
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
+
+from diglot import train
+from diglot.config import CONF
+
+# The smallest run there is: 1+1 layers of 8, two updates.
+TINY = (
+    *("data=sample", "trainer=cpu", "search=greedy", "watch=none", "logger=csv", "tokenizer.vocab_size=330"),
+    *("model.d_model=8", "model.d_ff=8", "model.n_heads=2", "model.n_encoder_layers=1", "model.n_decoder_layers=1"),
+    *("run.updates=2", "run.validate_every=1", "data.tokens_per_batch=300", "trainer.precision=32-true"),
+    *("search.max_len_a=0", "search.max_len_b=3"),  # what has learnt nothing would write without end
+)
+
+
+def composed(*words: str, command: str = "train") -> DictConfig:
+    """A command's config, which may be changed."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return copy.deepcopy(compose(command, list(words)))
+
+
+def run(folder: Path, *words: str, tiny: Sequence[str] = TINY) -> Path:
+    """Train in this process, in a folder of its own beside a cache of its own."""
+    given = any(word.startswith(("run.folder=", "resume=")) for word in words)
+    where = () if given else (f"run.folder='{folder}'",)
+    return train.train(composed(*tiny, f"data.cache_dir='{folder.parent / 'cache'}'", *where, *words))
+
+
+# --------------------------------------------------------------------------------------------------------- pickles
+
+
+class Call:
+    """What is unpickled by a call."""
+
+    def __init__(self, function: Callable, *arguments: Any) -> None:
+        self.function, self.arguments = function, arguments
+
+    def __reduce__(self) -> tuple:
+        return self.function, self.arguments
+
+
+def _text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
+
+
+def _call(name: str, *arguments: bytes) -> bytes:
+    module, _, function = name.rpartition(".")
+    return b"c" + f"{module}\n{function}\n".encode() + b"(" + b"".join(arguments) + b"tR"
+
+
+def payloads(canary: Path, folder: Path) -> dict[str, bytes]:
+    """Pickled values that, where nothing keeps them from it, make a file when they are read: the canary.
+
+    Args:
+        canary: the file.
+        folder: for other files that they need.
+    """
+    command, path = _text(f"touch {canary}"), _text(str(canary))
+    inner = pickle.dumps(Call(os.system, f"touch {canary}"), 2)
+    (folder / "inner.pickle").write_bytes(inner)
+    header = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(117) + b"\n"
+    (folder / "inner.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + inner)
+    npy, source = _text(str(folder / "inner.npy")), _text(f"open({str(canary)!r}, 'w')")
+    write = _text("w")
+    called = b"(" + command + b"tR"  # what was got last, with the command
+    instance = b"ctypes\nSimpleNamespace\n)R"
+    return {
+        "os.system": _call("os.system", command),
+        "posix.system": _call("posix.system", command),
+        "exec": _call("builtins.exec", source),
+        "eval": _call("builtins.eval", source),
+        "eval by its old name": _call("__builtin__.eval", source),
+        "open": _call("builtins.open", path, write),
+        "subprocess.call": _call("subprocess.call", b"](" + _text("touch") + path + b"e"),
+        "subprocess.getoutput": _call("subprocess.getoutput", command),
+        "INST": b"(" + command + b"ios\nsystem\n",
+        "OBJ": b"(cos\nsystem\n" + command + b"o",
+        "STACK_GLOBAL": _text("os") + _text("system") + b"\x93" + command + b"\x85R",
+        "TUPLE2": b"cio\nopen\n" + path + write + b"\x86R",
+        "BUILD that calls": instance + b"}" + _text("__setstate__") + b"cos\nsystem\nsb" + command + b"b0N",
+        "from the memo": b"cos\nsystem\nq\xfa0h\xfa" + command + b"\x85R",
+        "getattr": _call("builtins.getattr", _call("importlib.import_module", _text("os")), _text("system")) + called,
+        "functools.reduce": _call(
+            "functools.reduce", b"cbuiltins\ngetattr\n", b"](cos\n__dict__\n" + _text("get") + b"e"
+        )
+        + b"("
+        + _text("system")
+        + b"tR"
+        + called,
+        "operator.methodcaller": _call("operator.methodcaller", _text("touch"))
+        + b"("
+        + _call("pathlib.Path", path)
+        + b"tR",
+        "pickle in pickle": _call(
+            "pickle.loads", _call("_codecs.encode", _text(inner.decode("latin1")), _text("latin1"))
+        ),
+        "an extension of copyreg": _call("copyreg.add_extension", _text("os"), _text("system"), b"K\xf0")
+        + b"0\x82\xf0"
+        + called
+        + _call("copyreg.remove_extension", _text("os"), _text("system"), b"K\xf0")
+        + b"0N",
+        "functools.partial": _call("functools.partial", b"cos\nsystem\n", command) + b")R",
+        "map": _call("builtins.list", _call("builtins.map", b"cos\nsystem\n", b"](" + command + b"e")),
+        "a log file": _call("logging.FileHandler", path),
+        "a copy": _call("shutil.copyfile", _text(str(folder / "inner.pickle")), path),
+        "a download": _call("urllib.request.urlretrieve", _text(f"file://{folder}/inner.pickle"), path),
+        "timeit": _call("timeit.timeit", source, _text("pass"), b"ctime\nperf_counter\n", b"K\x01"),
+        "cProfile": _call("cProfile.run", source, path),
+        "pydoc": _call("pydoc.pipepager", _text("x"), command),
+        "numpy.load": _call("numpy.load", npy, b"N", b"\x88"),
+        "torch's shell": _call("torch.utils.collect_env.run", command),
+        "ours": _call("diglot.data.text.write_lines", path, b"](" + _text("x") + b"e"),
+    }
+
+
+def records(path: Path) -> dict[str, bytes]:
+    """What stands in a checkpoint, by the names that torch gives."""
+    with zipfile.ZipFile(path) as archive:
+        named = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+    own = ("version", "byteorder", ".data/serialization_id", ".format_version", ".storage_alignment")
+    return {name: content for name, content in named.items() if name not in own}
+
+
+def write_archive(path: Path, parts: dict[str, bytes]) -> Path:
+    """A file as torch.save makes it, of any parts."""
+    writer = torch._C.PyTorchFileWriter(str(path))
+    for name, content in parts.items():
+        writer.write_record(name, content, len(content))
+    writer.write_end_of_file()
+    return path
+
+
+def with_pickle(good: Path, path: Path, pickled: bytes) -> Path:
+    """A checkpoint with another pickle, well wrapped: its checksums are right."""
+    return write_archive(path, records(good) | {"data.pkl": pickled})
+
+
+def with_payload(good: Path, path: Path, payload: bytes) -> Path:
+    """A checkpoint that holds one thing more."""
+    plain = records(good)["data.pkl"]
+    return with_pickle(good, path, plain[:-1] + _text("more") + payload + b"s.")
+
+
+def pickled(value: Any) -> bytes:
+    """As torch.save does it, for what holds no tensors."""
+    return pickle.dumps(value, 2)
+
+
+class Part(NamedTuple):
+    """A part of a zip file, as its headers describe it."""
+
+    name: str
+    content: bytes  # as it is stored
+    method: int = 0
+    size: int | None = None  # unpacked; None: as stored
+    checksum: int | None = None
+    offset: int | None = None  # where its header is said to stand; None: where it does
+
+
+def saved(path: Path, value: Any) -> Path:
+    """As runs save it."""
+    with path.open("wb") as file:
+        torch.save(value, file)
+    return path
+
+
+def zipped(parts: list[Part]) -> bytes:
+    """A zip file with torch's end, of which all may be wrong."""
+    body, directory = bytearray(), bytearray()
+    for part in parts:
+        name, stored = part.name.encode(), len(part.content)
+        size = stored if part.size is None else part.size
+        checksum = zlib.crc32(part.content) if part.checksum is None else part.checksum
+        offset = len(body) if part.offset is None else part.offset
+        fields = (0, part.method, 0, 0, checksum, stored, size, len(name), 0)
+        if part.offset is None:
+            body += struct.pack("<4sHHHHHIIIHH", b"PK\3\4", 20, *fields) + name + part.content
+        directory += struct.pack("<4sHHHHHHIIIHHHHHII", b"PK\1\2", 20, 20, *fields, 0, 0, 0, 0, offset) + name
+    n, start = len(parts), len(body)
+    end64 = start + len(directory)
+    tail = struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, n, n, len(directory), start)
+    tail += struct.pack("<4sIQI", b"PK\6\7", 0, end64, 1)
+    tail += struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, min(n, 65535), min(n, 65535), len(directory), start, 0)
+    return bytes(body + directory + tail)
+
+
+def tensor(key: str, n: int, shape: tuple, strides: tuple, kind: str = "FloatStorage", offset: int = 0) -> bytes:
+    """A pickled tensor that says what it likes of the record that it lies in."""
+
+    def numbers(values: tuple) -> bytes:
+        return b"(" + b"".join(pickle.dumps(value, 2)[2:-1] for value in values) + b"t"
+
+    storage = b"(" + _text("storage") + f"ctorch\n{kind}\n".encode() + _text(key) + _text("cpu")
+    storage += pickle.dumps(n, 2)[2:-1] + b"tQ"
+    hooks = b"ccollections\nOrderedDict\n)R"
+    where = storage + pickle.dumps(offset, 2)[2:-1] + numbers(shape) + numbers(strides)
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + where + b"\x89" + hooks + b"tR"
+
+
+# --------------------------------------------------------------------------------------------------------- measuring
+
+
+class Measured(NamedTuple):
+    """What a call came to in a process of its own."""
+
+    said: str  # the error's text; empty: none
+    kind: str  # the error's class
+    seconds: float
+    grown: int  # bytes by which its peak of resident memory lay above what it began with
+
+
+def measure(function: Callable[[], Any], allowed: int = 4 * 2**30) -> Measured:
+    """Call a function in a process forked off this one, which may take no more than so many bytes more."""
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.close(reader)
+            taken = int(_status("VmSize")) * 1024
+            resource.setrlimit(resource.RLIMIT_AS, (taken + allowed, taken + allowed))
+            Path("/proc/self/clear_refs").write_text("5")  # peaks are counted from here
+            before, start, said, kind = _status("VmHWM"), time.perf_counter(), "", ""
+            try:
+                function()
+            except BaseException as error:
+                said, kind = str(error), type(error).__name__
+            found = Measured(said, kind, time.perf_counter() - start, (_status("VmHWM") - before) * 1024)
+            os.write(writer, json.dumps(found).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if not answer:
+        return Measured(f"died of {status}", "death", 0.0, 0)
+    return Measured(*json.loads(answer))
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))

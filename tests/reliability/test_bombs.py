@@ -1,0 +1,185 @@
+"""No checkpoint takes more memory or time to refuse than it is large."""
+
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hostile import Part, measure, pickled, run, saved, tensor, with_payload, with_pickle, zipped
+
+from diglot import checkpoint
+
+pytestmark = [
+    pytest.mark.reliability,
+    pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured as Linux tells it"),
+]
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of a run of two updates."""
+    return run(tmp_path_factory.mktemp("work") / "run") / "best.ckpt"
+
+
+def laughs(n: int = 30) -> list:
+    node: list = ["ha"] * 10
+    for _ in range(n):
+        node = [node] * 10
+    return node
+
+
+def nested(depth: int) -> bytes:
+    """A list in a list in a list ..."""
+    return b"\x80\x02}X\x01\x00\x00\x00a" + b"]" * depth + b"a" * (depth - 1) + b"s."
+
+
+def bombs(good: Path) -> dict[str, Callable[[Path], Path]]:
+    """Files that are small and would be large, or slow: each made at a path."""
+
+    def changed(**model: Any) -> Callable[[Path], Path]:
+        def make(path: Path) -> Path:
+            found: dict[str, Any] = torch.load(good, weights_only=True)
+            found["diglot"]["model"] |= model
+            return saved(path, found)
+
+        return make
+
+    def told(key: str, value: Any) -> Callable[[Path], Path]:
+        def make(path: Path) -> Path:
+            found: dict[str, Any] = torch.load(good, weights_only=True)
+            found["diglot"][key] = value
+            return saved(path, found)
+
+        return make
+
+    def payload(value: bytes) -> Callable[[Path], Path]:
+        return lambda path: with_payload(good, path, value)
+
+    def whole(value: Callable[[], bytes]) -> Callable[[Path], Path]:
+        return lambda path: with_pickle(good, path, value())
+
+    def parts(made: Callable[[], list[Part]]) -> Callable[[Path], Path]:
+        return lambda path: path.write_bytes(zipped(made())) and path
+
+    def many_names(path: Path) -> Path:
+        found: dict[str, Any] = torch.load(good, weights_only=True)
+        found["state_dict"] = OrderedDict(
+            (f"model.{i}", found["state_dict"]["model.output.weight"]) for i in range(50_000)
+        )
+        found["diglot"]["model"]["n_encoder_layers"] = 10**9
+        return saved(path, found)
+
+    def many_views(path: Path) -> Path:
+        found: dict[str, Any] = torch.load(good, weights_only=True)
+        one = torch.zeros(4000)
+        found["state_dict"] = OrderedDict((f"model.{i}", one[i:]) for i in range(4000))
+        found["diglot"]["model"]["n_encoder_layers"] = 10**9
+        return saved(path, found)
+
+    def zeros(name: str) -> Part:
+        packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+        return Part(name, packer.compress(bytes(200_000_000)) + packer.flush(), 8, 200_000_000, 0)
+
+    a_part = Part("archive/data.pkl", pickled({}))
+    million = bytes(10**6)
+    gru = {
+        "_target_": "diglot.model.GruAttention",
+        **{"d_model": 8, "d_hidden": 10**9, "d_attention": 10**9, "dropout": 0.1, "tying": "all"},
+    }
+    wide = {"_target_": "torch.nn.Transformer", "_partial_": True, "num_encoder_layers": 10**9}
+    return {
+        "compressed records": parts(lambda: [a_part, zeros("archive/data/0")]),
+        "a compressed pickle": parts(lambda: [zeros("archive/data.pkl")]),
+        "records that claim more than the file": parts(lambda: [a_part, Part("archive/data/0", b"x", size=2**31)]),
+        "records in one place": parts(
+            lambda: [Part(f"archive/data/{i}", million, offset=0 if i else None) for i in range(9)] + [a_part]
+        ),
+        "a tensor of stride 0": payload(tensor("0", 2640, (10**6, 10**6), (0, 0))),
+        "a tensor of a huge shape": payload(tensor("0", 2640, (10**6, 10**6), (10**6, 1))),
+        "a tensor before its record": payload(tensor("0", 2640, (2, 2), (1, 1), offset=-8)),
+        "a tensor behind its record": payload(tensor("0", 2640, (2, 2), (1, 1), offset=10**9)),
+        "a tensor of 2**64 numbers": payload(tensor("0", 2640, (2**32, 2**32), (1, 1))),
+        "a record said to be longer": payload(tensor("0", 10**9, (10**9,), (1,))),
+        "a record said to be of other numbers": payload(tensor("0", 2640, (64,), (1,), kind="DoubleStorage")),
+        "a record that is not there": payload(tensor("99999", 64, (64,), (1,))),
+        "a large bytearray": payload(b"cbuiltins\nbytearray\n\x8a\x08" + (10**12).to_bytes(8, "little") + b"\x85R"),
+        "a codec": payload(b"c_codecs\nencode\n(X\x01\x00\x00\x00aX\x08\x00\x00\x00punycodetR"),
+        "a large number": payload(b"\x8b" + (10**6).to_bytes(4, "little") + b"\x7f" * 10**6),
+        "a million keys": whole(lambda: pickled(dict.fromkeys(range(10**6), 1))),
+        "a million empty lists": whole(lambda: b"\x80\x02}X\x01\x00\x00\x00a](" + b"]" * 10**6 + b"es."),
+        "long text": whole(lambda: pickled({"a": "x" * 10**7 + "\N{ROLLING ON THE FLOOR LAUGHING}"})),
+        "deep nesting": whole(lambda: nested(50_000)),
+        "a deeply nested key": whole(lambda: b"\x80\x02})" + b"\x85" * 190_000 + b"K\x01s."),
+        "a mapping that puts itself in itself": whole(lambda: b"\x80\x02}q\x00X\x01\x00\x00\x00ah\x00s."),
+        "marks": whole(lambda: b"\x80\x02" + b"(" * 10**6 + b"."),
+        "a memo far away": whole(lambda: b"\x80\x02}r\xff\xff\xff\x7f."),
+        "a billion laughs": told("laughs", laughs()),
+        "a billion laughs in the config": told("config", {"x": laughs()}),
+        "a billion laughs in the search": told("search", {"x": laughs()}),
+        "laughs by reference": changed(
+            norm={"_target_": "torch.nn.LayerNorm", "a": "x" * 1000, "b": "${.a}${.a}${.a}"}
+        ),
+        "a wide model": changed(d_model=10**12),
+        "a model wider than numbers are": changed(d_ff=2**70),
+        "a model too wide for this machine": changed(d_ff=10**9),
+        "a deep model": changed(n_encoder_layers=10**9),
+        "a deep model of many names": many_names,
+        "a deep model of many views": many_views,
+        "90,000 parts": parts(lambda: [a_part] + [Part(f"archive/data/{i}", b"") for i in range(90_000)]),
+        "many parts and few words": parts(
+            lambda: (
+                [Part("archive/data.pkl", b"\x80\x02" + b"(" * 10**6)]
+                + [Part(f"archive/data/{i}", b"") for i in range(20_000)]
+            )
+        ),
+        "heads without end": changed(n_heads=10**9, d_head=10**3),
+        "positions without end": changed(
+            position={"_target_": "diglot.model.position.Learned", "_partial_": True, "max_positions": 10**11}
+        ),
+        "buckets without end": changed(
+            position={
+                "_target_": "diglot.model.position.RelativeBias",
+                "_partial_": True,
+                "n_buckets": 2 * 10**11,
+                "max_distance": 10**12,
+            }
+        ),
+        "a norm that is a model": changed(norm=wide),
+        "a recurrent network": told("model", gru),
+        "a large tokenizer": told("tokenizer", torch.zeros(20_000_000, dtype=torch.uint8)),
+        "a wide search": told("search", {"_target_": "diglot.decoding.BeamSearch", "beam_size": 10**9}),
+        "a long search": told("search", {"_target_": "diglot.decoding.BeamSearch", "max_len_b": 10**12}),
+        "an endless search": told("search", {"_target_": "diglot.decoding.BeamSearch", "max_len_a": float("inf")}),
+    }
+
+
+def more_parts(path: Path) -> Path:
+    """200,000 records: more than any checkpoint has."""
+    return path.write_bytes(zipped([Part(f"archive/data/{i}", b"") for i in range(200_000)])) and path
+
+
+BOMBS = [*bombs(Path()), "200,000 parts"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured as Linux tells it")
+@pytest.mark.promise("Loading a hostile checkpoint takes at most twice its size, 150 MB and five seconds")
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused(good: Path, tmp_path: Path, name: str) -> None:
+    bad = ({**bombs(good), "200,000 parts": more_parts}[name])(tmp_path / "bad.ckpt")
+    found = measure(lambda: checkpoint.load(bad))
+    print(f"BOMB {name}: {found.seconds:.2f} s, {found.grown / 1e6:.0f} MB, {found.said.partition('bad.ckpt: ')[2]}")
+    assert found.kind == "UserError", found
+    assert "bad.ckpt" in found.said
+    assert "\n" not in found.said
+    assert found.seconds < 5
+    assert found.grown < 2 * bad.stat().st_size + 150e6
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured as Linux tells it")
+def test_a_whole_checkpoint_takes_twice_its_size(good: Path) -> None:
+    found = measure(lambda: checkpoint.load(good))
+    assert (found.kind, found.said) == ("", "")
+    assert found.grown < 2 * (good).stat().st_size + 50e6

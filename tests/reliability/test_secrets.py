@@ -1,0 +1,101 @@
+"""What the environment tells a run stays out of all that it writes."""
+
+import base64
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+from hostile import TINY, run
+
+from commands import type_command
+
+pytestmark = pytest.mark.reliability
+
+SECRET = "hunter2-0a1b2c3d4e5f"
+
+
+def files_with(secret: str, folder: Path) -> list[str]:
+    """The files under a folder that hold a secret, plainly, backwards or as others write bytes, packed or not."""
+    forms = [secret.encode(form) for form in ("utf-8", "utf-16-le")] + [base64.b64encode(secret.encode())[:-4]]
+    found = []
+    for file in folder.rglob("*"):
+        if not file.is_file():
+            continue
+        contents = [str(file).encode(), file.read_bytes()]
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                contents += [archive.read(name) for name in archive.namelist()]
+        if any(form in content for form in forms for content in contents):
+            found.append(str(file.relative_to(folder)))
+    return found
+
+
+MODULE = """
+from lightning.pytorch.loggers import CSVLogger, Logger
+
+def logger(folder, resumed_at=None, *, token: str, deeper: dict | None = None) -> Logger:
+    assert token.endswith("hunter2-0a1b2c3d4e5f")
+    assert deeper == {"key": "hunter2-0a1b2c3d4e5f"}
+    return CSVLogger(folder, name="", version="")
+"""
+
+
+@pytest.fixture
+def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "stranger.py").write_text(MODULE)
+    (tmp_path / "confs" / "logger").mkdir(parents=True)
+    (tmp_path / "confs" / "logger" / "mine.yaml").write_text(
+        "_target_: stranger.logger\n_partial_: true\ntoken: x ${oc.env:MY_TOKEN}\ndeeper: {key: '${oc.env:MY_TOKEN}'}\n"
+    )
+    monkeypatch.setenv("MY_TOKEN", SECRET)
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "modules"), os.environ.get("PYTHONPATH", "")]))
+    return tmp_path
+
+
+def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(f"x{SECRET}y")
+    with zipfile.ZipFile(tmp_path / "b", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("c", SECRET)
+    (tmp_path / "d").write_text("nothing")
+    assert sorted(files_with(SECRET, tmp_path)) == ["a", "b"]
+
+
+@pytest.mark.promise("A secret that a config reads from the environment stands in no file of a run or a sweep")
+@pytest.mark.end_to_end
+def test_no_file_of_a_sweep_holds_a_secret(secret: Path) -> None:
+    cwd = secret / "work"
+    cwd.mkdir()
+    words = ["--config-dir", str(secret / "confs"), "logger=mine"]
+    tiny = [word for word in TINY if word != "logger=csv"]
+    type_command("diglot-sweep", *words, *tiny, "seed=1,2", cwd=cwd)
+    type_command("diglot-doctor", *words, *tiny, cwd=cwd)
+    (sweep,) = (cwd / "runs").glob("sweep*")
+    made = {file.name for file in cwd.rglob("*") if file.is_file()}
+    assert made >= {
+        "config.yaml",
+        "last.ckpt",
+        "best.ckpt",
+        "job.json",
+        "results.json",
+        "table.csv",
+        "output.txt",
+        "hparams.yaml",
+    }
+    assert "${oc.env:MY_TOKEN}" in next(sweep.glob("*/config.yaml")).read_text()
+    assert files_with(SECRET, cwd) == []
+
+
+@pytest.mark.promise("A secret that a config reads from the environment stands in no file of a run or a sweep")
+def test_no_file_of_a_run_holds_a_secret(secret: Path) -> None:
+    made = run(
+        secret / "work" / "run",
+        "logger=tensorboard",
+        "watch=default",
+        "+logger.comment=${oc.env:MY_TOKEN}",
+        "+logger.prefix=''",
+    )
+    assert any("tfevents" in file.name for file in made.iterdir())
+    assert files_with(SECRET, secret / "work") == []

@@ -1,0 +1,115 @@
+"""A checkpoint is loaded as it was written, today's and yesterday's, or it is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from flips import GOLDEN, flips
+from hostile import TINY, run
+from torch.serialization import get_unsafe_globals_in_checkpoint
+
+from diglot import checkpoint
+from diglot.config import CONF
+from diglot.errors import UserError
+from diglot.translator import Translator
+
+pytestmark = pytest.mark.reliability
+
+MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
+GRU = ("model=gru_attention", "model.d_model=8", "model.d_hidden=8", "model.d_attention=8")
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose runs share a cache."""
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.mark.promise("A checkpoint in which any bit is wrong is refused, or the bit says nothing")
+def test_a_flipped_bit_is_seen() -> None:
+    found = flips(300, seed=1)
+    print(found)
+    assert sum(found.values()) == 300
+    assert found["harmless"] < 90
+
+
+@pytest.mark.promise("A checkpoint in which any bit is wrong is refused, or the bit says nothing")
+def test_a_flipped_bit_of_what_says_where_things_are_is_seen() -> None:
+    """The directory is a tenth of a file, and what ends it 98 bytes."""
+    good = GOLDEN.read_bytes()
+    directory = good.index(b"PK\1\2")
+    found = flips(100, 2, places=range(directory, len(good) - 98))
+    found_at_the_end = flips(100, 3, places=range(len(good) - 98, len(good)))
+    print(found, found_at_the_end)
+    assert sum(found.values()) == sum(found_at_the_end.values()) == 100
+
+
+@pytest.mark.promise("A checkpoint that is cut off, empty, or has something before or behind it is refused by name")
+def test_a_file_that_is_not_all_there_or_more_is_refused(tmp_path: Path) -> None:
+    good, bad = GOLDEN.read_bytes(), tmp_path / "bad.ckpt"
+    cuts = [good[: len(good) * n // 20] for n in range(20)] + [good[:-1], good[1:]]
+    more = [good + b"\0", b"\0" + good, good + good, b"PK\3\4" + good, good[:1000] + b"\0" + good[1000:]]
+    for content in cuts + more:
+        bad.write_bytes(content)
+        with pytest.raises(UserError, match=r"checkpoint \S*bad\.ckpt: (damaged|refused)") as error:
+            checkpoint.load(bad)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.promise("Another run's checkpoint in a run's folder is refused by the key in which it differs")
+def test_swapped_checkpoints_are_seen(work: Path, tmp_path: Path) -> None:
+    one = run(work / "one")
+    other = run(work / "other", "model.d_model=16")
+    mixed, again = tmp_path / "mixed", tmp_path / "again"
+    for copy in (mixed, again):
+        shutil.copytree(one, copy)
+        (copy / "results.json").unlink()
+    shutil.copy(other / "last.ckpt", mixed / "last.ckpt")
+    with pytest.raises(
+        UserError, match=r"last\.ckpt: this is another run's checkpoint: model\.d_model was 16 and is 8"
+    ):
+        run(mixed, f"data.cache_dir='{work / 'cache'}'", f"resume='{mixed}'")
+    # Of the same run any is whole: it goes on from where that one stands.
+    shutil.copy(one / "previous.ckpt", again / "last.ckpt")
+    run(again, f"data.cache_dir='{work / 'cache'}'", f"resume='{again}'")
+    assert checkpoint.read(again / "last.ckpt")["global_step"] == 2
+
+
+@pytest.mark.promise("Every checkpoint that is written loads with weights_only=True and nothing allowed beside it")
+@pytest.mark.parametrize(
+    "words",
+    [
+        *[f"model={name}" for name in MODELS],
+        "callbacks=[early_stopping,ema]",
+        "optimizer=adam scheduler=paper",
+        "optimizer.fused=false tokenizer.joint=false model.tying=target",
+        "model/position=relative_bias model/norm=rms_norm model/feed_forward=swiglu model/residual=deep_norm",
+        "watch=default logger=tensorboard",
+        "trainer.precision=bf16-mixed",
+        "trainer.precision=64-true",
+        "data.batches_per_update=2 data.shapes=buckets",
+    ],
+)
+def test_every_checkpoint_is_plain(work: Path, tmp_path: Path, words: str) -> None:
+    is_gru = words == "model=gru_attention"
+    tiny = [word for word in TINY if not (is_gru and word.startswith("model."))]
+    given = GRU if is_gru else words.split()
+    folder = run(tmp_path / "run", f"data.cache_dir='{work / 'cache'}'", *given, tiny=tiny)
+    for name in ("best.ckpt", "last.ckpt", "previous.ckpt"):
+        torch.load(folder / name, weights_only=True)
+        assert get_unsafe_globals_in_checkpoint(folder / name) == []
+        checkpoint.read(folder / name)
+    assert checkpoint.load(folder).record["update"]
+
+
+@pytest.mark.promise("Checkpoints of earlier releases load and translate as they did")
+def test_the_golden_checkpoint_translates_as_it_did() -> None:
+    known = json.loads((GOLDEN.parent / "golden.json").read_text(encoding="utf-8"))
+    assert GOLDEN.stat().st_size < 150_000
+    translator = Translator.load(GOLDEN, device="cpu")
+    for n in (1, 4):
+        found = translator.translate_all(known["lines"], beam=n)
+        assert [t.text for t in found] == [text for text, _, _ in known[f"beam {n}"]]
+        assert [t.score for t in found] == pytest.approx([score for _, score, _ in known[f"beam {n}"]], rel=1e-4)
