@@ -27,6 +27,7 @@ DEEPEST = 40  # configs nest to about six
 _RECORD = re.compile(
     r"(?P<folder>[^/\0]+)/(data\.pkl|data/\d+|\.data/serialization_id|\.format_version|\.storage_alignment|byteorder|version)"
 )
+_FLAGS = 0x808  # the checksum follows the record, the name is UTF-8
 # What torch.save ends a file with: the end record of zip64, its locator, and the end record that came before zip64.
 _END = struct.Struct("<4sQHHIIQQQQ 4sIQI 4sHHHHIIH")
 
@@ -80,10 +81,11 @@ def check(file: BinaryIO, checksums: bool = True) -> int:
             raise UserError("no checkpoint, it has no data.pkl")
         if sizes["data.pkl"] > MOST_BYTES + BYTES_A_RECORD * len(sizes):
             raise UserError(f"refused, {sizes['data.pkl']:,} bytes of it say what its {len(sizes):,} parts are")
+        folder = archive.namelist()[0].partition("/")[0]
+        n_operations = check_pickle(archive.read(f"{folder}/data.pkl"), sizes)
         if checksums and (damaged := archive.testzip()) is not None:  # torch compares no checksums
             raise UserError(f"damaged, the checksum of its part {damaged} is wrong")
-        folder = archive.namelist()[0].partition("/")[0]
-        return check_pickle(archive.read(f"{folder}/data.pkl"), sizes)
+        return n_operations
 
 
 def _check_end(file: BinaryIO) -> None:
@@ -114,6 +116,10 @@ def _check_records(records: list[zipfile.ZipInfo]) -> dict[str, int]:
         name = record.filename.removeprefix(f"{folder}/")
         if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
             raise UserError(f"refused, its part {name} is compressed")
+        # One bit of the attributes makes a folder of it, of which torch reads nothing.
+        plain = not (record.external_attr or record.internal_attr or record.volume or record.comment)
+        if not plain or record.flag_bits & ~_FLAGS or record.extra[:2] not in (b"", b"\1\0"):
+            raise UserError(f"damaged, its part {name} is not said to be a plain one")
         if name in sizes or record.header_offset < end or (not sizes and record.header_offset):
             raise UserError(f"damaged, its part {name} is not where it should be")
         sizes[name] = record.file_size
@@ -138,6 +144,7 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:
     marks: list[int] = []
     memo: dict[int, Any] = {}
     most = MOST_OPERATIONS + OPERATIONS_A_RECORD * len(sizes)
+    used = set()  # records
     n = 0
 
     def top(count: int) -> list[Any]:
@@ -199,7 +206,9 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:
                     raise UserError(f"refused, it holds more than weights and plain data ({_dotted(argument)})")
                 stack.append(_Global(argument))
             case "BINPERSID":
-                stack.append(_storage(top(1)[0], sizes))
+                (identity,) = top(1)
+                stack.append(_storage(identity, sizes))
+                used.add(f"data/{identity[2]}")
             case "REDUCE":
                 function, arguments = top(2)
                 stack.append(_called(function, arguments))
@@ -211,6 +220,8 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:
             case other:
                 named = f"{other} {_dotted(argument)}" if isinstance(argument, str) else other
                 raise UserError(f"refused, it holds more than weights and plain data ({named})")
+    if unused := [name for name in sizes if name.startswith("data/") and name not in used]:
+        raise UserError(f"refused, its part {unused[0]} belongs to nothing")
     return n
 
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from hydra.utils import get_class
@@ -132,6 +132,15 @@ def _printable(error: Exception) -> str:
     """What an error says, where a file may have put words into it that command a terminal, or no end of them."""
     said = "".join(c if c.isprintable() else " " for c in str(error)[:500])
     return " ".join(said.split())
+
+
+def check_made_of(file: BinaryIO) -> None:
+    """Make sure that a checkpoint just written is made of what `read` takes.
+
+    Raises:
+        UserError: it is not.
+    """
+    archive.check(file, checksums=False)
 
 
 def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None:

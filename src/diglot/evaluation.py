@@ -143,7 +143,7 @@ def _is_of(folder: Path, results: dict[str, Any]) -> bool:
     """Whether a folder is one of an evaluation that was cut short, or came to the same results."""
     try:
         return {**json.loads((folder / "results.json").read_bytes()), "folder": None} == {**results, "folder": None}
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return folder.is_dir()
 
 

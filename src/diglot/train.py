@@ -184,7 +184,7 @@ def train(config: DictConfig) -> Path:
             signals,  # after all that has a state: a checkpoint holds that of the whole update
             TakeUp(kept, begun.validation_due_since is not None, data.n_updates, begun.has_stopped),
         ],
-        plugins=[AtomicCheckpointIO(checkpoints.read)],
+        plugins=[AtomicCheckpointIO(checkpoints.read, checkpoints.check_made_of)],
         max_epochs=1,
         max_steps=data.n_updates + (begun.update >= data.n_updates),
         accumulate_grad_batches=accumulation,

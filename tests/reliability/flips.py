@@ -8,6 +8,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ def vars_of(value: Any) -> Any:
     return dict(vars(value)) if hasattr(value, "__dict__") else None
 
 
-def flips(count: int, seed: int, file: Path = GOLDEN, places: range | None = None) -> dict[str, int]:
-    """Flip one bit, load, and flip it back, so many times at random places: anywhere, or at some bytes.
+def flips(count: int, seed: int, file: Path = GOLDEN, at: Sequence[tuple[int, int]] | None = None) -> dict[str, int]:
+    """Flip one bit, load, and flip it back, so many times at random places; or once at each of some bytes and bits.
 
     Returns:
         How many were refused, by reason, and how many were harmless.
@@ -48,12 +49,12 @@ def flips(count: int, seed: int, file: Path = GOLDEN, places: range | None = Non
     """
     good, draw, found = file.read_bytes(), random.Random(seed), Counter[str]()
     original = checkpoint.read(file)
+    flipped = at or [(draw.randrange(len(good)), draw.randrange(8)) for _ in range(count)]
     with tempfile.TemporaryDirectory() as folder:
         damaged = Path(folder) / "flipped.ckpt"
         damaged.write_bytes(good)
         with damaged.open("r+b") as written:
-            for _ in range(count):
-                place, bit = draw.choice(places or range(len(good))), draw.randrange(8)
+            for place, bit in flipped:
                 written.seek(place)
                 written.write(bytes([good[place] ^ 1 << bit]))
                 written.flush()

@@ -224,7 +224,7 @@ class Measured(NamedTuple):
 
     said: str  # the error's text; empty: none
     kind: str  # the error's class
-    seconds: float
+    seconds: float  # of a processor: others may be at work beside it
     grown: int  # bytes by which its peak of resident memory lay above what it began with
 
 
@@ -240,12 +240,12 @@ def measure(function: Callable[[], Any], allowed: int = 4 * 2**30) -> Measured:
             taken = int(_status("VmSize")) * 1024
             resource.setrlimit(resource.RLIMIT_AS, (taken + allowed, taken + allowed))
             Path("/proc/self/clear_refs").write_text("5")  # peaks are counted from here
-            before, start, said, kind = _status("VmHWM"), time.perf_counter(), "", ""
+            before, start, said, kind = _status("VmHWM"), time.process_time(), "", ""
             try:
                 function()
             except BaseException as error:
                 said, kind = str(error), type(error).__name__
-            found = Measured(said, kind, time.perf_counter() - start, (_status("VmHWM") - before) * 1024)
+            found = Measured(said, kind, time.process_time() - start, (_status("VmHWM") - before) * 1024)
             os.write(writer, json.dumps(found).encode())
             status = 0
         finally:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hostile import Part, measure, pickled, run, saved, tensor, with_payload, with_pickle, zipped
+from hostile import Part, measure, pickled, run, saved, tensor, with_payload, write_archive, zipped
 
 from diglot import checkpoint
 
@@ -59,7 +59,7 @@ def bombs(good: Path) -> dict[str, Callable[[Path], Path]]:
         return lambda path: with_payload(good, path, value)
 
     def whole(value: Callable[[], bytes]) -> Callable[[Path], Path]:
-        return lambda path: with_pickle(good, path, value())
+        return lambda path: write_archive(path, {"data.pkl": value()})
 
     def parts(made: Callable[[], list[Part]]) -> Callable[[Path], Path]:
         return lambda path: path.write_bytes(zipped(made())) and path

@@ -8,6 +8,7 @@ import pytest
 import torch
 from flips import GOLDEN, flips
 from hostile import TINY, run
+from lightning.pytorch.callbacks import EarlyStopping
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from diglot import checkpoint
@@ -36,14 +37,19 @@ def test_a_flipped_bit_is_seen() -> None:
 
 
 @pytest.mark.promise("A checkpoint in which any bit is wrong is refused, or the bit says nothing")
-def test_a_flipped_bit_of_what_says_where_things_are_is_seen() -> None:
-    """The directory is a tenth of a file, and what ends it 98 bytes."""
+@pytest.mark.parametrize("which", ["in the directory", "before a record", "the end"])
+def test_any_flipped_bit_of_what_says_where_things_are_is_seen(which: str) -> None:
     good = GOLDEN.read_bytes()
-    directory = good.index(b"PK\1\2")
-    found = flips(100, 2, places=range(directory, len(good) - 98))
-    found_at_the_end = flips(100, 3, places=range(len(good) - 98, len(good)))
-    print(found, found_at_the_end)
-    assert sum(found.values()) == sum(found_at_the_end.values()) == 100
+    record = good.index(b"archive/data/9")
+    entry = good.index(b"archive/data/9", good.index(b"PK\1\2"))
+    places = {
+        "in the directory": range(entry - 46, entry + 14),
+        "before a record": range(record - 30, record + 20),
+        "the end": range(len(good) - 98, len(good)),
+    }[which]
+    found = flips(0, 0, at=[(place, bit) for place in places for bit in range(8)])
+    print(found)
+    assert sum(found.values()) == 8 * len(places)
 
 
 @pytest.mark.promise("A checkpoint that is cut off, empty, or has something before or behind it is refused by name")
@@ -102,6 +108,14 @@ def test_every_checkpoint_is_plain(work: Path, tmp_path: Path, words: str) -> No
         assert get_unsafe_globals_in_checkpoint(folder / name) == []
         checkpoint.read(folder / name)
     assert checkpoint.load(folder).record["update"]
+
+
+@pytest.mark.promise("Every checkpoint that is written loads with weights_only=True and nothing allowed beside it")
+def test_one_that_could_not_be_read_again_is_not_written(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EarlyStopping, "state_dict", lambda self: {"seen": {"a", "set"}})
+    with pytest.raises(UserError, match=r"last\.ckpt: this checkpoint could not be read again .*builtin__\.set"):
+        run(work / "with_a_set", "callbacks=[early_stopping]")
+    assert not (work / "with_a_set" / "last.ckpt").exists()
 
 
 @pytest.mark.promise("Checkpoints of earlier releases load and translate as they did")

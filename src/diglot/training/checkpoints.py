@@ -28,10 +28,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     Args:
         read: how a checkpoint is read: without running code that is in it.
+        check: refuses a file that `read` would refuse for what it is made of.
     """
 
-    def __init__(self, read: Callable[[Path], dict[str, Any]]) -> None:
-        self.read = read
+    def __init__(
+        self, read: Callable[[Path], dict[str, Any]], check: Callable[[BinaryIO], object] = lambda file: None
+    ) -> None:
+        self.read, self.check = read, check
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         return self.read(Path(path))
@@ -43,6 +46,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             with whole_file(path) as whole:
                 file = Failing(whole)
                 torch.save(checkpoint, file)  # type: ignore[arg-type]  # it has all that torch asks for
+                whole.flush()
+                with Path(whole.name).open("rb") as written:
+                    self.check(written)
+        except UserError as error:
+            hint = "what a callback of your own keeps must be plain data and tensors"
+            raise UserError(f"{path}: this checkpoint could not be read again ({error}): {hint}") from None
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
             reason = file.error if file and file.error else error
             raise UserError(f"{path}: the checkpoint cannot be written ({str(reason).splitlines()[0]})") from error
