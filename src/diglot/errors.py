@@ -1,4 +1,8 @@
-"""The one exception for mistakes a user can mend."""
+"""The one exception for mistakes a user can mend, and what others mean."""
+
+import re
+
+import torch
 
 
 class UserError(Exception):
@@ -9,3 +13,11 @@ class UserError(Exception):
 RESUME_ME = 75
 # That of a run whose loss or gradient was no number: the same again would come to the same.
 NON_FINITE = 76
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there is too little memory, on a GPU or beside it."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    words = r"DefaultCPUAllocator|can't allocate memory|Cannot allocate memory|STATUS_ALLOC_FAILED"
+    return isinstance(error, RuntimeError) and re.search(words, str(error)) is not None

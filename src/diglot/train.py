@@ -32,7 +32,7 @@ from diglot.config import (
     typed_overrides,
     without_secrets,
 )
-from diglot.data.module import TranslationData
+from diglot.data.module import TranslationData, worker_failure
 from diglot.data.text import write_bytes
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import NON_FINITE, RESUME_ME, UserError
@@ -52,7 +52,15 @@ from diglot.training.folder import (
 )
 from diglot.training.largest import LargestBatch
 from diglot.training.metrics import Scorer
-from diglot.training.processes import Processes, check_number, end_others, end_with_first, lost_another, strategy
+from diglot.training.processes import (
+    Processes,
+    check_number,
+    end_lost,
+    end_others,
+    end_with_first,
+    lost_another,
+    strategy,
+)
 from diglot.training.progress import progress_callbacks
 from diglot.training.report import best_scores, end_report, hyper_parameters, samples, start_report, write_results
 from diglot.training.run import Run, StopAfterLastUpdate
@@ -122,7 +130,7 @@ def train(config: DictConfig) -> Path:
             checkpoints.refuse_other_model(resolved(config.model), initial.record["model"])
         except UserError as error:
             raise UserError(f"init_from={config.init_from}: {error}") from None
-    data.n_updates = run.total_updates(data)
+    data.n_updates, data.timeout = run.total_updates(data), config.trainer.process_timeout
     config.run.updates, config.run.passes = data.n_updates, None  # as it will be
     config.trainer.precision = options["precision"]
     plain = without_secrets(config)
@@ -161,7 +169,7 @@ def train(config: DictConfig) -> Path:
     if run.compile:
         model.compile(dynamic=True)
     scores = Scores(data, scorer, folder / "text" / f"dev.translated.{corpus.tgt_lang}")
-    kept, speed = Checkpoints(folder, run.keep_best, run.keep_last), Speed()
+    kept, speed, largest = Checkpoints(folder, run.keep_best, run.keep_last), Speed(), LargestBatch(data)
     kept.place = tuple(begun.place or ())
     signals = Signals(kept, run.validate_every)
     accumulation = data.updates(world_size=processes.world_size).accumulation
@@ -173,7 +181,7 @@ def train(config: DictConfig) -> Path:
         strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout),
         logger=logger,
         callbacks=[
-            LargestBatch(data),
+            largest,
             scores,
             *watching,
             *callbacks,
@@ -217,11 +225,22 @@ def train(config: DictConfig) -> Path:
         sys.exit(143 if trainer.received_sigterm else 130)
     except BaseException as error:
         is_lost = lost_another(error, processes.world_size)
-        end_others(trainer, is_lost)
+        end_others(trainer)
+        if is_lost:
+            end_lost(processes.neighbours)
+        goes_on = f"resume={quoted(str(folder))} goes on. {kept.describe()}"
+        if largest.refusal and largest.is_training:  # with other batches it is another run
+            new = f" in a new run (init_from={quoted(str(kept.last))} begins it with these weights)"
+            more = f"{new if kept.last.is_file() else ' in a new run'}; with more memory {goes_on}"
+            raise UserError(f"{largest.refusal},{more}") from None
+        if largest.refusal:
+            raise UserError(f"{largest.refusal}; so {goes_on}") from None
+        if reason := worker_failure(error):
+            raise UserError(f"one of the data.n_workers={data.n_workers} processes {reason}; {goes_on}") from None
         if is_lost:
             raise UserError(
                 f"process {processes.rank + 1} of {processes.world_size} waits in vain for another one, which has died "
-                f"or does not answer; resume={quoted(str(folder))} goes on. {kept.describe()}"
+                f"or does not answer; {goes_on}"
             ) from None
         raise
     if signals.received:  # when the last validation was over
@@ -230,7 +249,11 @@ def train(config: DictConfig) -> Path:
         say("fast_dev_run: training and validation went through; no checkpoint was kept")
         return folder
     if processes.is_first:
-        conclude(folder, held_out, scorer, scores, kept, speed, trainer, plain)
+        try:
+            conclude(folder, held_out, scorer, scores, kept, speed, trainer, plain)
+        except UserError as error:
+            rest = f"resume={quoted(str(folder))} does the rest. {kept.describe()}"
+            raise UserError(f"{error}. Training is done, and {rest}") from None
     return folder
 
 

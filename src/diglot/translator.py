@@ -13,7 +13,7 @@ from diglot.data.flat import FlatIds
 from diglot.data.progress import step
 from diglot.data.tokenizer import PAD, Tokenizer
 from diglot.decoding import BeamSearch, SpecialIds
-from diglot.errors import UserError
+from diglot.errors import UserError, is_out_of_memory
 from diglot.model import EncoderDecoder
 
 
@@ -135,10 +135,20 @@ class Translator:
         device = next(self.model.parameters()).device
 
         def run(advance: Any) -> None:
-            for start, stop in reversed(split_by_budget(lengths[order], tokens_per_batch)):
-                rows = order[start:stop]
-                src = torch.from_numpy(sources.ended(rows)).to(device)
-                found = search(self.model, src, src != PAD, self.special)
+            batches = [order[start:stop] for start, stop in split_by_budget(lengths[order], tokens_per_batch)]
+            while batches:
+                rows = batches.pop()
+                try:
+                    src = torch.from_numpy(sources.ended(rows)).to(device)
+                    found = search(self.model, src, src != PAD, self.special)
+                except Exception as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    if len(rows) == 1:
+                        number = f"line {numbers[rows[0]] + 1} has {lengths[rows[0]]} tokens"
+                        raise UserError(f"{number}: out of memory; a smaller search.beam_size may fit") from None
+                    batches += np.array_split(rows, 2)
+                    continue
                 for i, (best, *_) in zip(rows.tolist(), found, strict=True):
                     text = self.tokenizer.decode(best.tokens, encoded[i].placeholders)
                     text = text.rstrip("\r")  # before a line feed it would be taken for half of a line's end

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from diglot.data.batch import Pairs
 from diglot.data.module import TranslationData
+from diglot.training import loggers
 
 
 def break_down(kind: str) -> None:
@@ -70,6 +72,24 @@ class Weights(L.Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         torch.save(pl_module.state_dict(), f"weights.{trainer.global_rank}")
+
+
+class Elsewhere(L.Callback):
+    """Lets the logger write into the folder ELSEWHERE."""
+
+    def __init__(self) -> None:
+        for name in ("tensorboard", "csv"):
+            make = getattr(loggers, name)
+            setattr(loggers, name, lambda folder, *more, make=make, **rest: make(Path(os.environ["ELSEWHERE"]), *more))
+
+
+class FillAtEnd(L.Callback):
+    """Fills the disk FILL is on when training is done."""
+
+    def on_fit_end(self, *_: Any) -> None:
+        folder = Path(os.environ["FILL"])
+        if folder.exists():
+            (folder / "filling").write_bytes(b"x" * shutil.disk_usage(folder).free)
 
 
 class Worker(L.Callback):

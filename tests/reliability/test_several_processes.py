@@ -55,12 +55,15 @@ def test_one_that_fails_ends_the_job(tmp_path: Path, kind: str, rank: str, where
     assert not ended.orphans, ended.said
     assert ended.code not in (0, None), ended.said
     assert (tmp_path / "broken").exists(), ended.said
-    assert after_the_fault(ended, tmp_path, begun) < TIMEOUT + 30, ended.said
-    if launcher == "lightning":  # torchrun says much of its own
-        lines = ended.lines("diglot-train: ")
-        assert len(lines) == 1, ended.said
-        assert kind == "raise" or "Traceback" not in ended.said
-        assert where in ("begin", "prepare") or "resume=" in lines[0]
+    # torchrun gives one that is stopped before the processes know each other 30 s of its own.
+    unknown = (launcher, kind, where) == ("torchrun", "stop", "begin")
+    assert after_the_fault(ended, tmp_path, begun) < TIMEOUT + 30 + 30 * unknown, ended.said
+    if kind == "raise":  # it says itself why
+        assert "injected" in ended.said
+    elif launcher == "lightning":  # torchrun says much of its own
+        (line,) = ended.lines("diglot-train: ")
+        assert "Traceback" not in ended.said
+        assert where in ("begin", "prepare") or (WAITS in line and "resume=" in line)
     if where in ("4", "validation"):
         assert is_whole(tmp_path / "run"), ended.said
 

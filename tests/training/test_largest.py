@@ -45,7 +45,7 @@ class Task(nn.Module):
 def start(monkeypatch: pytest.MonkeyPatch, data: TranslationData, memory: int, everywhere: bool = True) -> Task:
     monkeypatch.setattr(largest, "TranslationTask", Task)
     task: Any = Task(memory)
-    LargestBatch(data, everywhere).on_train_start(SimpleNamespace(precision_plugin=Precision()), task)  # type: ignore[arg-type]
+    LargestBatch(data, everywhere).on_train_start(SimpleNamespace(precision_plugin=Precision(), world_size=1), task)  # type: ignore[arg-type]
     return task
 
 

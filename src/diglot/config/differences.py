@@ -12,7 +12,8 @@ from diglot.errors import UserError
 # What a run may change when it goes on and nobody needs to be told: what it trains stays the same.
 CHANGE_NOTHING = (
     *("resume", "run.folder", "objective", "sweep", "watch", "logger"),
-    *("data.n_workers", "data.n_processes", "data.cache_dir", "trainer.log_every_n_steps", "trainer.process_timeout"),
+    *("data.n_workers", "data.n_processes", "data.cache_dir", "data.eval_tokens_per_batch"),
+    *("trainer.log_every_n_steps", "trainer.process_timeout"),
 )
 # What it may change, too, and is told of: the new value holds from then on.
 TAKE_EFFECT = ("scheduler", "optimizer", "run", "trainer", "label_smoothing")
@@ -101,15 +102,6 @@ def _check_yaml(text: str) -> None:
             raise ValueError("it refers to itself")
         if depth > 40:
             raise ValueError("it is nested more than 40 deep")
-
-
-def changes(before: Any, now: Any) -> list[str]:
-    """In words, in what two runs' configs differ, apart from what may change."""
-    return [
-        f"{key} was {_shortened(old)} and is {_shortened(new)}"
-        for key, old, new in different_values(before, now)
-        if not any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE)
-    ]
 
 
 def _shortened(value: Any) -> str:

@@ -1,10 +1,13 @@
 """The LightningDataModule: from a corpus to the batches of a run."""
 
 import os
+import re
+import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import lightning as L
 import numpy as np
@@ -103,6 +106,7 @@ class TranslationData(L.LightningDataModule):
         self.eval_tokens_per_batch, self.max_len, self.n_workers = eval_tokens_per_batch, max_len, n_workers
         self.memory_baseline = memory_baseline
         self._tokenizer = tokenizer
+        self._loader: TimedLoader | None = None
         self.sampling = sampling or Sampling()
         self.held_out: dict[str, ParallelText] = {}  # dev, and test where there is one
         self.train_text: Parallel
@@ -111,6 +115,7 @@ class TranslationData(L.LightningDataModule):
         self.n_updates = 0  # length of the run, set by whoever knows its budget
         self.looked_at: float = LOOKED_AT  # train pairs up to which prepare_data looks for faults
         self.start = 0  # updates of it that are done already
+        self.timeout = 0.0  # seconds that a batch may take a process that collates; 0: any
         self.place: Place | None = None  # where the stream of batches stands after these; None: not known
 
     @property
@@ -264,7 +269,7 @@ class TranslationData(L.LightningDataModule):
         trainer = self.trainer
         rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
         updates = self.updates(rank, world_size)
-        return TimedLoader(
+        self._loader = TimedLoader(
             self.train_pairs,
             sampler=updates,
             batch_size=None,  # the sampler's items are whole batches
@@ -273,6 +278,12 @@ class TranslationData(L.LightningDataModule):
             worker_init_fn=end_with_parent,  # a killed run leaves none behind
             pin_memory=torch.cuda.is_available(),
         )
+        self._loader.timeout_of_batch = self.timeout
+        return self._loader
+
+    def on_exception(self, exception: BaseException) -> None:
+        if self._loader is not None:
+            self._loader.end_workers()
 
     def val_dataloader(self) -> DataLoader:
         trainer = self.trainer
@@ -283,24 +294,74 @@ class TranslationData(L.LightningDataModule):
 
 
 class TimedLoader(DataLoader):
-    """A loader that knows how long it was waited for.
+    """A loader that knows how long it was waited for, and that does not wait for ever.
 
     Attributes:
         waited: seconds.
+        timeout_of_batch: seconds that a batch may take the workers; 0: any. Not DataLoader's own timeout: that is none
+            where a worker stops in the middle of handing over a batch.
     """
 
     waited = 0.0
+    timeout_of_batch = 0.0
+    _asked: float | None = None  # when, for the batch that is waited for
+    _gave_up = False
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         batches = super().__iter__()
-        while True:
-            began = time.perf_counter()
-            try:
-                batch = next(batches)
-            except StopIteration:
+        is_over = threading.Event()
+        if self.num_workers and self.timeout_of_batch:
+            threading.Thread(target=self._watch, args=(is_over,), daemon=True).start()
+        try:
+            while True:
+                began = self._asked = time.perf_counter()
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                except Exception as error:
+                    if self._gave_up:
+                        raise RuntimeError("DataLoader timed out") from error
+                    raise
+                self._asked = None
+                self.waited += time.perf_counter() - began
+                yield batch
+        finally:
+            is_over.set()
+
+    def _watch(self, is_over: threading.Event) -> None:
+        """In a thread: kill workers that take too long, which ends the waiting for them."""
+        while not is_over.wait(0.2):
+            asked = self._asked
+            if asked is not None and time.perf_counter() - asked > self.timeout_of_batch:
+                self._gave_up = True
+                for worker in self._workers:
+                    worker.kill()
                 return
-            self.waited += time.perf_counter() - began
-            yield batch
+
+    @property
+    def _workers(self) -> Sequence[Any]:
+        return getattr(self._iterator, "_workers", ())
+
+    def end_workers(self) -> None:
+        """Kill the processes that collate: one that hangs or is stopped would be waited for when this one ends."""
+        if self._workers:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises
+        for worker in self._workers:
+            worker.kill()
+
+
+def worker_failure(error: BaseException) -> str | None:
+    """What is wrong with a process that collates, where an error of torch's loader says so; else None. Such an error
+    may come up anywhere, for it may be that of a signal."""
+    text = str(error)
+    if "DataLoader timed out" in text:
+        return "does not answer"
+    if "in DataLoader worker process" in text:
+        return f"failed with {text.strip().splitlines()[-1].strip()}"
+    if found := re.search(r"DataLoader worker \(pid.*?\) (is killed by signal: [^.]*|exited unexpectedly[^.]*)", text):
+        return found[1].replace("is killed", "was killed")
+    return None
 
 
 def eval_batches(

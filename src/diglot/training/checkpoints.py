@@ -143,7 +143,7 @@ class Checkpoints(L.Callback):
             yield
         except UserError as error:
             how = f"resume={quoted(str(self.last.parent))} goes on when it can be"
-            raise UserError(f"{error}: {how}. {self.describe()}") from error
+            raise UserError(f"{error}: {how}. {self.describe()}") from None
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, TranslationTask)

@@ -1,63 +1,115 @@
-"""The callback that lets a run fail in its first seconds where its largest batch does not fit into memory."""
+"""The callback that says which batch would fit where one does not fit into memory."""
+
+import traceback
+from collections.abc import Callable
+from typing import Any
 
 import lightning as L
 import torch
 
 from diglot.data.batch import Batch
-from diglot.data.module import TranslationData
-from diglot.errors import UserError
+from diglot.data.module import TranslationData, worker_failure
+from diglot.errors import UserError, is_out_of_memory
 from diglot.training.loss import token_loss
 from diglot.training.task import TranslationTask
 
 
 class LargestBatch(L.Callback):
-    """Computes, on a GPU, the largest batch once forward and backward before the first update, and discards it.
+    """Names a budget that would fit where a batch does not, by trying ever fewer of its rows.
+
+    On a GPU the largest batch is computed once forward and backward before the first update, and discarded, so that a
+    run fails in its first seconds. Where memory runs out later, it was one's own or another's.
 
     Args:
         data: of the run.
         everywhere: whether to do so on a CPU, too.
+
+    Attributes:
+        refusal: what is to be said of the batch in which memory ran out; None: it did not.
+        is_training: whether that batch was one to train on.
     """
 
     def __init__(self, data: TranslationData, everywhere: bool = False) -> None:
         self.data, self.everywhere = data, everywhere
+        self.refusal: str | None = None
+        self.is_training = True
+        self._batch: Batch | None = None  # the newest
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, TranslationTask)
         if pl_module.device.type != "cuda" and not self.everywhere:
             return
         for batch in self.data.largest_batches():
-            if self._fits(trainer, pl_module, batch):
-                continue
-            n_rows = len(batch.src)
-            shape = f"{n_rows} x {batch.src.size(1)} source and {batch.labels.size(1)} target tokens"
-            fitting = n_rows
-            while fitting := fitting // 2:
-                if self._fits(trainer, pl_module, batch, fitting):
-                    break
-            budget = fitting * max(batch.src.size(1), batch.labels.size(1))
-            advice = f"data.tokens_per_batch={budget} would fit" if fitting else "not even one row of it fits"
-            raise UserError(
-                f"out of memory in the largest batch ({shape}) of data.tokens_per_batch={self.data.tokens_per_batch}: "
-                f"{advice}"
-            )
+            mine = _rows(batch, -(-len(batch.src) // self._sharing(trainer)))
+            if not _fits(self._train, trainer, pl_module, mine):
+                raise UserError(self._refused(trainer, pl_module, mine, "the largest batch"))
 
-    def _fits(self, trainer: L.Trainer, task: TranslationTask, batch: Batch, n_rows: int | None = None) -> bool:
-        src, tgt_in, labels, src_mask, tgt_mask = (
-            tensor[:n_rows].to(task.device)
-            for tensor in (batch.src, batch.tgt_in, batch.labels, batch.src_mask, batch.tgt_mask)
-        )
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, *_: Any) -> None:
+        self._batch, self.is_training = batch, True
 
-        def compute() -> None:  # whose tensors are gone when it is over
-            with trainer.precision_plugin.forward_context():
-                loss = token_loss(task.model(src, tgt_in, src_mask), labels, tgt_mask, task.label_smoothing).smoothed
-            (loss / tgt_mask.sum()).backward()
+    def on_validation_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, *_: Any
+    ) -> None:
+        self._batch, self.is_training = batch, False
 
-        try:
-            compute()
-        except torch.OutOfMemoryError:
-            return False
-        finally:
-            task.zero_grad(set_to_none=True)
-            if task.device.type == "cuda":
-                torch.cuda.empty_cache()
-        return True
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        if self._batch is None or not is_out_of_memory(exception) or worker_failure(exception):
+            return
+        assert isinstance(pl_module, TranslationTask)
+        traceback.clear_frames(exception.__traceback__)  # they hold what the batch had come to
+        pl_module.zero_grad(set_to_none=True)
+        self.refusal = self._refused(trainer, pl_module, self._batch, "a batch")
+
+    def _refused(self, trainer: L.Trainer, task: TranslationTask, batch: Batch, which: str) -> str:
+        """What does not fit, and what would."""
+        key = "tokens_per_batch" if self.is_training else "eval_tokens_per_batch"
+        compute = self._train if self.is_training else self._validate
+        longest = max(batch.src.size(1), batch.labels.size(1))
+        fitting = n_rows = len(batch.src)
+        while fitting := fitting // 2:
+            if _fits(compute, trainer, task, _rows(batch, fitting)):
+                break
+        budget = fitting * longest * (self._sharing(trainer) if self.is_training else trainer.world_size)
+        advice = f"data.{key}={budget} would fit" if fitting else "not even one row of it fits"
+        if fitting and self.is_training and budget < self.data.max_len:
+            advice += f", with data.max_len={budget}"
+        shape = f"{n_rows} x {batch.src.size(1)} source and {batch.labels.size(1)} target tokens"
+        return f"out of memory in {which} ({shape}) of data.{key}={getattr(self.data, key)}: {advice}"
+
+    def _sharing(self, trainer: L.Trainer) -> int:
+        """How many processes share a training batch's rows."""
+        return trainer.world_size if self.data.batches_per_update is None else 1
+
+    def _train(self, trainer: L.Trainer, task: TranslationTask, batch: Batch) -> None:
+        with trainer.precision_plugin.forward_context():
+            logits = task.model(batch.src, batch.tgt_in, batch.src_mask)
+            loss = token_loss(logits, batch.labels, batch.tgt_mask, task.label_smoothing).smoothed
+        (loss / batch.labels.numel()).backward()
+
+    def _validate(self, trainer: L.Trainer, task: TranslationTask, batch: Batch) -> None:
+        with torch.no_grad():
+            task.validation_step(batch, 0)
+
+
+def _rows(batch: Batch, n_rows: int) -> Batch:
+    """The first rows of a batch."""
+    tensors = ("src", "src_mask", "tgt_in", "labels", "tgt_mask", "pairs")
+    fewer: dict[str, Any] = {name: getattr(batch, name)[:n_rows] for name in tensors}
+    return batch._replace(**fewer)
+
+
+def _fits(compute: Callable[..., None], trainer: L.Trainer, task: TranslationTask, batch: Batch) -> bool:
+    here: dict[str, Any] = {
+        name: part.to(task.device) for name, part in batch._asdict().items() if isinstance(part, torch.Tensor)
+    }
+    try:
+        compute(trainer, task, batch._replace(**here))
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    finally:
+        task.zero_grad(set_to_none=True)
+        if task.device.type == "cuda":
+            torch.cuda.empty_cache()
+    return True

@@ -4,13 +4,14 @@ together."""
 import contextlib
 import ctypes
 import os
+import platform
 import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -141,26 +142,26 @@ def end_with_first() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def end_others(trainer: L.Trainer, are_lost: bool) -> None:
-    """End the processes that Lightning started with this one, where this one fails: they would wait for it for ever.
-
-    Args:
-        trainer: this process's.
-        are_lost: whether this one fails because another does not answer.
-    """
+def end_others(trainer: L.Trainer) -> None:
+    """End the processes that Lightning started for this one, where this one fails: they would wait for it for ever."""
     deadline = time.monotonic() + _PATIENCE
     for other in getattr(trainer.strategy.launcher, "procs", []):
         try:
             other.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             other.kill()
-    first = int(os.environ.get(STARTED_BY, 0))
-    if are_lost and first and first == os.getppid():
-        deadline += _PATIENCE / 2  # the first waits for this one, and is to say why it ends
-        while os.getppid() == first and time.monotonic() < deadline:
-            time.sleep(_INTERVAL)
-        if os.getppid() == first:
-            os.kill(first, signal.SIGKILL)
+
+
+def end_lost(others: Iterable[int]) -> None:
+    """End processes that do not answer, if they do not end by themselves."""
+    # Longer than these may wait for this one, after which they say themselves why they end.
+    deadline = time.monotonic() + 1.5 * _PATIENCE
+    for other in others:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            while time.monotonic() < deadline:
+                os.kill(other, 0)
+                time.sleep(_INTERVAL)
+            os.kill(other, signal.SIGKILL)
 
 
 STARTED_BY = "DIGLOT_FIRST_PROCESS"  # the number of the process that started this one for its run
@@ -176,6 +177,9 @@ class Processes:
 
     Args:
         trainer: a trainer with the run's options, which does nothing else.
+
+    Attributes:
+        neighbours: numbers of those on this machine that this one did not start itself, as far as they are known.
     """
 
     def __init__(self, trainer: L.Trainer) -> None:
@@ -184,6 +188,8 @@ class Processes:
         environment = getattr(trainer.strategy, "cluster_environment", None)
         from_outside = environment is not None and environment.creates_processes_externally
         self.are_met = self.world_size > 1 and from_outside and "DIGLOT_RUN_FOLDER" not in os.environ
+        first = int(os.environ.get(STARTED_BY, 0))
+        self.neighbours = [first] if first and first == os.getppid() else []
 
     @property
     def is_first(self) -> bool:
@@ -198,6 +204,9 @@ class Processes:
         if self.are_met:
             with self._waiting("the processes do not find each other"):
                 self.strategy.setup_environment()
+                known: list[Any] = [None] * self.world_size
+                torch.distributed.all_gather_object(known, (platform.node(), os.getpid()))
+            self.neighbours = [pid for node, pid in known if node == platform.node() and pid != os.getpid()]
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
@@ -224,4 +233,5 @@ class Processes:
         try:
             yield
         except (RuntimeError, ValueError, torch.distributed.DistError) as error:
+            end_lost(self.neighbours)
             raise UserError(f"{told}: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,328 @@
+"""A disk that is full costs a run one line, and nothing that it had: with space it goes on."""
+
+import os
+import resource
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from runs import TINY, TWO, Ended, Run, is_whole, run, same_weights, text
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from diglot import whole
+from diglot.checkpoint import newest_whole, read
+from diglot.errors import UserError
+from diglot.training.checkpoints import AtomicCheckpointIO, _link
+
+pytestmark = pytest.mark.reliability
+
+RUN = ("run.updates=8", "run.validate_every=3")
+FULL = "No space left on device"
+
+
+def words_of(*words: str) -> tuple[str, ...]:
+    return tuple(word for word in words if not word.startswith("run.folder"))
+
+
+class Disk:
+    """A file system of its own, small.
+
+    Args:
+        folder: where it is mounted.
+        privileged: what mounts: nothing, or sudo.
+    """
+
+    def __init__(self, folder: Path, privileged: tuple[str, ...]) -> None:
+        self.folder, self.privileged = folder, privileged
+
+    def mount(self, size: int) -> None:
+        options = f"size={size},uid={os.getuid()},mode=755"
+        self._do("mount", "-t", "tmpfs", "-o", options, "none", str(self.folder))
+
+    def resize(self, size: int) -> None:
+        self._do("mount", "-o", f"remount,size={size}", str(self.folder))
+
+    def read_only(self) -> None:
+        self._do("mount", "-o", "remount,ro", str(self.folder))
+
+    def unmount(self) -> None:
+        self._do("umount", "-l", str(self.folder))
+
+    def _do(self, *words: str) -> None:
+        subprocess.run([*self.privileged, *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[..., Disk]]:
+    """Makes small file systems: `disk("run", 100_000)` is one under tmp_path / "run"."""
+    made: list[Disk] = []
+
+    def make(name: str, size: int) -> Disk:
+        folder = tmp_path / name
+        folder.mkdir()
+        for privileged in ((), ("sudo", "-n")):
+            try:
+                one = Disk(folder, privileged)
+                one.mount(size)
+            except (subprocess.CalledProcessError, FileNotFoundError):
+                continue
+            made.append(one)
+            return one
+        pytest.skip("nobody here may mount a tmpfs")
+
+    yield make
+    for one in made:
+        one.unmount()
+
+
+def fill(folder: Path, leave: int) -> Path:
+    """A file that leaves so many bytes of a file system free."""
+    file = folder / "filling"
+    free = shutil.disk_usage(folder).free
+    file.write_bytes(b"x" * max(0, free - leave))
+    return file
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that had space."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run(folder, *text(folder), *TINY, *RUN)
+    return folder / "run"
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    """The curve that a run is to have whatever happened to it."""
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars("train/loss")]
+
+
+def told_in_one_line(ended: Ended, wanted: str) -> str:
+    (line,) = ended.lines("diglot-train")
+    assert wanted in line, line
+    assert FULL in line, line
+    assert "Traceback" not in ended.said, ended.said
+    assert "Exception ignored" not in ended.said, ended.said
+    return line
+
+
+@pytest.mark.end_to_end
+@pytest.mark.promise(
+    "Where a checkpoint does not fit on the disk one line says so, the last one stays whole, and with space the run "
+    "goes on exactly."
+)
+@pytest.mark.parametrize("checkpoints", [0, 1.5, pytest.param(3.5, marks=pytest.mark.exhaustive)])
+def test_a_checkpoint_on_a_full_disk(
+    tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path, checkpoints: float
+) -> None:
+    size = (undisturbed / "last.ckpt").stat().st_size
+    small = disk("small", 50_000_000)
+    words = (*text(tmp_path), *words_of(*TINY), *RUN)
+    filling = fill(small.folder, leave=int((checkpoints + 0.5) * size))
+    ended = run(tmp_path, *words, "run.folder=small/run", code=2)
+    line = told_in_one_line(ended, "the checkpoint cannot be written")
+    assert "resume=small/run goes on when it can be" in line
+    folder = small.folder / "run"
+    left = {file.name for file in folder.iterdir()}
+    assert not {name for name in left if name.startswith(".")}
+    for name in left & {"last.ckpt", "previous.ckpt", "best.ckpt"}:
+        read(folder / name)
+    assert ("last.ckpt" in left) == (checkpoints > 0)
+    filling.unlink()
+    run(tmp_path, *words, "resume=small/run")
+    assert same_weights(folder, undisturbed)
+    assert losses(folder) == losses(undisturbed)
+
+
+@pytest.mark.end_to_end
+@pytest.mark.exhaustive
+@pytest.mark.promise("The same with two processes: both end.")
+def test_a_checkpoint_on_a_full_disk_of_two_processes(
+    tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path
+) -> None:
+    small = disk("small", 50_000_000)
+    fill(small.folder, leave=2 * (undisturbed / "last.ckpt").stat().st_size)
+    words = (*text(tmp_path), *words_of(*TINY), *RUN, *TWO, "trainer.process_timeout=30", "run.folder=small/run")
+    ended = run(tmp_path, *words, code=2)
+    assert any(FULL in line for line in ended.lines("diglot-train"))
+    assert newest_whole(small.folder / "run") is not None
+
+
+@pytest.mark.end_to_end
+@pytest.mark.promise("Neither a full nor an unwritable TMPDIR matters to a run.")
+@pytest.mark.parametrize("what", ["full", pytest.param("read-only", marks=pytest.mark.exhaustive)])
+def test_a_tmpdir_that_cannot_be_used(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path, what: str) -> None:
+    tmp = disk("tmp", 4096)
+    fill(tmp.folder, leave=0)
+    if what == "read-only":
+        tmp.read_only()
+    words = (*text(tmp_path), *TINY, *RUN, "data.n_workers=2")
+    ended = run(tmp_path, *words, TMPDIR=str(tmp.folder), HOME="/nonexistent", MPLCONFIGDIR="")
+    assert "Traceback" not in ended.said
+    assert same_weights(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.end_to_end
+@pytest.mark.promise("A logger whose disk is full is told of once, and training goes on to its end.")
+@pytest.mark.parametrize("logger", ["csv", pytest.param("tensorboard", marks=pytest.mark.exhaustive)])
+def test_a_logger_on_a_full_disk(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path, logger: str) -> None:
+    curves = disk("curves", 8192)
+    fill(curves.folder, leave=0)
+    ended = run(
+        tmp_path, *text(tmp_path), *TINY, *RUN, f"logger={logger}", "watch=default", "watch.translations.every=1",
+        "+callbacks.move._target_=faults.Elsewhere", ELSEWHERE=str(curves.folder),
+    )  # fmt: skip
+    told = ended.lines("training goes on without its curves")
+    assert len(told) == 1, ended.said
+    assert "Traceback" not in ended.said, ended.said
+    assert same_weights(tmp_path / "run", undisturbed)
+    assert (tmp_path / "run" / "results.json").exists()
+
+
+@pytest.mark.end_to_end
+@pytest.mark.promise("A full cache is one line that names the folder; the next run with space takes nothing half-made.")
+def test_a_full_cache(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path) -> None:
+    cache = disk("cache", 50_000_000)
+    words = (*text(tmp_path), *TINY, *RUN)
+    for leave in (0, 8192, 270_000):  # nothing; not the tokenizer; not all of the shards
+        filling = fill(cache.folder, leave)
+        done = Run(tmp_path, *words).end()
+        if done.code:
+            assert done.code == 2
+            line = told_in_one_line(done, "cache/")
+            assert "cannot be" in line
+        filling.unlink()
+        assert not (tmp_path / "run").exists() or not done.code
+        if not done.code:
+            break
+    else:
+        run(tmp_path, *words)
+    assert same_weights(tmp_path / "run", undisturbed)
+    left = [path for path in cache.folder.rglob(".*") if path.name != ".lock"]
+    assert not left
+
+
+@pytest.mark.end_to_end
+@pytest.mark.promise("Where results cannot be written after training, one line says that training is done.")
+def test_results_on_a_full_disk(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path) -> None:
+    small = disk("small", 50_000_000)
+    words = (*text(tmp_path), *words_of(*TINY), *RUN, "+callbacks.filling._target_=faults.FillAtEnd")
+    ended = run(tmp_path, *words, "run.folder=small/run", code=2, FILL=str(small.folder))
+    line = told_in_one_line(ended, "cannot be made")
+    assert "Training is done" in line
+    assert "resume=small/run" in line
+    assert is_whole(small.folder / "run")
+    (small.folder / "filling").unlink()
+    run(tmp_path, *words, "resume=small/run", FILL=str(tmp_path / "none"))
+    assert (small.folder / "run" / "results.json").exists()
+    assert same_weights(small.folder / "run", undisturbed)
+
+
+@pytest.mark.end_to_end
+@pytest.mark.promise("A folder that turned read-only is one line; its checkpoints stay whole.")
+def test_a_folder_that_turned_read_only(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path) -> None:
+    small = disk("small", 50_000_000)
+    folder = small.folder / "run"
+    shutil.copytree(undisturbed, folder)
+    (folder / "results.json").unlink()
+    small.read_only()
+    ended = run(tmp_path, *text(undisturbed.parent), *words_of(*TINY), *RUN, "resume=small/run", code=2)
+    (line,) = ended.lines("diglot-train")
+    assert "small/run" in line
+    assert "Read-only file system" in line
+    assert "Traceback" not in ended.said
+    assert is_whole(folder)
+
+
+@pytest.mark.end_to_end
+@pytest.mark.promise("A limit on the size of files that a checkpoint meets is one line; the last one stays whole.")
+def test_a_limit_that_a_run_meets(tmp_path: Path) -> None:
+    begun = Run(tmp_path, *text(tmp_path), *TINY, "run.updates=1000000", "run.validate_every=20")
+    wait_for(lambda: (tmp_path / "run" / "best.ckpt").exists(), begun)
+    resource.prlimit(begun.process.pid, resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+    ended = begun.end()
+    assert ended.code == 2, ended.said
+    (line,) = ended.lines("diglot-train")
+    assert "File too large" in line
+    assert "Traceback" not in ended.said
+    assert is_whole(tmp_path / "run")
+
+
+def wait_for(condition: Callable[[], bool], begun: Run) -> None:
+    deadline = time.monotonic() + 100
+    while not condition():
+        assert begun.process.poll() is None, (begun.cwd / "output").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.end_to_end
+@pytest.mark.promise("A run whose folder is removed while it trains writes its checkpoints into a new one.")
+def test_a_folder_that_is_removed(tmp_path: Path) -> None:
+    begun = Run(tmp_path, *text(tmp_path), *TINY, "run.updates=300", "run.validate_every=50")
+    wait_for(lambda: (tmp_path / "run" / "best.ckpt").exists(), begun)
+    (tmp_path / "run").rename(tmp_path / "gone")
+    ended = begun.end()
+    assert "Traceback" not in ended.said, ended.said
+    assert ended.lines("run has gone; it is made again")
+    assert newest_whole(tmp_path / "run") is not None
+
+
+# ---------------------------------------------------------------------------------------------------- the parts
+
+
+@pytest.mark.promise("Whatever the system says of a disk, a checkpoint stands under its name whole or not at all.")
+@pytest.mark.parametrize(("number", "reason"), [(28, FULL), (122, "quota"), (30, "Read-only"), (5, "Input/output")])
+@pytest.mark.parametrize("place", ["write", "fsync", "replace", "mkdir"])
+def test_an_error_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, reason: str, place: str
+) -> None:
+    path = tmp_path / "last.ckpt"
+    AtomicCheckpointIO(read).save_checkpoint({"x": torch.zeros(3)}, path)
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        if place == "write":
+            patch.setattr("diglot.training.checkpoints.Failing.write", fails)
+        elif place == "fsync":
+            patch.setattr(whole.os, "fsync", fails)
+        else:
+            patch.setattr(Path, place, fails)
+        with pytest.raises(UserError, match=r"last\.ckpt: the checkpoint cannot be written .*" + reason) as refused:
+            AtomicCheckpointIO(read).save_checkpoint({"x": torch.ones(3)}, path)
+    assert "\n" not in str(refused.value)
+    assert torch.equal(torch.load(path, weights_only=True)["x"], torch.zeros(3))
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+@pytest.mark.promise("A folder in a checkpoint's place is named, and is left alone.")
+def test_a_folder_in_a_checkpoint_s_place(tmp_path: Path) -> None:
+    (tmp_path / "last.ckpt").mkdir()
+    (tmp_path / "last.ckpt" / "x").touch()
+    with pytest.raises(UserError, match=r"last\.ckpt: the checkpoint cannot be written .*(Is a directory|not empty)"):
+        AtomicCheckpointIO(read).save_checkpoint({"x": 1}, tmp_path / "last.ckpt")
+    with pytest.raises(UserError, match=r"previous\.ckpt: the checkpoint cannot be written"):
+        _link(tmp_path / "last.ckpt", tmp_path / "previous.ckpt")
+    assert sorted(file.name for file in tmp_path.rglob("*")) == ["last.ckpt", "x"]
+
+
+@pytest.mark.promise("Where a file may not grow as large as a checkpoint, the one before stays.")
+def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    AtomicCheckpointIO(read).save_checkpoint({"x": torch.zeros(3)}, path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(UserError, match="File too large"):
+            AtomicCheckpointIO(read).save_checkpoint({"x": torch.ones(100_000)}, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert torch.equal(torch.load(path, weights_only=True)["x"], torch.zeros(3))
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
