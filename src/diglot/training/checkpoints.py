@@ -134,6 +134,7 @@ class Checkpoints(L.Callback):
                 _link(self.last, self.previous)
             elif trainer.is_global_zero and not self.last.parent.exists():
                 say(f"{self.last.parent} has gone; it is made again, for the checkpoints from now on")
+                self.best_score, self.best_update, self.scores = float("-inf"), 0, {}
             trainer.save_checkpoint(self.last)
 
     @contextmanager

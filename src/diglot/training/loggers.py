@@ -8,6 +8,7 @@ import csv as csv_format
 import functools
 import logging
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers.logger import DummyLogger
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 
@@ -141,9 +143,23 @@ def forgiving(logger: Logger) -> Logger:
     """A logger whose failures (a full disk, a service that does not answer) are told once and stop nothing."""
     _forgive(logger, logger)
     if isinstance(logger, TensorBoardLogger):
+        _be_silent_about_writers()
         with forgiven(logger):
             _forgive(logger.experiment, logger)
+            return logger
+        return DummyLogger()  # it cannot even begin
     return logger
+
+
+def _be_silent_about_writers() -> None:
+    """What fails in TensorBoard's thread comes up again where something is logged next: no traceback for it here."""
+    before = threading.excepthook
+
+    def hook(failure: Any) -> None:
+        if not type(failure.thread).__module__.startswith("tensorboard."):
+            before(failure)
+
+    threading.excepthook = hook
 
 
 @contextmanager
