@@ -26,7 +26,8 @@ override SHELL := /bin/sh
 override .SHELLFLAGS := -ec
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare doctor train sweep evaluate translate tensorboard test test-all conformance check benchmark clean
+.PHONY: help setup prepare doctor train sweep evaluate translate tensorboard test test-all test-reliability soak \
+	conformance check benchmark clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -47,10 +48,16 @@ tensorboard: .venv/.ready ## Show the curves of all runs: make tensorboard [LOGD
 	@exec .venv/bin/tensorboard --logdir '$(LOGDIR)'
 
 test: .venv/.ready ## Run the tests, end to end included
-	@exec .venv/bin/python -m pytest $(PARALLEL) -m 'not exhaustive'
+	@exec .venv/bin/python -m pytest $(PARALLEL) -m 'not exhaustive and not reliability'
 
 test-all: test ## Run every automatic test (long)
 	@exec .venv/bin/python -m pytest $(PARALLEL) --dist load -m exhaustive
+
+test-reliability: .venv/.ready ## Inject faults: kills, signals, full disks, hostile files, processes that die
+	@exec .venv/bin/python -m pytest $(PARALLEL) --dist load -m 'reliability and not exhaustive' tests/reliability
+
+soak: .venv/.ready ## Kill runs at random and compare: make soak [kills=3000] [minutes=60] [seed=N] (long)
+	@exec .venv/bin/python tests/reliability/soak.py
 
 conformance: .venv/.ready ## Let every model variant learn copy, reverse and sort (long; the same command goes on)
 	@exec .venv/bin/python tests/conformance/learning.py

@@ -65,7 +65,7 @@ from diglot.training.progress import progress_callbacks
 from diglot.training.report import best_scores, end_report, hyper_parameters, samples, start_report, write_results
 from diglot.training.run import Run, StopAfterLastUpdate
 from diglot.training.scores import Scores
-from diglot.training.signals import Signals, Stopped
+from diglot.training.signals import Signals, Stopped, leaving_at_once
 from diglot.training.speed import Speed
 from diglot.training.task import NonFiniteError, TranslationTask
 from diglot.training.watch import Watcher
@@ -250,7 +250,10 @@ def train(config: DictConfig) -> Path:
         return folder
     if processes.is_first:
         try:
-            conclude(folder, held_out, scorer, scores, kept, speed, trainer, plain)
+            with leaving_at_once():
+                conclude(folder, held_out, scorer, scores, kept, speed, trainer, plain)
+        except Stopped as stopped:
+            leave(str(stopped), folder, trainer, kept)
         except UserError as error:
             rest = f"resume={quoted(str(folder))} does the rest. {kept.describe()}"
             raise UserError(f"{error}. Training is done, and {rest}") from None

@@ -43,9 +43,12 @@ OPERATIONS = "halves of operations on files: "
 class Recorder(L.Callback):
     """Writes down what each micro-batch was and what came of it, to the last bit."""
 
-    def on_train_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
-        if os.environ.get("KILL_AFTER") == str(trainer.global_step):
-            os.kill(os.getpid(), signal.SIGKILL)
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, index: int) -> None:
+        within = index % trainer.accumulate_grad_batches
+        strike_here("update" if within == 0 else "accumulation", trainer.global_step)
+
+    def on_validation_batch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        strike_here("validation", trainer.global_step)
 
     def on_train_start(self, *_: Any) -> None:
         self._write("began", time.time())
@@ -65,6 +68,15 @@ class Recorder(L.Callback):
         os.close(descriptor)
 
 
+def strike_here(within: str, update: int) -> None:
+    """Send the process the signal that it is to get here, if it is."""
+    asked = os.environ.get("STRIKE", "").split()
+    if asked and asked[:2] == [within, str(update)]:
+        del os.environ["STRIKE"]
+        for _ in range(int(asked[3])):
+            os.kill(os.getpid(), int(asked[2]))
+
+
 class Fault(NamedTuple):
     """What ends a life before its time.
 
@@ -73,7 +85,10 @@ class Fault(NamedTuple):
         seconds: after training began, or after the start of the process where it begins at once.
         at_once: whether the time counts from the start of the process.
         operation: instead of a time: before (odd) or after (even) this many-th half of an operation on files.
-        update: instead of a time: when this update and what follows it are done, and before the next one (SIGKILL).
+        update: instead of a time: after this update.
+        within: what is done then: update (all that follows the update is done, the next one not begun), accumulation
+            (in the middle of the next one), validation (of this one), end (0: in the evaluation of test text), save
+            (in the middle of this many-th writing of a checkpoint; with operation=0).
         again: seconds after which the signal is sent a second time.
     """
 
@@ -82,6 +97,7 @@ class Fault(NamedTuple):
     at_once: bool = False
     operation: int | None = None
     update: int | None = None
+    within: str = "update"
     again: float | None = None
 
     def __str__(self) -> str:
@@ -89,7 +105,7 @@ class Fault(NamedTuple):
         if self.operation is not None:
             return f"{name}@operation{self.operation}"
         if self.update is not None:
-            return f"{name}@update{self.update}"
+            return f"{name}@{self.within}{self.update}"
         twice = "" if self.again is None else f"+{self.again:.3f}"
         return f"{name}@{'start' if self.at_once else 'training'}+{self.seconds:.3f}{twice}"
 
@@ -122,7 +138,7 @@ def strike(number: int, at: int) -> Callable[[], int]:
     Returns:
         Says how many there have been.
     """
-    count = 0
+    count, saves = 0, list[int]()
 
     def half() -> None:
         nonlocal count
@@ -146,9 +162,10 @@ def strike(number: int, at: int) -> Callable[[], int]:
     def torn(content: Any, file: Any, *arguments: Any, **options: Any) -> None:
         whole = io.BytesIO()
         save(content, whole, *arguments, **options)
-        middle = whole.tell() // 2
+        saves.append(middle := whole.tell() // 2)
         file.write(whole.getvalue()[:middle])
         half()
+        strike_here("save", len(saves))
         file.write(whole.getvalue()[middle:])
 
     torch.save = torn
@@ -170,11 +187,19 @@ def live(words: list[str], folder: Path, said: Path, fault: Fault | None, change
     signal.signal(signal.SIGINT, signal.default_int_handler)
     counted = None
     if fault is not None and fault.update is not None:
-        os.environ["KILL_AFTER"] = str(fault.update)
+        twice = 1 + (fault.again is not None)
+        os.environ["STRIKE"] = f"{fault.within} {fault.update} {int(fault.number)} {twice}"
     if fault is not None and fault.operation is not None:
         counted = strike(fault.number, fault.operation)
     if change is not None:
         change()
+    evaluate = diglot.train.evaluate
+
+    def struck(*arguments: Any, **options: Any) -> Any:
+        strike_here("end", 0)
+        return evaluate(*arguments, **options)
+
+    diglot.train.evaluate = struck  # type: ignore[assignment]
     sys.argv = ["diglot-train", *words]
     status = 1
     try:
@@ -291,11 +316,13 @@ def orphans(session: int, patience: float = 20.0) -> list[int]:
     return []
 
 
-def save_for_ever(folder: Path, tmpdir: str | None, done: Any) -> None:
+def save_for_ever(folder: Path, update: int, tmpdir: str | None, done: Any, change: Callable[[], None] | None) -> None:
     """In a process of its own: write one checkpoint after the other, and tell which."""
     if tmpdir:
         os.environ["TMPDIR"] = tempfile.tempdir = tmpdir
-    plugin, update = AtomicCheckpointIO(checkpoint.read), saved(folder)
+    if change is not None:
+        change()
+    plugin = AtomicCheckpointIO(checkpoint.read)
     while True:
         update += 1
         plugin.save_checkpoint({"update": update, "weights": torch.full((300_000,), update)}, folder / "last.ckpt")
@@ -313,13 +340,15 @@ def saved(folder: Path) -> int:
     return content["update"]
 
 
-def kill_savers(folder: Path, n_kills: int, seed: int, tmpdir: str | None) -> list[str]:
+def kill_savers(
+    folder: Path, n_kills: int, seed: int, tmpdir: str | None, change: Callable[[], None] | None = None
+) -> list[str]:
     """Kill a process that writes checkpoints, again and again; what was wrong then."""
     serve()
-    draw, wrong = random.Random(seed), []
+    draw, wrong, told = random.Random(seed), list[str](), 0
     for i in range(n_kills):
         done, tells = multiprocessing.Pipe(duplex=False)
-        process = _server.Process(target=save_for_ever, args=(folder, tmpdir, tells))
+        process = _server.Process(target=save_for_ever, args=(folder, told, tmpdir, tells, change))
         process.start()
         tells.close()
         told = done.recv()

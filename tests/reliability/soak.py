@@ -1,6 +1,6 @@
 """Kill runs at random, again and again, and compare each with a run that was not killed: `make soak kills=3000`.
 
-Every run is drawn from a seed that is printed where it differs: `make soak only=SEED` plays it again.
+Every run is drawn from a seed that is printed where it differs: `make soak only=SEED.NUMBER` plays it again.
 """
 
 import argparse
@@ -15,10 +15,15 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import lives
+from flips import flips
+from strings import strings
+
+from diglot.make import overrides
 
 RUNS_OF_A_KIND = 6  # of several lives, compared with the same one of one life
 
@@ -83,7 +88,7 @@ def soak(kills: int, minutes: float, seed: int, jobs: int, only: str | None) -> 
     text = lives.write_text(folder)
     count, lock = Count(), threading.Lock()
     deadline = time.monotonic() + 60 * minutes
-    if only is not None:
+    if only:
         kind, _, number = only.partition(".")
         soak_kind(int(kind), text, folder, count, lock, int(number or 0))
         print(f"left in {folder}")
@@ -106,22 +111,50 @@ def soak(kills: int, minutes: float, seed: int, jobs: int, only: str | None) -> 
     return count
 
 
+# With their values where nothing is said.
+OPTIONS: dict[str, Any] = {
+    "kills": 3000,
+    "flips": 20_000,
+    "strings": 100_000,
+    "minutes": float("inf"),  # of kills
+    "jobs": None,  # at a time; None: one a core
+    "seed": None,  # None: drawn
+    "only": "",  # SEED.NUMBER of a run to play again
+}
+
+
+def options(words: list[str]) -> argparse.Namespace:
+    """What was typed after `make soak` or after this file's name, as name=value."""
+    found = dict(OPTIONS)
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in found:
+            sys.exit(f"soak: there is no {name}; there are {', '.join(OPTIONS)}")
+        kind = str if name == "only" else float if name == "minutes" else int
+        try:
+            found[name] = kind(value)
+        except ValueError:
+            sys.exit(f"soak: {word}: not a number")
+    found["jobs"] = found["jobs"] or len(os.sched_getaffinity(0))
+    found["seed"] = random.SystemRandom().randrange(10**6) if found["seed"] is None else found["seed"]
+    return argparse.Namespace(**found)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=3000, help="faults that strike")
-    parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--only", help="SEED.NUMBER of a run to play again")
-    words = parser.parse_args()
+    words = options(sys.argv[1:] or overrides(os.environ.get("MAKEFLAGS", "")))
     began = time.monotonic()
     print(f"seed {words.seed}", flush=True)
     count = soak(words.kills, words.minutes, words.seed, words.jobs, words.only)
     print(f"\nfaults: {dict(count.faults)}\nexit statuses of all lives: {dict(count.statuses)}")
     print(
         f"soak: {count.runs:,} runs, {count.n_faults:,} kills, {count.runs - len(count.wrong):,} runs bit-identical, "
-        f"seed {words.seed}, {(time.monotonic() - began) / 60:.1f} minutes"
+        f"seed {words.seed}, {(time.monotonic() - began) / 60:.1f} minutes",
+        flush=True,
     )
+    if not words.only:
+        print(f"soak: {words.flips:,} bit flips, none loaded as something else: {flips(words.flips, words.seed)}")
+        strings(words.strings, words.seed)
+        print(f"soak: {words.strings:,} strings came back as they went in")
     sys.exit(bool(count.wrong))
 
 

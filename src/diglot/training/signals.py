@@ -3,6 +3,8 @@
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -17,11 +19,36 @@ from diglot.training.task import TranslationTask
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
-class Stopped(Exception):  # noqa: N818 - nothing is wrong
-    """A signal has ended a run that is kept."""
+class Stopped(BaseException):
+    """A signal has ended a run that is kept. It is nothing that has gone wrong, and that someone could make good."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
+
+
+@contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """While this holds, signals end what is done by `Stopped`, wherever it is.
+
+    Raises:
+        Stopped: naming the signal.
+    """
+
+    def leave(number: int, _: FrameType | None) -> None:
+        for asking in before:
+            signal.signal(asking, signal.SIG_DFL)  # a second one ends the process
+        raise Stopped(number)
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in ASKING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for asking, handler in before.items():
+            signal.signal(asking, handler)
 
 
 class Signals(L.Callback):

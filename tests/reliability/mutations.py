@@ -1,0 +1,127 @@
+"""The decisions that make a run survive, each undone: in a process of its own, before the run begins."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+from diglot import resume, train
+from diglot.data.batching import Updates
+from diglot.training import loggers, schedule, signals, task
+from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, TakeUp
+
+
+def the_stream_begins_anew() -> None:
+    """A run that goes on sees its first batches again."""
+    init = Updates.__init__
+
+    def from_the_first(self: Updates, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **options)
+        done, self.start, self.place = self.start, 0, None
+        self.n_updates -= done
+
+    Updates.__init__ = from_the_first  # type: ignore[method-assign]
+    Updates.__len__ = lambda self: self.n_updates * self.accumulation  # type: ignore[method-assign]
+
+
+def the_stream_stands_one_batch_off() -> None:
+    take_up = train.take_up
+
+    def off(*arguments: Any) -> resume.Begun:
+        begun = take_up(*arguments)
+        place = begun.place and begun.place._replace(batch=begun.place.batch + 1)
+        return begun._replace(place=place)
+
+    train.take_up = off
+
+
+def dropout_goes_its_own_way() -> None:
+    task.TranslationTask.on_train_batch_start = lambda *_: None  # type: ignore[method-assign]
+
+
+def the_moments_are_forgotten() -> None:
+    load = task.TranslationTask.on_load_checkpoint
+
+    def without(self: Any, checkpoint: dict[str, Any]) -> None:
+        load(self, checkpoint)
+        checkpoint["optimizer_states"][0]["state"] = {}
+
+    task.TranslationTask.on_load_checkpoint = without  # type: ignore[method-assign]
+
+
+def the_schedule_begins_anew() -> None:
+    schedule.Schedule.load_state_dict = lambda *_: None  # type: ignore[method-assign]
+
+
+def signals_are_saved_within_an_update() -> None:
+    """Where gradients have been added up, and not been used yet."""
+    init = signals.Signals.__init__
+
+    def changed(self: Any, *arguments: Any) -> None:
+        init(self, *arguments)
+
+        def on_train_batch_end(trainer: Any, pl_module: Any, *_: Any) -> None:
+            if self.received and trainer.fit_loop._should_accumulate():
+                self.kept.save(trainer, pl_module)
+                raise signals.Stopped(self.received)
+
+        self.on_train_batch_end = on_train_batch_end
+
+    signals.Signals.__init__ = changed  # type: ignore[method-assign]
+
+
+def signals_are_not_heeded() -> None:
+    signals.Signals.on_train_start = lambda *_: None  # type: ignore[method-assign]
+
+
+def checkpoints_are_written_where_they_stand() -> None:
+    def save(self: Any, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        with Path(path).open("wb") as file:
+            torch.save(checkpoint, file)
+
+    AtomicCheckpointIO.save_checkpoint = save  # type: ignore[method-assign]
+
+
+def validations_that_were_cut_short_are_left_out() -> None:
+    TakeUp._validate = lambda *_: None  # type: ignore[method-assign]
+
+
+def validations_are_logged_twice() -> None:
+    resumed = loggers.Resumed
+    train.loggers.Resumed = lambda update, _: resumed(update)  # type: ignore[misc,assignment]
+
+
+def the_best_is_forgotten() -> None:
+    Checkpoints.load_state_dict = lambda *_: None  # type: ignore[method-assign]
+
+
+def what_is_not_finite_is_trained_on() -> None:
+    def clip(self: Any, *_: Any, **__: Any) -> None:
+        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
+
+    task.TranslationTask.configure_gradient_clipping = clip  # type: ignore[method-assign]
+
+
+def the_logger_fails() -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    SummaryWriter.add_scalar = fail
+
+
+def the_logger_fails_and_stops_training() -> None:
+    the_logger_fails()
+    train.loggers.forgiving = lambda logger: logger
+
+
+def results_come_first() -> None:
+    """A run counts as finished before it is."""
+    conclude = train.conclude
+
+    def early(folder: Path, *arguments: Any) -> None:
+        (folder / "results.json").write_text('{"finished": true}')
+        conclude(folder, *arguments)
+
+    train.conclude = early

@@ -1,0 +1,80 @@
+"""A signal that asks a run to end: it is saved within an update, and its exit status says that it can go on."""
+
+import re
+import signal
+from pathlib import Path
+
+import lives
+import pytest
+import torch
+from lives import SMALL, Fault, Whole
+
+from diglot.training.signals import ASKING
+
+pytestmark = pytest.mark.reliability
+
+# 12 updates of three micro-batches; validations after 5, 10 and 12
+WORDS = ["run.passes=null", "run.updates=12", "run.validate_every=5", "data.batches_per_update=3"]
+MOMENTS = [
+    ("update", 3),
+    ("update", 5),  # a validation was made after it
+    ("accumulation", 3),
+    ("accumulation", 5),
+    ("validation", 5),
+    ("validation", 12),  # the last one
+    ("end", 0),
+]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    folder = tmp_path_factory.mktemp("text")
+    return lives.whole([*lives.write_text(folder), *SMALL, *WORDS], folder / "whole")
+
+
+def last(folder: Path) -> int:
+    return torch.load(folder / "run" / "last.ckpt", weights_only=True)["global_step"]
+
+
+@pytest.mark.promise("SIGTERM, SIGINT, SIGUSR1 and SIGHUP save a run within an update and end it with status 75")
+@pytest.mark.parametrize(("within", "update"), MOMENTS, ids=[f"{within}{update}" for within, update in MOMENTS])
+@pytest.mark.parametrize("number", ASKING, ids=[number.name for number in ASKING])
+def test_a_signal_saves_the_run(
+    tmp_path: Path, reference: Whole, number: signal.Signals, within: str, update: int
+) -> None:
+    if within != "update" and (ASKING.index(number) + MOMENTS.index((within, update))) % 2:
+        pytest.skip("every other one: the signals differ in nothing but their names")
+    folder = tmp_path / "it"
+    folder.mkdir()
+    words = [*reference.words, "run.folder=run"]
+    life = lives.run(words, folder, Fault(number, update=update, within=within))
+    assert life.status == 75, life.said
+    assert (life.orphans, "Traceback" in life.said) == ([], False)
+    done = {"update": update + 1, "accumulation": update + 1, "validation": update, "end": 12}[within]
+    assert re.search(rf"Stopped by {number.name} at update {done}\. The last checkpoint is run/last\.ckpt\.", life.said)
+    assert last(folder) == done
+    life = lives.run([*reference.words, "resume=run"], folder)
+    assert life.status == 0, life.said
+    assert lives.differences(reference.left, lives.left(folder)) == []
+
+
+@pytest.mark.promise("A second signal ends the process at once, and nothing that there was is lost")
+@pytest.mark.parametrize("within", ["update", "validation"])
+def test_a_second_signal_ends_it_at_once(tmp_path: Path, reference: Whole, within: str) -> None:
+    folder = tmp_path / "it"
+    fault = Fault(signal.SIGTERM, update=5, within=within, again=0.0)
+    story = lives.told(reference, folder, [fault])
+    assert story.differences == []
+    assert story.lives[0].status in (128 + signal.SIGTERM, -signal.SIGTERM)
+
+
+@pytest.mark.promise("A signal before there is anything to save ends a run with a status that is not zero")
+@pytest.mark.parametrize("number", ASKING, ids=[number.name for number in ASKING])
+def test_a_signal_before_training_ends_it(tmp_path: Path, reference: Whole, number: signal.Signals) -> None:
+    for seconds in (0.05, 0.4):
+        folder = tmp_path / str(seconds)
+        folder.mkdir()
+        fault = Fault(number, seconds, at_once=True)
+        life = lives.run([*reference.words, "run.folder=run"], folder, fault)
+        assert life.status in (75, 128 + number, -number), life.said
+        assert (life.orphans, "Traceback" in life.said) == ([], False)
