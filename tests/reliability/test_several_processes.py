@@ -15,7 +15,7 @@ from diglot.data.text import read_lines
 
 pytestmark = [pytest.mark.reliability, pytest.mark.end_to_end]
 
-TIMEOUT = 15
+TIMEOUT = 25  # seconds; in them the processes have to meet, too, on a machine that is busy
 OUTSIDE = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 WAITS = "waits in vain for another one"
 
@@ -50,7 +50,8 @@ def cases() -> list:
 def test_one_that_fails_ends_the_job(tmp_path: Path, kind: str, rank: str, where: str, launcher: str) -> None:
     words = (*text(tmp_path), *TINY, *TWO, FAULT, "run.updates=8", "run.validate_every=3")
     module = OUTSIDE if launcher == "torchrun" else ()
-    begun = Run(tmp_path, *words, f"trainer.process_timeout={TIMEOUT}", module=module, FAULT=f"{kind}:{rank}:{where}")
+    timeout = TIMEOUT if kind in ("hang", "stop") else 300  # those that are gone are not waited for
+    begun = Run(tmp_path, *words, f"trainer.process_timeout={timeout}", module=module, FAULT=f"{kind}:{rank}:{where}")
     ended = begun.end()
     assert not ended.orphans, ended.said
     assert ended.code not in (0, None), ended.said

@@ -71,7 +71,7 @@ def test_a_job_that_breaks_down(tmp_path: Path, kind: str, says: str) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", ["none:0:never", "kill:1:2", "kill:0:2", "stop:1:2"])
 def test_jobs_of_two_processes(tmp_path: Path, fault: str) -> None:
-    two = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.process_timeout=20")
+    two = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.process_timeout=30")
     begun = begin(tmp_path, *JOBS, *two, FAULT, FAULT=fault)
     ended = begun.end(400)
     assert not ended.orphans, ended.said
