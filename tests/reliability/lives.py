@@ -261,6 +261,7 @@ def run(
     """
     serve()
     said, recorded = folder / "said.txt", folder / f"{RECORD}.0"
+    said.write_bytes(b"")  # a life may end before it has said anything
     before = recorded.stat().st_size if recorded.exists() else 0
     process = _server.Process(target=live, args=(words, folder, said, fault, change))
     began = time.monotonic()

@@ -29,9 +29,7 @@ def batches(folder: Path) -> list[list]:
     return sorted(map(json.loads, lines))
 
 
-@pytest.mark.promise(
-    "A run that is killed at any time, as often as you like, ends as the one that was not, bit for bit"
-)
+@pytest.mark.promise("A run that is killed at any time, as often as you like, ends as if it had not been, bit for bit")
 @pytest.mark.parametrize("kind", range(SEED, SEED + KINDS))
 def test_a_run_of_several_lives_is_the_run_of_one(tmp_path: Path, text: list[str], kind: int) -> None:
     draw = random.Random(kind)
@@ -41,6 +39,18 @@ def test_a_run_of_several_lives_is_the_run_of_one(tmp_path: Path, text: list[str
         faults = [lives.draw_fault(draw, reference.seconds, reference.n_operations) for _ in range(n)]
         story = lives.told(reference, tmp_path / str(i), faults)
         assert not story.differences, f"{kind}.{i}: {reference.words}\n{list(map(str, story.faults))}"
+
+
+@pytest.mark.promise("A run that is killed at any time, as often as you like, ends as if it had not been, bit for bit")
+def test_averaged_weights_are_as_exact_as_the_weights(tmp_path: Path, text: list[str]) -> None:
+    words = [*text, *SMALL, "callbacks=[ema]", "trainer.precision=64-true", "run.validate_every=5", "run.passes=1"]
+    reference = lives.whole(words, tmp_path / "whole")
+    content = lives.torch.load(tmp_path / "whole" / "run" / "last.ckpt", weights_only=True)
+    dtypes = {value.dtype for name in ("state_dict", "current_model_state") for value in content[name].values()}
+    assert dtypes == {lives.torch.float64}
+    for update in (0, 6):  # stopped where no validation follows
+        story = lives.told(reference, tmp_path / str(update), [Fault(signal.SIGTERM, update=update)])
+        assert story.differences == []
 
 
 @pytest.mark.promise("No pair is lost or repeated within a pass, wherever in it a run is cut short")
