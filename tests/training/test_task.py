@@ -22,7 +22,7 @@ from diglot.model import Transformer
 from diglot.training.metrics import Scorer
 from diglot.training.schedule import Constant
 from diglot.training.scores import Scores
-from diglot.training.task import TranslationTask
+from diglot.training.task import NonFiniteError, TranslationTask
 
 V = 400
 SMOOTHING = 0.1
@@ -210,3 +210,24 @@ def test_a_checkpoint_carries_the_record(task: TranslationTask) -> None:
     checkpoint: dict[str, Any] = {}
     task.on_save_checkpoint(checkpoint)
     assert checkpoint == {"diglot": {"format": 1}}
+
+
+@pytest.mark.parametrize(("scale", "is_let_pass"), [(65536.0, True), (2.0, True), (1.0, False), (None, False)])
+def test_only_a_scale_excuses_a_gradient_that_is_not_finite(
+    task: TranslationTask, scale: float | None, is_let_pass: bool
+) -> None:
+    scaler = None if scale is None else SimpleNamespace(get_scale=lambda: scale)
+    optimizer = torch.optim.SGD(task.parameters(), lr=0.1)
+    task._trainer = SimpleNamespace(  # type: ignore[assignment]
+        precision_plugin=SimpleNamespace(scaler=scaler), global_step=4, optimizers=[optimizer]
+    )
+    task._pairs = [torch.tensor([0, 1])]
+    for parameter in task.parameters():
+        parameter.grad = torch.full_like(parameter, math.inf)
+    if is_let_pass:  # by its scaler, which has seen it
+        task.configure_gradient_clipping(optimizer, 1.0, "norm")
+        assert all(parameter.grad is not None for parameter in task.parameters())
+    else:
+        with pytest.raises(NonFiniteError, match="gradient of update 5 is not finite in"):
+            task.configure_gradient_clipping(optimizer, 1.0, "norm")
+    assert task.skipped == 0

@@ -97,12 +97,13 @@ class TranslationTask(L.LightningModule):
     ) -> None:
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
-        if self.trainer.precision == "16-mixed":  # whose scaler passes over what is not finite, as a matter of course
-            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
-            return
         # The processes have summed their gradients: all come to the same answer.
         if not torch.isfinite(self._gradient_norm):
-            self._pass_over()
+            # In float16 too large a scale makes them so, as a matter of course: its scaler passes over them and halves
+            # it. What is not finite without a scale is so by itself.
+            scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+            if scaler is None or scaler.get_scale() <= 1.0:
+                self._pass_over()
         # Lightning refuses to clip for a fused optimizer, which unscales float16 gradients by itself, in any precision.
         elif gradient_clip_val and gradient_clip_algorithm != "value":
             torch.nn.utils.clip_grads_with_norm_(self.parameters(), gradient_clip_val, self._gradient_norm)
