@@ -96,7 +96,7 @@ def soak(kills: int, minutes: float, seed: int, jobs: int, only: str | None) -> 
     with ThreadPoolExecutor(jobs) as pool:
         waiting = set()
         next_seed = seed
-        while waiting or next_seed == seed:
+        while True:
             while len(waiting) < jobs and count.n_faults < kills and time.monotonic() < deadline:
                 waiting.add(pool.submit(soak_kind, next_seed, text, folder, count, lock, None))
                 next_seed += 1
