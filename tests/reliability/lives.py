@@ -68,6 +68,20 @@ class Recorder(L.Callback):
         os.close(descriptor)
 
 
+class Held(L.Callback):
+    """Writes down, every 1,000 updates, what the process holds: bytes of memory, open files, temporary ones."""
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.global_step % 1000 == 0:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            files = len(list(Path("/proc/self/fd").iterdir()))
+            temporary = len(list(Path(trainer.default_root_dir).glob(".*")))
+            with Path(f"{os.environ['RECORDED_IN']}.0").open("a") as file:
+                file.write(
+                    json.dumps([trainer.global_step, pages * os.sysconf("SC_PAGE_SIZE"), files, temporary]) + "\n"
+                )
+
+
 def strike_here(within: str, update: int) -> None:
     """Send the process the signal that it is to get here, if it is."""
     asked = os.environ.get("STRIKE", "").split()
