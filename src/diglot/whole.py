@@ -91,8 +91,10 @@ def locked(path: Path, waiting: Callable[[], AbstractContextManager]) -> Iterato
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # while it is locked
-        os.close(descriptor)
+        try:
+            path.unlink(missing_ok=True)  # while it is locked
+        finally:
+            os.close(descriptor)
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
