@@ -8,7 +8,7 @@ import pytest
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("promise"):
-        item.user_properties.append(("promise", mark.args[0]))
+        item.user_properties.append(("promise", mark.args[0].rstrip(".")))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
