@@ -30,7 +30,7 @@ override .SHELLFLAGS := -ec
 	conformance check benchmark clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 setup: .venv/.ready ## Make .venv and install everything in it (the other targets do it when they need it)
 	@echo '.venv is ready.'

@@ -22,7 +22,7 @@ from diglot import make
 ROOT = Path(__file__).parents[1]
 TARGETS = [
     *("help", "setup", "prepare", "doctor", "train", "sweep", "evaluate", "translate", "tensorboard"),
-    *("test", "test-all", "conformance", "check", "benchmark", "clean"),
+    *("test", "test-all", "test-reliability", "soak", "conformance", "check", "benchmark", "clean"),
 ]
 # The tests may themselves run under make.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}

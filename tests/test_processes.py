@@ -167,8 +167,8 @@ def test_a_run_goes_on_where_it_was_killed_and_each_step_stands_once(tmp_path: P
     # A finished run, another config and a folder without a run are each said in one line.
     assert "this run is finished" in finish(start(*words, "resume=run", cwd=cut))
     (cut / "run" / "results.json").unlink()
-    said = finish(start(*words, "resume=run", "label_smoothing=0.2", cwd=cut), code=2)
-    assert "label_smoothing was 0.1 and is 0.2" in said.splitlines()[-1]
+    said = finish(start(*words, "resume=run", "seed=3", cwd=cut), code=2)
+    assert "seed was 1 and is 3" in said.splitlines()[-1]
     assert "there is no run in it" in finish(start(*words, "resume=spied", cwd=cut), code=2)
 
 
