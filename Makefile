@@ -102,5 +102,5 @@ override FITS := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))
 		"$$python" -m venv --clear .venv
 	fi
 	echo 'Setting up .venv (a few minutes the first time) ...'
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --only-binary sentencepiece -c constraints.txt -e '.[dev]'
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --only-binary sentencepiece -c constraints.txt -e '.[dev]'
 	touch $@

@@ -2,13 +2,12 @@
 
 import contextlib
 import ctypes
-import json
 import logging
 import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import lightning as L
 import torch
@@ -32,20 +31,20 @@ from diglot.config import (
     typed_overrides,
     without_secrets,
 )
-from diglot.data.module import TranslationData, worker_failure
-from diglot.data.text import write_bytes
+from diglot.data.module import TranslationData
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
-from diglot.errors import NON_FINITE, RESUME_ME, UserError
+from diglot.errors import UserError
 from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, table
-from diglot.job import quoted
 from diglot.model import EncoderDecoder
 from diglot.resume import AUTO, Begun, begin_again, nothing_left, take_up, unfinished
 from diglot.training import loggers
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, TakeUp
 from diglot.training.console import log_to, only_warnings, quiet
+from diglot.training.ending import fail, leave
 from diglot.training.folder import (
     CONFIG,
     RESULTS,
+    quoted,
     resumable_folder,
     run_folder,
     write_about,
@@ -55,10 +54,7 @@ from diglot.training.metrics import Scorer
 from diglot.training.processes import (
     Processes,
     check_number,
-    end_lost,
-    end_others,
     end_with_first,
-    lost_another,
     strategy,
 )
 from diglot.training.progress import progress_callbacks
@@ -67,7 +63,7 @@ from diglot.training.run import Run, StopAfterLastUpdate
 from diglot.training.scores import Scores
 from diglot.training.signals import Signals, Stopped, leaving_at_once
 from diglot.training.speed import Speed
-from diglot.training.task import NonFiniteError, TranslationTask
+from diglot.training.task import TranslationTask
 from diglot.training.watch import Watcher
 from diglot.translator import Translator
 
@@ -217,33 +213,8 @@ def train(config: DictConfig) -> Path:
         trainer.fit(task, data, ckpt_path=begun.checkpoint)
     except Stopped as stopped:
         leave(str(stopped), folder, trainer, kept)
-    except NonFiniteError as error:
-        file = folder / f"non_finite_{processes.rank}.json"
-        write_bytes(file, json.dumps(explained(error, data), ensure_ascii=False, indent=1).encode())
-        print(f"diglot-train: {error}; {file} tells more. {kept.describe()}", file=sys.stderr)
-        sys.exit(NON_FINITE)
-    except SystemExit:  # Lightning's answer to a signal before training has begun
-        say(f"Stopped by a signal. {kept.describe()}")
-        sys.exit(143 if trainer.received_sigterm else 130)
     except BaseException as error:
-        is_lost = lost_another(error, processes.world_size)
-        end_others(trainer)
-        if is_lost:
-            end_lost(processes.neighbours)
-        goes_on = f"resume={quoted(str(folder))} goes on. {kept.describe()}"
-        if largest.refusal and largest.is_training:  # with other batches it is another run
-            new = f" in a new run (init_from={quoted(str(kept.last))} begins it with these weights)"
-            more = f"{new if kept.last.is_file() else ' in a new run'}; with more memory {goes_on}"
-            raise UserError(f"{largest.refusal},{more}") from None
-        if largest.refusal:
-            raise UserError(f"{largest.refusal}; so {goes_on}") from None
-        if reason := worker_failure(error):
-            raise UserError(f"one of the data.n_workers={data.n_workers} processes {reason}; {goes_on}") from None
-        if is_lost:
-            raise UserError(
-                f"process {processes.rank + 1} of {processes.world_size} waits in vain for another one, which has died "
-                f"or does not answer; {goes_on}"
-            ) from None
+        fail(error, folder, trainer, data, processes, kept, largest)
         raise
     if signals.received:  # when the last validation was over
         leave(signal.Signals(signals.received).name, folder, trainer, kept)
@@ -260,27 +231,6 @@ def train(config: DictConfig) -> Path:
             rest = f"resume={quoted(str(folder))} does the rest. {kept.describe()}"
             raise UserError(f"{error}. Training is done, and {rest}") from None
     return folder
-
-
-def explained(error: NonFiniteError, data: TranslationData) -> dict[str, Any]:
-    """What led to a gradient that is not finite, as plain data."""
-    read = data.tokenizer.decode
-    pairs = [
-        {"number": pair, "src": read(data.shards.src[pair].tolist(), (), "src")}
-        | {"tgt": read(data.shards.tgt[pair].tolist(), (), "tgt")}
-        for pair in error.pairs
-    ]
-    about = {"update": error.update, "learning_rate": error.learning_rate}
-    return {**about, "gradient_norms": error.norms, "pairs": pairs}
-
-
-def leave(name: str, folder: Path, trainer: L.Trainer, kept: Checkpoints) -> NoReturn:
-    """End the process as one whose run can go on."""
-    say(
-        f"Stopped by {name} at update {trainer.global_step:,}. {kept.describe()} "
-        f"resume={quoted(str(folder))} goes on from there."
-    )
-    sys.exit(RESUME_ME)
 
 
 def build_run(config: DictConfig) -> Run:

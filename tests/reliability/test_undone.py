@@ -36,11 +36,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Whole:
         (mutations.dropout_goes_its_own_way, KILLED, "micro-batch"),
         (mutations.the_moments_are_forgotten, KILLED, "micro-batch"),
         (mutations.the_schedule_begins_anew, KILLED, "micro-batch"),
-        (
-            mutations.signals_are_saved_within_an_update,
-            Fault(signal.SIGTERM, update=16, within="accumulation"),
-            "micro-",
-        ),
+        (mutations.signals_are_saved_within_an_update, IN_ACCUMULATION, "micro-"),
         (
             mutations.validations_that_were_cut_short_are_left_out,
             Fault(signal.SIGTERM, update=14, within="validation"),

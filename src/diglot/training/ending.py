@@ -1,0 +1,84 @@
+"""How a run ends before its time: what is said, what is kept, and with which exit status."""
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import lightning as L
+
+from diglot.data.module import TranslationData, worker_failure
+from diglot.data.text import write_bytes
+from diglot.errors import NON_FINITE, RESUME_ME, UserError
+from diglot.training.checkpoints import Checkpoints
+from diglot.training.folder import quoted
+from diglot.training.largest import LargestBatch
+from diglot.training.processes import Processes, end_lost, end_others, lost_another
+from diglot.training.task import NonFiniteError
+
+say = logging.getLogger("diglot").info
+
+
+def leave(name: str, folder: Path, trainer: L.Trainer, kept: Checkpoints) -> NoReturn:
+    """End the process as one whose run can go on."""
+    say(
+        f"Stopped by {name} at update {trainer.global_step:,}. {kept.describe()} "
+        f"resume={quoted(str(folder))} goes on from there."
+    )
+    sys.exit(RESUME_ME)
+
+
+def fail(
+    error: BaseException,
+    folder: Path,
+    trainer: L.Trainer,
+    data: TranslationData,
+    processes: Processes,
+    kept: Checkpoints,
+    largest: LargestBatch,
+) -> None:
+    """Say what ended training, where that is known; a fault of diglot's own is left to be raised again.
+
+    Raises:
+        UserError: it is a matter of memory, of a process or of a loader worker.
+        SystemExit: with a status of its own, for a gradient that is not finite or a signal before training.
+    """
+    if isinstance(error, NonFiniteError):
+        file = folder / f"non_finite_{processes.rank}.json"
+        write_bytes(file, json.dumps(explained(error, data), ensure_ascii=False, indent=1).encode())
+        print(f"diglot-train: {error}; {file} tells more. {kept.describe()}", file=sys.stderr)
+        sys.exit(NON_FINITE)
+    if isinstance(error, SystemExit):  # Lightning's answer to a signal before training has begun
+        say(f"Stopped by a signal. {kept.describe()}")
+        sys.exit(143 if trainer.received_sigterm else 130)
+    is_lost = lost_another(error, processes.world_size)
+    end_others(trainer)
+    if is_lost:
+        end_lost(processes.neighbours)
+    goes_on = f"resume={quoted(str(folder))} goes on. {kept.describe()}"
+    if largest.refusal and largest.is_training:  # with other batches it is another run
+        new = f" in a new run (init_from={quoted(str(kept.last))} begins it with these weights)"
+        more = f"{new if kept.last.is_file() else ' in a new run'}; with more memory {goes_on}"
+        raise UserError(f"{largest.refusal},{more}") from None
+    if largest.refusal:
+        raise UserError(f"{largest.refusal}; so {goes_on}") from None
+    if reason := worker_failure(error):
+        raise UserError(f"one of the data.n_workers={data.n_workers} processes {reason}; {goes_on}") from None
+    if is_lost:
+        raise UserError(
+            f"process {processes.rank + 1} of {processes.world_size} waits in vain for another one, which has died "
+            f"or does not answer; {goes_on}"
+        ) from None
+
+
+def explained(error: NonFiniteError, data: TranslationData) -> dict[str, Any]:
+    """What led to a gradient that is not finite, as plain data."""
+    read = data.tokenizer.decode
+    pairs = [
+        {"number": pair, "src": read(data.shards.src[pair].tolist(), (), "src")}
+        | {"tgt": read(data.shards.tgt[pair].tolist(), (), "tgt")}
+        for pair in error.pairs
+    ]
+    about = {"update": error.update, "learning_rate": error.learning_rate}
+    return {**about, "gradient_norms": error.norms, "pairs": pairs}
