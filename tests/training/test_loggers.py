@@ -10,6 +10,7 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from diglot.errors import UserError
 from diglot.training import loggers
 
 
@@ -26,6 +27,38 @@ def test_a_table_keeps_the_rows_up_to_where_a_run_goes_on(tmp_path: Path) -> Non
         rows = list(csv.DictReader(file))
     assert [(row["step"], row["loss"]) for row in rows] == [(str(n), str(n / 10)) for n in (1, 2, 3, 4, 5)]
     assert [row["new"] for row in rows] == ["", "", "1.0", "1.0", "1.0"]
+
+
+def test_a_table_whose_columns_change_is_never_without_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed or out of room in the middle of any write, also of the first one after it goes on."""
+    file = tmp_path / "metrics.csv"
+    logger = loggers.csv(tmp_path)
+    logger.log_metrics({"loss": 0.5}, 1)
+    logger.save()
+    before = file.read_bytes()
+
+    def fail(*_: Any) -> None:
+        assert file.read_bytes() == before
+        raise UserError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loggers, "write_bytes", fail)
+        logger.log_metrics({"loss": 0.25, "new": 1.0}, 2)
+        for _ in range(2):
+            with pytest.raises(UserError):
+                logger.save()
+            assert file.read_bytes() == before
+        with pytest.raises(UserError):
+            loggers.csv(tmp_path, loggers.Resumed(1))
+        assert file.read_bytes() == before
+    logger.save()
+    with file.open(newline="") as lines:
+        assert [dict(row) for row in csv.DictReader(lines)] == [
+            {"loss": "0.5", "new": "", "step": "1"},
+            {"loss": "0.25", "new": "1.0", "step": "2"},
+        ]
 
 
 def test_events_after_where_a_run_goes_on_are_forgotten(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ step.
 
 import csv as csv_format
 import functools
+import io
 import logging
 import re
 import threading
@@ -17,11 +18,13 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.loggers.logger import DummyLogger
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 
 from diglot.data.text import write_bytes
+from diglot.errors import UserError
 
 warn = logging.getLogger("diglot").warning
 _WRITING = re.compile(r"add_|log_|save$|flush$|close$|finalize$|after_save_checkpoint$")  # methods
@@ -88,10 +91,46 @@ def csv(folder: Path, resumed: Resumed | None = None, flush_logs_every_n_steps: 
         if resumed.validation_due_since is not None:
             rows = [row for row in rows if int(row["step"]) < resumed.update or _is_of_training(row)]
     logger = CSVLogger(folder, name="", version="", flush_logs_every_n_steps=flush_logs_every_n_steps)
-    if rows:  # Lightning would delete them
-        logger.experiment.metrics = rows
-        logger.save()
+    logger._experiment = _Table(str(folder), rows)
     return logger
+
+
+class _Table(ExperimentWriter):
+    """Lightning's writer of metrics.csv, which is killed without losing a row: where the columns change, Lightning
+    empties the file before it writes it anew, and it deletes what it finds at the start.
+
+    Args:
+        folder: the run's.
+        rows: what the table begins with.
+    """
+
+    def __init__(self, folder: str, rows: list[dict[str, Any]]) -> None:
+        super().__init__(folder)
+        if rows:
+            self.metrics_keys = sorted(rows[0])
+            self._write(rows)
+        else:
+            Path(self.metrics_file_path).unlink(missing_ok=True)
+
+    def _check_log_dir_exists(self) -> None:
+        """Nothing is deleted."""
+
+    def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
+        with Path(self.metrics_file_path).open(newline="", encoding="utf-8") as lines:
+            reader = csv_format.DictReader(lines)
+            before, rows = list(reader.fieldnames or ()), list(reader)
+        try:
+            self._write(rows)
+        except UserError:
+            self.metrics_keys = before  # the columns are as new to the next attempt
+            raise
+
+    def _write(self, rows: list[dict[str, Any]]) -> None:
+        text = io.StringIO(newline="")
+        writer = csv_format.DictWriter(text, self.metrics_keys)
+        writer.writeheader()
+        writer.writerows(rows)
+        write_bytes(Path(self.metrics_file_path), text.getvalue().encode())
 
 
 def _is_of_training(row: dict[str, str]) -> bool:
