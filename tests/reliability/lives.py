@@ -224,11 +224,13 @@ def live(words: list[str], folder: Path, said: Path, fault: Fault | None, change
     except BaseException:
         traceback.print_exc()
     finally:
-        if counted:
-            print(f"{OPERATIONS}{counted()}")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+        try:
+            if counted:
+                print(f"{OPERATIONS}{counted()}")
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:  # a signal that comes only now changes nothing any more
+            os._exit(status)
 
 
 _server = multiprocessing.get_context("forkserver")
