@@ -64,9 +64,9 @@ def export(
     sentences = parity.some_sentences(loaded, n_checked, file, longest["source"])
     with export_folder(folder) as temporary:
         ctranslate2.write(model, tokenizer, temporary)
-        figures, lines = (
-            parity.checked(loaded, temporary, sentences) if n_checked else (None, ["Nothing was compared."])
-        )
+        figures, lines = None, ["Nothing was compared."]
+        if n_checked:
+            figures, lines = parity.checked(loaded, temporary, sentences, longest["target"])
         search = {"beam_size": loaded.search.beam_size, "length_penalty": loaded.search.length_penalty}
         about = {
             "format": "ctranslate2",

@@ -78,11 +78,8 @@ def spec_of(model: Transformer, tokenizer: Tokenizer) -> TransformerSpec:
         if not isinstance(norm, nn.Identity):
             _set_norm(spec.layer_norm, norm)
     spec = TransformerSpec(encoder, decoder)
-    src, tgt = (
-        tokenizer.pieces(range(tokenizer.src_vocab_size), "src"),
-        tokenizer.pieces(range(tokenizer.tgt_vocab_size), "tgt"),
-    )
-    spec.register_source_vocabulary(src)
+    tgt = tokenizer.pieces(range(tokenizer.tgt_vocab_size), "tgt")
+    spec.register_source_vocabulary(tokenizer.pieces(range(tokenizer.src_vocab_size), "src"))
     spec.register_target_vocabulary(tgt)
     spec.config.unk_token, spec.config.bos_token = tgt[tokenizer.unk_id], tgt[tokenizer.bos_id]
     spec.config.eos_token, spec.config.decoder_start_token = tgt[tokenizer.eos_id], tgt[tokenizer.bos_id]
@@ -145,7 +142,7 @@ def _set_norms(spec: Any, part: str, residual: Residual, scale: float) -> None:
         _set_norm(getattr(spec, before), residual.norm)
         _set_norm(getattr(spec, after), residual.out_norm)
     else:
-        _set_norm(getattr(spec, part).layer_norm, residual.norm, scale if isinstance(residual, DeepNorm) else 1.0)
+        _set_norm(getattr(spec, part).layer_norm, residual.norm, scale)
 
 
 def _set_attention(spec: Any, attention: Attention, scale: float) -> None:

@@ -52,19 +52,20 @@ def refuse_foreign(folder: Path) -> None:
         UserError: it is there.
     """
     refuse_address("output", folder)
-    if (folder.exists() or folder.is_symlink()) and not any(_says_so(folder / name) for name in ABOUT):
+    is_ours = not folder.is_symlink() and any(_says_so(folder / name) for name in ABOUT)
+    if (folder.exists() or folder.is_symlink()) and not is_ours:
         raise UserError(f"output={folder} exists already, and no export made it: name another folder")
 
 
 def _says_so(file: Path) -> bool:
     try:
-        return "diglot" in json.loads(file.read_bytes())
+        return "diglot" in dict(json.loads(file.read_bytes()))
     except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 
 def write_json(file: Path, content: dict[str, Any]) -> None:
-    write_bytes(file, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    write_bytes(file, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, record: dict[str, Any]) -> dict[str, Any]:

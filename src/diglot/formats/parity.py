@@ -86,9 +86,17 @@ def some_sentences(loaded: Checkpoint, n: int, file: str | None, longest: int | 
     return Sentences([encoded[i] for i in fit], references and [references[i] for i in fit], what)
 
 
-def checked(loaded: Checkpoint, folder: Path, sentences: Sentences) -> tuple[dict[str, Any], list[str]]:
+def checked(
+    loaded: Checkpoint, folder: Path, sentences: Sentences, longest: int | None
+) -> tuple[dict[str, Any], list[str]]:
     """Compare what was written with the model, by greedy search in float32, and what int8 makes of it where there are
     references.
+
+    Args:
+        loaded: the checkpoint.
+        folder: that was written.
+        sentences: to translate.
+        longest: positions that a target may have there; None: any number.
 
     Returns:
         The figures, and lines to print.
@@ -99,7 +107,7 @@ def checked(loaded: Checkpoint, folder: Path, sentences: Sentences) -> tuple[dic
     model, tokenizer, search = loaded.model, loaded.tokenizer, loaded.search
     sources = [source.ids for source in sentences.sources]
     runs = {"diglot, float32": _timed(of_model(model, tokenizer, search), sources)}
-    runs["CTranslate2, float32"] = _timed(of_export(folder, "float32", tokenizer, search), sources)
+    runs["CTranslate2, float32"] = _timed(of_export(folder, "float32", tokenizer, search, longest), sources)
     (ours, seconds), (theirs, _) = runs.values()
     found = compare(model, tokenizer, sources, ours, theirs)
     ties = f", {found.near_ties} more but for rounding" if found.near_ties else ""
@@ -107,7 +115,7 @@ def checked(loaded: Checkpoint, folder: Path, sentences: Sentences) -> tuple[dic
     figures: dict[str, Any] = {"text": sentences.what, **found._asdict()}
     if sentences.references is None:
         return figures, lines
-    runs["CTranslate2, int8"] = _timed(of_export(folder, "int8", tokenizer, search), sources)
+    runs["CTranslate2, int8"] = _timed(of_export(folder, "int8", tokenizer, search, longest), sources)
     scorer = Scorer(loaded.record["tgt_lang"])
     table = Table(title="greedy search", title_justify="left")
     for title in ("", "BLEU", "seconds", "times as fast"):
@@ -142,24 +150,24 @@ def of_model(model: EncoderDecoder, tokenizer: Tokenizer, limits: BeamSearch) ->
     return translate
 
 
-def of_export(folder: Path, compute_type: str, tokenizer: Tokenizer, limits: BeamSearch) -> Greedy:
-    """The same with CTranslate2, on the CPU with as many threads."""
+def of_export(folder: Path, compute_type: str, tokenizer: Tokenizer, limits: BeamSearch, longest: int | None) -> Greedy:
+    """The same with CTranslate2, on the CPU with as many threads, whose targets reach to `longest` positions."""
     engine = ctranslate2.Translator(
         str(folder), device="cpu", compute_type=compute_type, intra_threads=torch.get_num_threads()
     )
     ids = {piece: i for i, piece in enumerate(tokenizer.pieces(range(tokenizer.tgt_vocab_size), "tgt"))}
 
     def translate(sources: Sequence[Sequence[int]]) -> list[Output]:
-        limit = int(limits.max_len_a * max(map(len, sources)) + limits.max_len_b) + 1
+        most = limits.limits(torch.tensor([len(source) + 1 for source in sources]), longest).tolist()
         found = engine.translate_batch(
             [tokenizer.pieces(source, "src") for source in sources],
             max_batch_size=ROWS,
             beam_size=1,
-            max_decoding_length=limit,
+            max_decoding_length=max(most) + 1,  # one more than fits shows that it was not to end there
             **options(tokenizer),
         )
         outputs = [[ids[token] for token in each.hypotheses[0]] for each in found]
-        return [Output(tokens, len(tokens) == limit) for tokens in outputs]
+        return [Output(tokens[:limit], len(tokens) > limit) for tokens, limit in zip(outputs, most, strict=True)]
 
     return translate
 

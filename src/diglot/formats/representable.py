@@ -77,7 +77,7 @@ def _parts(model: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _buckets(key: str, node: Mapping[str, Any], stacks: tuple[bool, ...]) -> Iterator[str]:
-    """CTranslate2 counts buckets in float32 all through, which puts some distances into the bucket before.
+    """CTranslate2 counts buckets in float32 all through, which puts some distances into the bucket beside ours.
 
     Args:
         key: of the position encoding.
