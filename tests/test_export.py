@@ -164,7 +164,7 @@ def test_a_variant_that_cannot_be_represented_is_refused_before_it_is_trained(tm
 
 def test_a_variant_that_ctranslate2_cannot_hold_is_refused_and_safetensors_holds_it(untrained, tokenizer, tmp_path):
     loaded = untrained(tokenizer, "model/position=alibi")
-    with pytest.raises(UserError, match="^format=ctranslate2: model/position=alibi: "):
+    with pytest.raises(UserError, match=r"^format=ctranslate2: model/position=alibi: "):
         exporting.export(loaded, "ctranslate2", tmp_path / "out", "format")
     assert not list(tmp_path.iterdir())
     exporting.export(loaded, "safetensors", tmp_path / "out", "format")

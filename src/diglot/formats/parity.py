@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import ctranslate2
 import torch
 from rich.table import Table
+from torch.nn.utils.rnn import pad_sequence
 
 from diglot.checkpoint import Checkpoint
 from diglot.data.text import read_lines
@@ -136,16 +137,9 @@ def of_model(model: EncoderDecoder, tokenizer: Tokenizer, limits: BeamSearch) ->
     special = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
 
     def translate(sources: Sequence[Sequence[int]]) -> list[Output]:
-        found: dict[int, Output] = {}
-        order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-        for start in range(0, len(order), ROWS):
-            rows = order[start : start + ROWS]
-            src = torch.full((len(rows), max(len(sources[i]) for i in rows) + 1), special.pad)  # (B, S)
-            for row, i in zip(src, rows, strict=True):
-                row[: len(sources[i]) + 1] = torch.tensor([*sources[i], special.eos])
-            for i, (best, *_) in zip(rows, search(model, src, src != special.pad, special), strict=True):
-                found[i] = Output(best.tokens, best.cut)
-        return [found[i] for i in range(len(sources))]
+        rows = [torch.tensor([*source, special.eos]) for source in sources]
+        src = pad_sequence(rows, batch_first=True, padding_value=special.pad)  # (B, S)
+        return [Output(best.tokens, best.cut) for best, *_ in search(model, src, src != special.pad, special)]
 
     return translate
 
@@ -161,7 +155,6 @@ def of_export(folder: Path, compute_type: str, tokenizer: Tokenizer, limits: Bea
         most = limits.limits(torch.tensor([len(source) + 1 for source in sources]), longest).tolist()
         found = engine.translate_batch(
             [tokenizer.pieces(source, "src") for source in sources],
-            max_batch_size=ROWS,
             beam_size=1,
             max_decoding_length=max(most) + 1,  # one more than fits shows that it was not to end there
             **options(tokenizer),
@@ -220,7 +213,11 @@ def compare(
 
 
 def _timed(translate: Greedy, sources: Sequence[Sequence[int]]) -> tuple[list[Output], float]:
-    """Outputs, and the seconds that they took."""
+    """Outputs, and the seconds that they took, sources of like lengths at once."""
+    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
     translate(sources[:1])  # what comes first takes longer
-    began = time.perf_counter()
-    return translate(sources), time.perf_counter() - began
+    began, outputs = time.perf_counter(), dict[int, Output]()
+    for start in range(0, len(order), ROWS):
+        rows = order[start : start + ROWS]
+        outputs |= zip(rows, translate([sources[i] for i in rows]), strict=True)
+    return [outputs[i] for i in range(len(sources))], time.perf_counter() - began
