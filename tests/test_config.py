@@ -247,9 +247,7 @@ def test_a_format_that_there_is_not_or_that_cannot_hold_the_model_is_refused(say
     line = say("export=ctranslate2", "model.qk_norm=true", "model/position=alibi")
     assert line.startswith("diglot-train: export=ctranslate2: model/position=alibi: ")
     assert "; model.qk_norm=true: " in line
-    assert "export=ctranslate2: model._target_=diglot.model.GruAttention" in say(
-        "export=ctranslate2", "model=gru_attention"
-    )
+    assert "model._target_=diglot.model.GruAttention" in say("export=ctranslate2", "model=gru_attention")
 
 
 def test_a_file_that_is_no_checkpoint_is_named(say, tmp_path):
