@@ -26,7 +26,7 @@ override SHELL := /bin/sh
 override .SHELLFLAGS := -ec
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare doctor train sweep evaluate translate tensorboard test test-all test-reliability soak \
+.PHONY: help setup prepare doctor train sweep evaluate translate export tensorboard test test-all test-reliability soak \
 	conformance check benchmark clean
 
 help: ## List the targets
@@ -41,7 +41,8 @@ train: ## Train, evaluate, and say what to type next: make train [override ...]
 sweep: ## Train once for each of several choices: make sweep sweep=positions, make sweep model.n_heads=2,4
 evaluate: ## Score a checkpoint: make evaluate checkpoint=PATH [data=...]
 translate: ## Translate lines from standard input: make translate checkpoint=PATH [input=... output=...]
-prepare doctor train sweep evaluate translate: .venv/.ready
+export: ## Write a model for CTranslate2, or as safetensors: make export checkpoint=PATH [format=... output=...]
+prepare doctor train sweep evaluate translate export: .venv/.ready
 	@exec .venv/bin/python -m diglot.make $@
 
 tensorboard: .venv/.ready ## Show the curves of all runs: make tensorboard [LOGDIR=runs]

@@ -236,7 +236,18 @@ def test_two_spellings_of_one_thing_are_refused_together(say):
 def test_a_command_without_its_checkpoint_says_which_key_it_needs(say):
     assert "checkpoint must be given" in say(command="translate")
     assert "checkpoint must be given" in say(command="evaluate")
+    assert "checkpoint must be given" in say(command="export")
     assert "no such file" in say("checkpoint=nowhere", command="evaluate")
+
+
+def test_a_format_that_there_is_not_or_that_cannot_hold_the_model_is_refused(say):
+    assert "format='onnx': must be ctranslate2 or safetensors" in say("checkpoint=x", "format=onnx", command="export")
+    assert "check='few': must be an integer" in say("checkpoint=x", "check=few", command="export")
+    assert "export='onnx': must be ctranslate2 or safetensors or null" in say("export=onnx")
+    line = say("export=ctranslate2", "model.qk_norm=true", "model/position=alibi")
+    assert line.startswith("diglot-train: export=ctranslate2: model/position=alibi: ")
+    assert "; model.qk_norm=true: " in line
+    assert "model._target_=diglot.model.GruAttention" in say("export=ctranslate2", "model=gru_attention")
 
 
 def test_a_file_that_is_no_checkpoint_is_named(say, tmp_path):

@@ -33,13 +33,13 @@ def test_the_table_names_every_choice_of_a_group(group):
 def test_every_make_target_named_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     named = set(re.findall(r"^make ([a-z-]+)", README, flags=re.MULTILINE))
-    assert named <= targets | {"prepare", "train", "sweep", "evaluate", "translate"}
+    assert named <= targets | {"prepare", "train", "sweep", "evaluate", "translate", "export"}
 
 
 def test_every_override_named_is_a_key_or_a_group():
     from diglot.config import known_keys
 
-    known = {key for name in ("train", "evaluate", "translate") for key in known_keys(name)}
+    known = {key for name in ("train", "evaluate", "translate", "export") for key in known_keys(name)}
     known |= {f"data.{key}.{side}" for key in ("train", "dev", "test") for side in ("src", "tgt", "tsv")}
     for file in (CONF / "data").glob("*.yaml"):
         known |= {f"data.{key}" for key in re.findall(r"^([a-z_]+):", file.read_text(), flags=re.MULTILINE)}

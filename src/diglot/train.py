@@ -35,6 +35,7 @@ from diglot.data.module import TranslationData
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
 from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, table
+from diglot.export import export
 from diglot.model import EncoderDecoder
 from diglot.resume import AUTO, Begun, begin_again, nothing_left, take_up, unfinished
 from diglot.training import loggers
@@ -365,10 +366,14 @@ def conclude(
         compared = (best,) if isinstance(logger, TensorBoardLogger) else ()
         logger.log_hyperparams(hyper_parameters(config), *compared)
         logger.save()
+    made = ""
+    if (form := config["export"]) is not None:
+        say("\n".join(export(checkpoints.load(kept.best), form, folder / form, "export")))
+        made = f"{form}/, "
     write_results(folder, kept, speed, translator.model, trainer.global_step, test)  # last: now the run is finished
     checkpoint = shlex.quote(f"checkpoint={quoted(str(kept.best))}")
     say(
-        f"Made in {folder}/: best.ckpt, last.ckpt, {CONFIG}, {RESULTS}, log.txt, curves and pictures\n"
+        f"Made in {folder}/: best.ckpt, last.ckpt, {made}{CONFIG}, {RESULTS}, log.txt, curves and pictures\n"
         f"Next:  make evaluate {checkpoint}\n"
         f"       echo 'some text' | make translate {checkpoint}\n"
         f"       make tensorboard"

@@ -20,6 +20,7 @@ from diglot.data.sampling import Sampling
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
+from diglot.formats import check_format
 from diglot.model import EncoderDecoder
 
 
@@ -88,7 +89,7 @@ def without_secrets(config: DictConfig) -> dict[str, Any]:
 def config_hash(config: Any, *more: Any, length: int = 12) -> str:
     """What tells a run's config from others, apart from where its files go and what sweep it is part of."""
     plain = without_secrets(OmegaConf.masked_copy(config, [key for key in config if key != "hydra"]))
-    for key in ("resume", "objective", "sweep"):
+    for key in ("resume", "objective", "export", "sweep"):
         plain.pop(key, None)
     plain.get("run", {}).pop("folder", None)
     text = json.dumps([plain, *more], sort_keys=True, default=str)
@@ -158,6 +159,8 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
         model(src, tgt, torch.ones_like(src, dtype=torch.bool))
     except Exception as error:  # of parts that do not fit each other
         raise UserError(f"model: {str(error).splitlines()[0]}") from error
+    if config.export is not None:
+        check_format(config.export, resolved(config.model), "export")
     if config.run.compile and not model.captures_whole:
         raise UserError(f"run.compile: {type(model).__name__} is a loop over target tokens, which is not compiled")
     if not 0 <= config.label_smoothing < 1:

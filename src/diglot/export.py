@@ -1,0 +1,86 @@
+"""diglot-export: write a checkpoint's model for other programs: CTranslate2, or whatever reads safetensors."""
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from diglot import checkpoint as checkpoints
+from diglot.config import command
+from diglot.errors import UserError
+from diglot.formats import check_format
+from diglot.formats.folder import export_folder, refuse_foreign, write_json, write_tokenizer
+from diglot.model import Transformer
+
+CHECKED = 100  # sentences
+
+
+@command("export")
+def main(config: DictConfig) -> None:
+    path = checkpoints.find(config.checkpoint)
+    if config.check < 0:
+        raise UserError(f"check={config.check}: must not be negative")
+    folder = Path(config.output).expanduser() if config.output else path.parent / config.format
+    refuse_foreign(folder)
+    print("\n".join(export(checkpoints.load(path), config.format, folder, "format", config.check, config.input)))
+
+
+def export(
+    loaded: checkpoints.Checkpoint,
+    form: str,
+    folder: Path,
+    key: str,
+    n_checked: int = CHECKED,
+    file: str | None = None,
+) -> list[str]:
+    """Write a checkpoint's model into a folder, which appears whole, and only if it says what the model says.
+
+    Args:
+        loaded: the checkpoint, on the CPU.
+        form: ctranslate2 or safetensors.
+        folder: new, or an earlier export's.
+        key: of the config, that names the format.
+        n_checked: sentences to compare.
+        file: of source lines to compare; None: the run's dev text, else random tokens.
+
+    Returns:
+        What was done, in lines to print.
+
+    Raises:
+        UserError: the format cannot hold the model, it translates otherwise, or it cannot be written.
+    """
+    check_format(form, loaded.record["model"], key)
+    model, tokenizer = loaded.model, loaded.tokenizer
+    if form == "safetensors":
+        from diglot.formats import safetensors
+
+        with export_folder(folder) as temporary:
+            safetensors.write(loaded, temporary)
+        return [f"Written: {folder}/ (safetensors)"]
+
+    from diglot.formats import ctranslate2, parity
+
+    assert isinstance(model, Transformer)  # all else is refused
+    longest = ctranslate2.longest(model)
+    sentences = parity.some_sentences(loaded, n_checked, file, longest["source"])
+    with export_folder(folder) as temporary:
+        ctranslate2.write(model, tokenizer, temporary)
+        figures, lines = None, ["Nothing was compared."]
+        if n_checked:
+            figures, lines = parity.checked(loaded, temporary, sentences, longest["target"])
+        search = {"beam_size": loaded.search.beam_size, "length_penalty": loaded.search.length_penalty}
+        about = {
+            "format": "ctranslate2",
+            **write_tokenizer(temporary, tokenizer, loaded.record),
+            "longest": longest,
+            "translate_batch": {**search, **parity.options(tokenizer)},
+            "parity": figures,
+        }
+        write_json(temporary / "diglot.json", about)
+    return [
+        *lines,
+        f"Written: {folder}/ (CTranslate2; in float32, which compute_type='int8' quantises when it is loaded)",
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""CTranslate2 computes what the model computes, or the model is refused: every choice there is, and combinations."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import numpy as np
+import pytest
+import torch
+
+from diglot.config import CONF, resolved
+from diglot.decoding import BeamSearch, SpecialIds
+from diglot.formats import ctranslate2 as converter
+from diglot.formats.representable import unrepresentable
+from diglot.model import Transformer
+
+# Lengths of five sources and targets, </s> not counted: all differ, most are padded.
+SRC, TGT = (3, 11, 7, 1, 5), (6, 2, 9, 4, 8)
+CLOSE = 5e-5  # between log-probabilities: rounding moves them by a tenth of it, a wrong weight by thousands
+
+# What stands in conf/model and cannot be represented. Everything else there has to be.
+REFUSED = {"position=alibi"}
+
+
+class Pieces:
+    """Stands in for a tokenizer: each id is a piece of its own."""
+
+    pad_id, unk_id, bos_id, eos_id = range(4)
+
+    def __init__(self, src_vocab_size: int, tgt_vocab_size: int) -> None:
+        self.src_vocab_size, self.tgt_vocab_size = src_vocab_size, tgt_vocab_size
+
+    def pieces(self, ids: Sequence[int], side: str) -> list[str]:
+        return [("<pad>", "<unk>", "<s>", "</s>")[i] if i < 4 else f"{i}" for i in ids]
+
+
+def shaken(model: Transformer) -> Transformer:
+    """Let every bias, gain and table matter."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "table" in name:
+                weight.normal_()
+            elif weight.dim() == 1:
+                weight.add_(0.3 * torch.randn_like(weight))
+            else:
+                weight.mul_(1.5)
+    return model
+
+
+def padded(rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+
+
+def check_parity(model: Transformer, folder: Path) -> None:
+    """Make sure that both give the same tokens the same log-probabilities: given ones, and those of greedy search."""
+    n_src, n_tgt = model.src_embedding.num_embeddings, model.tgt_embedding.num_embeddings
+    pieces: Any = Pieces(n_src, n_tgt)
+    converter.write(shaken(model), pieces, folder)
+    engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
+    random = torch.Generator().manual_seed(1)
+    sources = [torch.randint(4, n_src, (length,), generator=random).tolist() for length in SRC]
+    targets = [torch.randint(4, n_tgt, (length,), generator=random).tolist() for length in TGT]
+    src, tgt_in = padded([[*source, 3] for source in sources]), padded([[2, *target] for target in targets])
+    words = [pieces.pieces(source, "src") for source in sources]
+    with torch.no_grad():
+        log_probs = model(src, tgt_in, src != 0).log_softmax(-1)  # (B, T, V)
+    found = engine.score_batch(words, [pieces.pieces(target, "tgt") for target in targets])
+    for row, target, scored in zip(log_probs, targets, found, strict=True):
+        labels = torch.tensor([*target, 3])
+        assert scored.log_probs == pytest.approx(row[range(len(labels)), labels].tolist(), abs=CLOSE)
+
+    search = BeamSearch(beam_size=1, length_penalty=0.0, max_len_a=0.0, max_len_b=15)
+    ours = [best for best, *_ in search(model, src, src != 0, SpecialIds(0, 1, 2, 3))]
+    theirs = engine.translate_batch(
+        words,
+        beam_size=1,
+        max_decoding_length=15,
+        min_decoding_length=0,
+        disable_unk=True,
+        suppress_sequences=[["<pad>"], ["<s>"]],
+        return_logits_vocab=True,
+    )
+    assert [pieces.pieces(best.tokens, "tgt") for best in ours] == [each.hypotheses[0] for each in theirs]
+    for source, best, each in zip(
+        sources, ours, theirs, strict=True
+    ):  # of each step, from what was kept of those before
+        with torch.no_grad():
+            wanted = model(torch.tensor([[*source, 3]]), torch.tensor([[2, *best.tokens][:15]]))[0]  # (T, V)
+        got = torch.stack([torch.from_numpy(np.asarray(step).reshape(-1)) for step in each.logits[0]])
+        assert torch.allclose(got[:, 3:].log_softmax(-1), wanted[:, 3:].log_softmax(-1), rtol=0, atol=CLOSE)
+
+
+@pytest.fixture
+def parity(build_model: Callable[..., Transformer], tmp_path: Path) -> Callable[..., None]:
+    """Builds a model of two vocabularies (of one, where they are tied) and checks it."""
+
+    def check(*words: str) -> None:
+        tied = "model.tying=all" in words
+        tying = () if any(word.startswith("model.tying") for word in words) else ("model.tying=none",)
+        model = build_model(*words, *tying, src_vocab_size=37, tgt_vocab_size=37 if tied else 41)
+        check_parity(model, tmp_path)
+
+    return check
+
+
+CHOICES = sorted(
+    f"{folder.name}={file.stem}"
+    for folder in (CONF / "model").iterdir()
+    if folder.is_dir()
+    for file in folder.glob("*.yaml")
+)
+
+
+@pytest.mark.parametrize("place", ["both", "decoder"])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_choice_of_a_part_translates_alike_or_is_refused(parity, compose_train, choice, place):
+    part, _, name = choice.partition("=")
+    word = f"model/{choice}" if place == "both" else f"model/{part}@model.decoder_{part}={name}"
+    reasons = unrepresentable(resolved(compose_train("model=tiny", word).model))
+    assert bool(reasons) == (place == "both" and choice in REFUSED), reasons
+    if not reasons:
+        parity(word)
+
+
+@pytest.mark.parametrize("file", sorted(file.stem for file in (CONF / "model").glob("*.yaml")))
+def test_every_model_is_represented_but_the_one_that_is_no_transformer(compose_train, file):
+    reasons = unrepresentable(resolved(compose_train(f"model={file}").model))
+    if file == "gru_attention":
+        (reason,) = reasons
+        assert "model._target_=diglot.model.GruAttention: CTranslate2 has no such model; nearest: model=tiny" in reason
+    else:
+        assert not reasons
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        # tying and depth
+        "model.tying=all",
+        "model.tying=target",
+        "model.n_encoder_layers=4 model.n_decoder_layers=1 model/position=sinusoidal",
+        "model.n_encoder_layers=1 model.n_decoder_layers=3",
+        # heads
+        "model.n_heads=1",
+        "model.d_head=10",
+        "model.n_heads={encoder:2,decoder:3,cross:3}",
+        "model.d_head={encoder:6,decoder:10,cross:4}",
+        "model.n_kv_heads=1",
+        "model.n_heads=4 model.n_kv_heads=2",
+        "model.n_heads=4 model.n_kv_heads=1 model.d_head=10",
+        "model.n_heads=4 model.n_kv_heads={encoder:2,decoder:1,cross:4} model/position=relative_bias",
+        "model.n_heads=4 model.n_kv_heads={encoder:4,decoder:4,cross:1} model/position=sinusoidal",
+        "model.n_heads=4 model.n_kv_heads={encoder:1,decoder:4,cross:2} model.d_head={encoder:4,decoder:10,cross:6}",
+        "model.n_heads=4 model.n_kv_heads=2 model/position@model.decoder_position=alibi",
+        "model.n_heads={encoder:2,decoder:3,cross:1} model.n_heads.decoder=1 model.qk_norm=true",
+        "model.n_heads=1 model.qk_norm=true model/norm=rms_norm",
+        # positions
+        "model.position.base=500",
+        "model/position=relative_bias model.position.n_buckets=6 model.position.max_distance=9",
+        "model/position=relative_bias model/position@model.decoder_position=learned",
+        "model/position=none model/position@model.decoder_position=relative_bias",
+        "model/position=learned model.position.max_positions=20 model/position@model.decoder_position=none",
+        # norms and their eps
+        "model/norm=rms_norm model/norm@model.decoder_norm=layer_norm",
+        "model.norm.eps=0.1",
+        "model/norm=rms_norm model.norm.eps=null",
+        "model/norm=rms_norm model/residual=post_norm model/norm@model.decoder_norm=layer_norm model.norm.eps=1e-5",
+        "+model.norm.elementwise_affine=false",
+        "+model.norm.bias=false",
+        # placements
+        "model/residual=deep_norm model.residual.alpha=3 model/position=sinusoidal model.norm.eps=0.1",
+        "model/residual=deep_norm model.residual.alpha=0.4 model/norm=rms_norm",
+        "model/residual=deep_norm model/residual@model.decoder_residual=sandwich_norm model.n_encoder_layers=3",
+        "model/residual=sandwich_norm model/residual@model.decoder_residual=deep_norm model/position=learned",
+        "model/residual=post_norm model/residual@model.decoder_residual=pre_norm model/norm=rms_norm",
+        "model/residual=sandwich_norm model/norm=rms_norm model/feed_forward=swiglu model.n_heads=4 model.n_kv_heads=2",
+        # feed-forward
+        "model/feed_forward=geglu model/feed_forward@model.decoder_feed_forward=relu",
+        "model/feed_forward=gelu +model.feed_forward.activation.approximate=tanh",
+        "model.feed_forward.activation._target_=torch.nn.Tanh",
+        "model/feed_forward=geglu model.feed_forward.activation._target_=torch.nn.Sigmoid",
+    ],
+)
+def test_combinations_translate_alike(parity, compose_train, words):
+    assert not unrepresentable(resolved(compose_train("model=tiny", *words.split()).model))
+    parity(*words.split())
+
+
+@pytest.mark.parametrize("position", ["relative_bias", "sinusoidal", "rotary"])
+def test_long_sequences_are_scored_alike(monkeypatch, parity, position):
+    monkeypatch.setattr(f"{__name__}.SRC", (300, 2))
+    monkeypatch.setattr(f"{__name__}.TGT", (3, 200))
+    parity(f"model/position={position}")
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (
+            "model/position=alibi",
+            "model/position=alibi: CTranslate2's encoder knows no such bias; nearest: model/position=relative_bias, "
+            "and model/position@model.decoder_position=alibi",
+        ),
+        (
+            "model/position=alibi model/position@model.decoder_position=rotary",
+            "model/position=alibi: CTranslate2's encoder knows no such bias; nearest: model/position=relative_bias",
+        ),
+        (
+            "model.n_heads={encoder:4,decoder:4,cross:2}",
+            "model.n_heads.cross=2: CTranslate2's decoder has one number of heads; nearest: model.n_heads.cross=4",
+        ),
+        (
+            "model.qk_norm=true",
+            "model.qk_norm=true: CTranslate2 norms the queries of cross-attention before it parts them into heads; "
+            "nearest: model.qk_norm=false",
+        ),
+        (
+            "model/position=relative_bias model.position.n_buckets=36 model.position.max_distance=50",
+            "model.position.max_distance=50: CTranslate2 rounds the bucket of distance 30 otherwise; nearest: "
+            "model.position.max_distance=51",
+        ),
+        (
+            "model/norm@model.decoder_norm=rms_norm model.norm.eps=1e-3",
+            "model.decoder_norm.eps=1e-06: CTranslate2 has one eps for both stacks, or 1e-05 for layer_norm and 1e-06 "
+            "for rms_norm; nearest: model.decoder_norm.eps=0.001",
+        ),
+        (
+            "model.feed_forward.activation._target_=torch.nn.Mish",
+            "model.feed_forward.activation._target_=torch.nn.Mish: CTranslate2 has torch.nn.ReLU, torch.nn.GELU, "
+            "torch.nn.SiLU, torch.nn.Tanh, torch.nn.Sigmoid",
+        ),
+        (
+            "model.residual._target_=mine.Residual",
+            "model.residual._target_=mine.Residual: CTranslate2 has no such residual; nearest: model/residual=pre_norm",
+        ),
+    ],
+)
+def test_what_cannot_be_represented_is_refused_by_key_and_nearest_value(compose_train, words, wanted):
+    assert unrepresentable(resolved(compose_train("model=tiny", *words.split()).model)) == [wanted]
+
+
+@pytest.mark.parametrize("words", ["model.qk_norm=true", "model.n_heads={encoder:3,decoder:3,cross:1}"])
+def test_what_is_refused_is_computed_otherwise(parity, words):
+    """Else it need not be refused any longer."""
+    with pytest.raises((AssertionError, ValueError, RuntimeError)):
+        parity(words)
+
+
+def test_a_bucket_that_is_refused_is_counted_otherwise(monkeypatch, parity):
+    monkeypatch.setattr(f"{__name__}.SRC", (3, 2))
+    monkeypatch.setattr(f"{__name__}.TGT", (40, 35))
+    words = ("model/position=relative_bias", "model.position.n_buckets=36")
+    parity(*words, "model.position.max_distance=51")
+    with pytest.raises(AssertionError):
+        parity(*words, "model.position.max_distance=50")
+
+
+def test_a_config_from_before_a_choice_was_made_is_judged_too(compose_train):
+    model = resolved(compose_train().model)
+    before = {key: value for key, value in model.items() if key != "qk_norm" and not key.startswith("decoder_")}
+    assert not unrepresentable(before)
+    assert len(unrepresentable({**before, "qk_norm": True})) == 1
+
+
+def test_sources_longer_than_a_table_are_refused_by_the_engine_and_known_beforehand(build_model, tmp_path):
+    model = build_model("model/position=learned", "model.position.max_positions=20")
+    assert converter.longest(model) == {"source": 20, "target": 20}
+    assert converter.longest(build_model()) == {"source": None, "target": None}
+    pieces: Any = Pieces(37, 37)
+    converter.write(model, pieces, tmp_path)
+    engine = ctranslate2.Translator(str(tmp_path), device="cpu")
+    assert engine.translate_batch([["5"] * 19], max_decoding_length=20)[0].hypotheses
+    with pytest.raises((ValueError, RuntimeError), match="position"):
+        engine.translate_batch([["5"] * 20], max_decoding_length=20)
+
+
+def test_tied_weights_stand_in_the_file_once(build_model, tmp_path):
+    sizes = []
+    for tying in ("all", "none"):
+        model = build_model(f"model.tying={tying}", src_vocab_size=3000, tgt_vocab_size=3000)
+        pieces: Any = Pieces(3000, 3000)
+        (tmp_path / tying).mkdir()
+        converter.write(model, pieces, tmp_path / tying)
+        sizes.append((tmp_path / tying / "model.bin").stat().st_size)
+    assert sizes[1] - sizes[0] == pytest.approx(2 * 3000 * 24 * 4, rel=0.01)
+
+
+def test_buckets_are_judged_for_the_stacks_that_have_them(compose_train):
+    words = ("model.position.n_buckets=36", "model.position.max_distance=50")
+    everywhere = resolved(compose_train("model/position=relative_bias", *words).model)
+    assert unrepresentable(everywhere)  # distance 30 of the stack that looks one way
+    rotary = resolved(compose_train().model)["position"]
+    assert not unrepresentable({**everywhere, "decoder_position": rotary})
