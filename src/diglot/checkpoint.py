@@ -171,7 +171,11 @@ def load(path: str | Path) -> Checkpoint:
         UserError: if there is none, or it is not whole.
     """
     file = find(path)
-    content = read(file)
+    return rebuild(read(file), file)
+
+
+def rebuild(content: dict[str, Any], file: Path) -> Checkpoint:
+    """See `load`; `content` is what `read` found in the file."""
     ours = content["diglot"]
     try:
         tokenizer = _tokenizer(ours)

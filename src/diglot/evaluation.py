@@ -116,6 +116,7 @@ def evaluate(
         },
         "normalisation": translator.record.get("config", {}).get("tokenizer", {}).get("normalisation"),
         "update": translator.record.get("update"),
+        "mean_of": translator.record.get("mean_of"),
         "diglot": translator.record.get("version"),
     }
     if evaluated.memory:

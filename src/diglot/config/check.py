@@ -43,6 +43,16 @@ OUR_TYPES: dict[str, Any] = {
     "trainer.max_steps": int | None,
 }
 
+# Where a command takes something else under the same name, and keys of one command.
+TYPES_OF_COMMANDS: dict[str, dict[str, Any]] = {
+    "average": {
+        "checkpoint": str | list[str],
+        "which": Literal["last", "best"] | None,
+        "n": int | None,
+        "output": str,
+    },
+}
+
 # Two spellings of one thing.
 EITHER_OR = [("run.updates", "run.passes"), ("run.updates", "trainer.max_steps"), ("run.passes", "trainer.max_steps")]
 
@@ -80,8 +90,9 @@ def check(config: DictConfig, config_name: str) -> None:
     allowed = {key.split(".")[0] for key in known_keys(config_name)}
     found = [unknown_key(str(key), sorted(allowed)) for key in plain if key not in allowed]
     found += [f"{key} is needed and must not be removed" for key in required_keys(config_name) if key not in plain]
+    types = OUR_TYPES | TYPES_OF_COMMANDS.get(config_name, {})
     for key, value in plain.items():
-        wanted = OUR_TYPES.get(str(key))
+        wanted = types.get(str(key))
         if wanted is not None and not fits(value, wanted):
             found.append(f"{key!s}={value!r}: must be {describe(wanted)}")
         found += mistakes(value, str(key))
