@@ -26,8 +26,8 @@ override SHELL := /bin/sh
 override .SHELLFLAGS := -ec
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare doctor train sweep average evaluate translate tensorboard test test-all test-reliability soak \
-	conformance check benchmark clean
+.PHONY: help setup prepare doctor train sweep average evaluate translate score tensorboard test test-all \
+	test-reliability soak conformance check benchmark clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -42,7 +42,8 @@ sweep: ## Train once for each of several choices: make sweep sweep=positions, ma
 average: ## Average checkpoints into one: make average checkpoint=FOLDER output=FILE [which=last|best n=5]
 evaluate: ## Score a checkpoint: make evaluate checkpoint=PATH [data=...]
 translate: ## Translate lines from standard input: make translate checkpoint=PATH [input=... output=...]
-prepare doctor train sweep average evaluate translate: .venv/.ready
+score: ## Say how probable given translations are: make score checkpoint=PATH src=FILE tgt=FILE [output=...]
+prepare doctor train sweep average evaluate translate score: .venv/.ready
 	@exec .venv/bin/python -m diglot.make $@
 
 tensorboard: .venv/.ready ## Show the curves of all runs: make tensorboard [LOGDIR=runs]

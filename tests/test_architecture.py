@@ -9,7 +9,16 @@ import pytest
 import diglot
 
 PACKAGE = Path(diglot.__file__).parent
-ENTRY_POINTS = {"prepare.py", "doctor.py", "train.py", "sweep.py", "average.py", "evaluate.py", "translate.py"}
+ENTRY_POINTS = {
+    "prepare.py",
+    "doctor.py",
+    "train.py",
+    "sweep.py",
+    "average.py",
+    "evaluate.py",
+    "translate.py",
+    "score.py",
+}
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 
 # What of diglot a folder may import, and, where it is restricted, what of others.

@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.end_to_end
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("prepare", "doctor", "train", "average", "evaluate", "translate")
+COMMANDS = ("prepare", "doctor", "train", "average", "evaluate", "translate", "score")
 SCRIPTS = (*COMMANDS, "sweep")
 
 

@@ -22,7 +22,7 @@ from diglot import make
 ROOT = Path(__file__).parents[1]
 TARGETS = [
     *("help", "setup", "prepare", "doctor", "train", "sweep", "average", "evaluate", "translate"),
-    "tensorboard",
+    *("score", "tensorboard"),
     *("test", "test-all", "test-reliability", "soak", "conformance", "check", "benchmark", "clean"),
 ]
 # The tests may themselves run under make.

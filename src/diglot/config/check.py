@@ -51,6 +51,7 @@ TYPES_OF_COMMANDS: dict[str, dict[str, Any]] = {
         "n": int | None,
         "output": str,
     },
+    "score": {"src": str, "tgt": str, "pieces": bool},
 }
 
 # Two spellings of one thing.
