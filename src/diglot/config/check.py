@@ -51,6 +51,12 @@ TYPES_OF_COMMANDS: dict[str, dict[str, Any]] = {
         "n": int | None,
         "output": str,
     },
+    "evaluate": {
+        "checkpoint": str | None,
+        "hypotheses": str | None,
+        "references": str | list[str],
+        "baseline": str | None,
+    },
     "score": {"src": str, "tgt": str, "pieces": bool},
 }
 
