@@ -365,11 +365,12 @@ def test_the_mean_of_a_runs_checkpoints_is_evaluated_translated_and_started_from
     moved = [n for n, v in newest["current_model_state"].items() if not torch.equal(v, newest["state_dict"][n])]
     assert moved, "the run's averages are its weights, so that nothing was shown"
 
-    done = type_command("diglot-evaluate", "checkpoint=run/mean.ckpt", cwd=tmp_path)
+    again = "references=run/text/dev.bol"  # which stands there once: the copy of the text has one reference
+    done = type_command("diglot-evaluate", "checkpoint=run/mean.ckpt", again, cwd=tmp_path)
     results = json.loads((tmp_path / "run" / "evaluation" / "dev" / "results.json").read_text())
     assert results["update"] is None
     assert results["mean_of"] == content["diglot"]["mean_of"]
-    assert b"BLEU" in done.stdout
+    assert b"BLEU: nrefs:2" in done.stdout
     said = type_command("diglot-translate", "checkpoint=run/mean.ckpt", cwd=tmp_path, stdin="Sa hur.\n")
     assert said.stdout.count(b"\n") == 1
     start = ("init_from=run/mean.ckpt", "run.updates=1", "run.folder=next", "scheduler.lr=1e-9")

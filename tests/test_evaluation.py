@@ -1,19 +1,25 @@
 """What evaluation says beside a score, and that sacreBLEU's command says the same of the files it leaves."""
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 
+import diglot.evaluate
 from commands import ROOT, type_command
 from diglot.breakdown import by_length, has_loop, output_counts
 from diglot.data.text import ParallelText, read_lines, write_lines
 from diglot.errors import UserError
-from diglot.evaluation import Baseline, EvaluationSet, Hypotheses, evaluate, read_lines_for, table
+from diglot.evaluation import Baseline, EvaluationSet, Hypotheses, evaluate, keep_text, read_lines_for, table
 from diglot.training.metrics import Scorer
+from diglot.translator import Translator
+from made import checkpoint_content, write_checkpoint
 
 GOLDEN = Path(__file__).parent / "reliability" / "golden" / "golden.ckpt"  # from avi to bol
 METRICS = ("-m", "bleu", "chrf", "ter", "--chrf-word-order", "2", "-w", "6", "-f", "json")
@@ -274,28 +280,68 @@ def test_a_checkpoint_is_scored_on_references_of_its_own_and_compared(tmp_path):
         assert metric["baseline"] == metric["system"]
 
 
-@pytest.mark.end_to_end
-def test_what_does_not_fit_is_refused_before_anything_is_translated(tmp_path):
+@pytest.fixture
+def say(tmp_path, monkeypatch, capsys) -> Callable[..., str]:
+    """Types an evaluation that must be refused before anything is translated; returns the line it is answered with."""
+
+    def typed(*words: str) -> str:
+        before = sorted(tmp_path.rglob("*"))
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["diglot-evaluate", *words, "device=cpu", "output=s"])
+        monkeypatch.setattr(Translator, "translate_all", None)
+        GlobalHydra.instance().clear()
+        with pytest.raises(SystemExit) as stopped:
+            diglot.evaluate.main()
+        out, err = capsys.readouterr()
+        assert stopped.value.code == 2
+        assert err.count("\n") == 1, err
+        assert out == ""
+        assert sorted(tmp_path.rglob("*")) == before
+        return err
+
+    return typed
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("checkpoint", "data", "references=[few.bol,two.bol]"), "references=two.bol has 2 lines, few.bol has 3"),
+        (("checkpoint", "data", "references=two.bol"), "references=two.bol has 2 lines, few.bol has 3"),
+        (("checkpoint", "data", "references=bad.bol"), "bad.bol, line 2: not UTF-8"),
+        (("checkpoint", "data", "baseline=two.bol"), "baseline=two.bol has 2 lines, few.bol has 3"),
+        (("hypotheses=two.bol", "data"), "hypotheses=two.bol has 2 lines, few.bol has 3"),
+        (("hypotheses=few.bol",), "hypotheses=few.bol: say what to score on, data=files data.dev.src=FILE"),
+        (("checkpoint", "hypotheses=few.bol", "data"), "not both"),
+        (("checkpoint", "data", "baseline=none.ckpt"), "none.ckpt: no such file"),
+        (("checkpoint", "data", "baseline=none.txt"), "none.txt: no such file"),
+        (("checkpoint", "data", "references=3"), "references=3: must be text or a list"),
+        (("checkpoint", "data", "baseline=[a,b]"), "must be text or null"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_translated(tmp_path, say, words, wanted):
     for side in ("avi", "bol"):
         write_lines(tmp_path / f"few.{side}", read_lines(ROOT / f"data/sample/test.{side}")[:3])
     write_lines(tmp_path / "two.bol", ["a", "b"])
-    data = ("data=files", "data.dev.src=few.avi", "data.dev.tgt=few.bol", "device=cpu")
-    checkpoint = f"checkpoint={GOLDEN}"
-    for words, wanted in (
-        ((checkpoint, *data, "references=[few.bol,two.bol]"), "references=two.bol has 2 lines, few.bol has 3"),
-        ((checkpoint, *data, "references=two.bol"), "references=two.bol has 2 lines, few.bol has 3"),
-        ((checkpoint, *data, "baseline=two.bol"), "baseline=two.bol has 2 lines, few.bol has 3"),
-        (("hypotheses=two.bol", *data), "hypotheses=two.bol has 2 lines, few.bol has 3"),
-        (("hypotheses=few.bol",), "hypotheses=few.bol: say what to score on, data=files data.dev.src=FILE"),
-        ((checkpoint, "hypotheses=few.bol", *data), "not both"),
-        ((checkpoint, *data, "baseline=none.ckpt"), "none.ckpt: no such file"),
-        ((checkpoint, *data, "baseline=none.txt"), "none.txt: no such file"),
-    ):
-        done = type_command("diglot-evaluate", *words, "output=s", cwd=tmp_path, code=2)
-        said = done.stderr.decode()
-        assert wanted in said
-        assert said.count("\n") == 1, said
-        assert not (tmp_path / "s").exists()
+    (tmp_path / "bad.bol").write_bytes(b"a\n\xff\nb\n")
+    spelt = {
+        "checkpoint": [f"checkpoint={GOLDEN}"],
+        "data": ["data=files", "data.dev.src=few.avi", "data.dev.tgt=few.bol"],
+    }
+    assert wanted in say(*[each for word in words for each in spelt.get(word, [word])])
+
+
+def test_the_text_in_a_run_s_folder_takes_references_and_a_baseline_of_its_languages(
+    tmp_path, say, compose_train, tokenizer
+):
+    shutil.copy(GOLDEN, tmp_path / "best.ckpt")
+    keep_text(tmp_path / "text", EvaluationSet("few", "dev", ParallelText(SOURCES, FIRST)), "avi", "bol")
+    write_lines(tmp_path / "two.bol", ["a", "b"])
+    said = say("checkpoint=best.ckpt", "references=two.bol")
+    assert "references=two.bol has 2 lines, text/dev.bol has 5; a line for each is needed" in said
+    config = compose_train("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40")
+    write_checkpoint(tmp_path / "other.ckpt", checkpoint_content(config, tokenizer, languages=("avi", "fr")))
+    said = say("checkpoint=best.ckpt", "baseline=other.ckpt")
+    assert "baseline=other.ckpt translates avi-fr, but the checkpoint avi-bol" in said
 
 
 @pytest.mark.end_to_end
