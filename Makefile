@@ -26,8 +26,8 @@ override SHELL := /bin/sh
 override .SHELLFLAGS := -ec
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare doctor train sweep evaluate translate export tensorboard test test-all test-reliability soak \
-	conformance check benchmark clean
+.PHONY: help setup prepare doctor train sweep average evaluate translate score export tensorboard test test-all \
+	test-reliability soak conformance check benchmark clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -39,10 +39,12 @@ prepare: ## Fetch a corpus and train its tokenizer: make prepare [data=...]
 doctor: ## Look for what is wrong with the data: make doctor [data=...]
 train: ## Train, evaluate, and say what to type next: make train [override ...]
 sweep: ## Train once for each of several choices: make sweep sweep=positions, make sweep model.n_heads=2,4
+average: ## Average checkpoints into one: make average checkpoint=FOLDER output=FILE [which=last|best n=5]
 evaluate: ## Score a checkpoint: make evaluate checkpoint=PATH [data=...]
 translate: ## Translate lines from standard input: make translate checkpoint=PATH [input=... output=...]
+score: ## Say how probable given translations are: make score checkpoint=PATH src=FILE tgt=FILE [output=...]
 export: ## Write a model for CTranslate2, or as safetensors: make export checkpoint=PATH [format=... output=...]
-prepare doctor train sweep evaluate translate export: .venv/.ready
+prepare doctor train sweep average evaluate translate score export: .venv/.ready
 	@exec .venv/bin/python -m diglot.make $@
 
 tensorboard: .venv/.ready ## Show the curves of all runs: make tensorboard [LOGDIR=runs]

@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diglot.config import CONF, build
+from diglot.glibc import keep_memory
 from diglot.model.dropout import Dropout
-from diglot.train import keep_memory
 from diglot.training.loss import TokenLoss, token_loss
 
 VOCAB_SIZE, ROWS, LENGTH = 4000, 65, 17

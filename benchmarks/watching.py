@@ -24,7 +24,7 @@ from omegaconf import DictConfig
 
 from diglot.config import CONF, build, build_corpus, build_data
 from diglot.data.module import TranslationData
-from diglot.train import keep_memory
+from diglot.glibc import keep_memory
 from diglot.training.metrics import Scorer
 from diglot.training.scores import Scores
 from diglot.training.speed import Speed

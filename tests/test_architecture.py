@@ -9,7 +9,17 @@ import pytest
 import diglot
 
 PACKAGE = Path(diglot.__file__).parent
-ENTRY_POINTS = {"prepare.py", "doctor.py", "train.py", "sweep.py", "evaluate.py", "translate.py", "export.py"}
+ENTRY_POINTS = {
+    "prepare.py",
+    "doctor.py",
+    "train.py",
+    "sweep.py",
+    "average.py",
+    "evaluate.py",
+    "translate.py",
+    "score.py",
+    "export.py",
+}
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 
 # What of diglot a folder may import, and, where it is restricted, what of others.
@@ -19,7 +29,7 @@ OURS = {
     "data": {"data", "errors", "whole"},
     "training": {"training", "decoding", "model", "data", "errors", "whole"},
 }
-OTHERS = {"model": {"torch"}, "decoding": {"torch"}}
+OTHERS = {"model": {"torch"}, "decoding": {"torch", "sacrebleu"}}  # in which minimum Bayes risk is measured
 
 
 def imports(source: str) -> set[str]:
@@ -63,7 +73,7 @@ def test_a_part_imports_only_the_parts_below_it(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_model_and_decoding_know_no_library_but_torch(file: str) -> None:
+def test_model_and_decoding_know_hardly_a_library_but_torch(file: str) -> None:
     part = file.split("/")[0]
     assert others(file) <= OTHERS.get(part, others(file))
 

@@ -235,7 +235,10 @@ def test_two_spellings_of_one_thing_are_refused_together(say):
 
 def test_a_command_without_its_checkpoint_says_which_key_it_needs(say):
     assert "checkpoint must be given" in say(command="translate")
-    assert "checkpoint must be given" in say(command="evaluate")
+    assert "checkpoint must be given: checkpoint=PATH, or hypotheses=FILE" in say(command="evaluate")
+    assert "checkpoint must be given" in say("output=x.ckpt", command="average")
+    assert "output must be given" in say("checkpoint=x", command="average")
+    assert "src must be given" in say("checkpoint=x", "tgt=y", command="score")
     assert "checkpoint must be given" in say(command="export")
     assert "no such file" in say("checkpoint=nowhere", command="evaluate")
 

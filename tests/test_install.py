@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.end_to_end
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("prepare", "doctor", "train", "evaluate", "translate", "export")
+COMMANDS = ("prepare", "doctor", "train", "average", "evaluate", "translate", "score", "export")
 SCRIPTS = (*COMMANDS, "sweep")
 
 

@@ -21,7 +21,8 @@ from diglot import make
 
 ROOT = Path(__file__).parents[1]
 TARGETS = [
-    *("help", "setup", "prepare", "doctor", "train", "sweep", "evaluate", "translate", "export", "tensorboard"),
+    *("help", "setup", "prepare", "doctor", "train", "sweep", "average", "evaluate", "translate"),
+    *("score", "export", "tensorboard"),
     *("test", "test-all", "test-reliability", "soak", "conformance", "check", "benchmark", "clean"),
 ]
 # The tests may themselves run under make.

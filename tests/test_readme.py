@@ -39,7 +39,8 @@ def test_every_make_target_named_exists():
 def test_every_override_named_is_a_key_or_a_group():
     from diglot.config import known_keys
 
-    known = {key for name in ("train", "evaluate", "translate", "export") for key in known_keys(name)}
+    commands = ("train", "average", "evaluate", "translate", "score", "export")
+    known = {key for name in commands for key in known_keys(name)}
     known |= {f"data.{key}.{side}" for key in ("train", "dev", "test") for side in ("src", "tgt", "tsv")}
     for file in (CONF / "data").glob("*.yaml"):
         known |= {f"data.{key}" for key in re.findall(r"^([a-z_]+):", file.read_text(), flags=re.MULTILINE)}

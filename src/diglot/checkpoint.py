@@ -17,7 +17,7 @@ from diglot import __version__, archive
 from diglot.config import build, different_values, refuse_foreign_targets, resolved, without_secrets
 from diglot.data.text import refuse_address
 from diglot.data.tokenizer import Tokenizer
-from diglot.decoding import BeamSearch
+from diglot.decoding import Search
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
 
@@ -53,7 +53,7 @@ class Checkpoint(NamedTuple):
 
     model: EncoderDecoder
     tokenizer: Tokenizer
-    search: BeamSearch
+    search: Search
     record: dict[str, Any]
     path: Path
 
@@ -171,7 +171,11 @@ def load(path: str | Path) -> Checkpoint:
         UserError: if there is none, or it is not whole.
     """
     file = find(path)
-    content = read(file)
+    return rebuild(read(file), file)
+
+
+def rebuild(content: dict[str, Any], file: Path) -> Checkpoint:
+    """See `load`; `content` is what `read` found in the file."""
     ours = content["diglot"]
     try:
         tokenizer = _tokenizer(ours)
@@ -182,9 +186,9 @@ def load(path: str | Path) -> Checkpoint:
         model = _model(ours, sizes)
         load_weights(model, content["state_dict"])
         search = build(ours["search"], "search")
-        if not isinstance(search, BeamSearch):
+        if not isinstance(search, Search):
             raise UserError("it holds no search")
-        if search.beam_size > WIDEST_BEAM or max(search.max_len_a, search.max_len_b) > LONGEST_OUTPUT:
+        if search.n_live > WIDEST_BEAM or max(search.max_len_a, search.max_len_b) > LONGEST_OUTPUT:
             raise UserError("its search would take any amount of memory")
     except UserError as error:
         raise UserError(f"checkpoint {file}: {_printable(error)}") from None

@@ -1,14 +1,17 @@
-"""diglot-evaluate: score a checkpoint with BLEU, chrF++ and TER."""
+"""diglot-evaluate: score a checkpoint, or output that there is already, with BLEU, chrF++ and TER."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from diglot import checkpoint as checkpoints
-from diglot.config import build_corpus, command
+from diglot.config import build_corpus, command, resolved
 from diglot.data.corpus import SPLITS, Corpus, Files
+from diglot.data.text import PairFiles
 from diglot.errors import UserError
-from diglot.evaluation import EvaluationSet, evaluate, kept_text, table
+from diglot.evaluation import Baseline, EvaluationSet, Hypotheses, evaluate, kept_text, read_lines_for, table
+from diglot.glibc import keep_memory
 from diglot.training.metrics import Scorer
 from diglot.translate import load_translator
 from diglot.translator import Translator
@@ -16,46 +19,118 @@ from diglot.translator import Translator
 
 @command("evaluate")
 def main(config: DictConfig) -> None:
-    path = checkpoints.find(config.checkpoint)
+    keep_memory()
+    if (config.checkpoint is None) == (config.hypotheses is None):
+        also = "" if config.checkpoint is None else ", not both"
+        raise UserError(f"checkpoint must be given: checkpoint=PATH, or hypotheses=FILE{also}")
     if config.split not in SPLITS:
         raise UserError(f"split={config.split}: must be one of {', '.join(SPLITS)}")
-    loaded = checkpoints.load(path)
+    path = (
+        checkpoints.find(config.checkpoint) if config.checkpoint is not None else Path(config.hypotheses).expanduser()
+    )
+    loaded = checkpoints.load(path) if config.checkpoint is not None else None
     corpus = build_corpus(config.data) if config.get("data") is not None else None
+    translator = translator_of(config, loaded, corpus) if loaded is not None else None
+    rival = rival_of(config, corpus, translator)
+    # Before anything that takes long, for it may need what is not installed.
+    scorer = Scorer(config.tgt_lang or tgt_lang_of(config, corpus, translator))
+    evaluated = text_to_score(config, corpus, translator, path)
+    evaluated = with_references(config, evaluated)
+    system = translator or hypotheses_of("hypotheses", config.hypotheses, evaluated, corpus)
+    baseline = None
+    if config.baseline is not None:
+        other = rival or hypotheses_of("baseline", config.baseline, evaluated, corpus)
+        baseline = Baseline(config.baseline, other)
+    folder = Path(config.output) if config.output else path.parent / "evaluation" / evaluated.split
+    results = evaluate(system, evaluated, scorer, folder, baseline=baseline)
+    print("\n".join(table(results)))
+    print(f"Hypotheses, references and results: {results['folder']}/")
+
+
+def translator_of(config: DictConfig, loaded: checkpoints.Checkpoint, corpus: Corpus | None) -> Translator:
+    """A checkpoint's translator, into the language that is asked for."""
     # Of a model for one language tgt_lang only says what its scores are computed by.
     wanted: str | None = config.tgt_lang or (corpus.tgt_lang if corpus else None)
     is_known = wanted in loaded.tokenizer.languages
     if config.tgt_lang and loaded.tokenizer.languages and not is_known:
         raise UserError(f"tgt_lang={wanted}: this model translates into {', '.join(loaded.tokenizer.languages)}")
-    translator = load_translator(config, loaded, wanted if is_known else None)
-    evaluated = text_to_score(config, corpus, translator, path)
-    scorer = Scorer(config.tgt_lang or translator.tgt_lang or translator.record["tgt_lang"])
-    folder = Path(config.output) if config.output else path.parent / "evaluation" / evaluated.split
-    results = evaluate(translator, evaluated, scorer, folder)
-    print("\n".join(table(results)))
-    print(f"Hypotheses, references and results: {results['folder']}/")
+    return load_translator(config, loaded, wanted if is_known else None)
 
 
-def text_to_score(config: DictConfig, corpus: Corpus | None, translator: Translator, path: Path) -> EvaluationSet:
+def rival_of(config: DictConfig, corpus: Corpus | None, translator: Translator | None) -> Translator | None:
+    """The translator to compare with; None: the baseline is a file of lines, or there is none."""
+    if config.baseline is None or not is_checkpoint(Path(config.baseline).expanduser()):
+        return None
+    rival = translator_of(config, checkpoints.load(config.baseline), corpus)
+    # What files are called says little.
+    if translator is not None and not isinstance(corpus, Files):
+        ours, theirs = (f"{t.record['src_lang']}-{t.tgt_lang}" for t in (translator, rival))
+        if ours != theirs:
+            raise UserError(f"baseline={config.baseline} translates {theirs}, but the checkpoint {ours}")
+    return rival
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path is that of a checkpoint, or of a run's folder, and not of text."""
+    if path.is_dir() or path.suffix == ".ckpt":
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"PK"
+    except OSError:  # whoever reads it says why
+        return False
+
+
+def tgt_lang_of(config: DictConfig, corpus: Corpus | None, translator: Translator | None) -> str:
+    """The language that scores are computed for."""
+    if translator is not None:
+        return translator.tgt_lang or translator.record["tgt_lang"]
+    if corpus is None:
+        raise UserError(f"hypotheses={config.hypotheses}: {what_to_score_on(config.split)}")
+    return corpus.tgt_lang
+
+
+def what_to_score_on(split: str) -> str:
+    return f"say what to score on, data=files data.{split}.src=FILE data.{split}.tgt=FILE or data=NAME"
+
+
+def text_to_score(
+    config: DictConfig, corpus: Corpus | None, translator: Translator | None, path: Path
+) -> EvaluationSet:
     """The text that the command line names, else the copy in the checkpoint's run folder."""
     if corpus is not None:
-        languages = f"{corpus.src_lang}-{corpus.tgt_lang}"
-        trained = f"{translator.record['src_lang']}-{translator.record['tgt_lang']}"
-        # What files are called says little, and a model of several languages is told by them.
-        free = isinstance(corpus, Files) or corpus.tgt_lang in translator.tokenizer.languages
-        if not free and languages != trained:
-            raise UserError(f"data={corpus.name} is {languages}, but the checkpoint translates {trained}")
+        if translator is not None:
+            languages = f"{corpus.src_lang}-{corpus.tgt_lang}"
+            trained = f"{translator.record['src_lang']}-{translator.record['tgt_lang']}"
+            # What files are called says little, and a model of several languages is told by them.
+            free = isinstance(corpus, Files) or corpus.tgt_lang in translator.tokenizer.languages
+            if not free and languages != trained:
+                raise UserError(f"data={corpus.name} is {languages}, but the checkpoint translates {trained}")
         corpus.prepare(Path(config.data.cache_dir))
         splits = corpus.read(Path(config.data.cache_dir))
         if config.split not in splits:
             raise UserError(f"{corpus.name} has no {config.split} split; it has {', '.join(splits)}")
-        return EvaluationSet(corpus.name, config.split, splits[config.split].load())
+        text = splits[config.split]
+        where = ", ".join(shard[-1] for shard in text.shards) if isinstance(text, PairFiles) else corpus.name
+        return EvaluationSet(corpus.name, config.split, text.load(), where=where)
+    assert translator is not None
     found = kept_text(path.parent / "text", config.split, translator.record["src_lang"], translator.record["tgt_lang"])
     if found is None:
-        raise UserError(
-            f"there is no copy of the {config.split} text beside {path}: say what to score on, "
-            f"data=files data.{config.split}.src=FILE data.{config.split}.tgt=FILE or data=NAME"
-        )
+        raise UserError(f"there is no copy of the {config.split} text beside {path}: {what_to_score_on(config.split)}")
     return found
+
+
+def with_references(config: DictConfig, evaluated: EvaluationSet) -> EvaluationSet:
+    """A set with the further references that the config names."""
+    named = resolved(config)["references"]
+    paths = [named] if isinstance(named, str) else named
+    return replace(evaluated, more=tuple(read_lines_for("references", path, evaluated) for path in paths))
+
+
+def hypotheses_of(key: str, path: str, evaluated: EvaluationSet, corpus: Corpus | None) -> Hypotheses:
+    """Output that a file holds."""
+    lines = read_lines_for(key, path, evaluated)
+    return Hypotheses(lines, corpus.src_lang if corpus else "src", corpus.tgt_lang if corpus else "tgt")
 
 
 if __name__ == "__main__":

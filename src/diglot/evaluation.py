@@ -1,21 +1,25 @@
-"""Scores a translator on parallel text, and keeps what it was scored on."""
+"""Scores a system on parallel text, and keeps what it was scored on."""
 
 import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
+from rich.text import Text
 
+from diglot.breakdown import by_length, output_counts
 from diglot.data.memory import nearest
-from diglot.data.text import ParallelText, read_lines, read_parallel, write_bytes, write_lines
+from diglot.data.text import ParallelText, read_lines, read_parallel, refuse_address, write_bytes, write_lines
 from diglot.errors import UserError
+from diglot.pairs import search_errors
+from diglot.significance import compare
 from diglot.training.console import render
 from diglot.training.metrics import Score, Scorer
 from diglot.training.run import numbered_folder
-from diglot.translator import Translator
+from diglot.translator import Translation, Translator
 
 # A test source is far from training text when no training source is this similar (rapidfuzz ratio, 0-100).
 SIMILAR = 80.0
@@ -38,12 +42,21 @@ class EvaluationSet:
         split: dev or test.
         pairs: sources and references.
         memory: a translation memory's answers, or none.
+        more: further references, each a line for each pair.
+        where: what messages call the references.
     """
 
     name: str
     split: str
     pairs: ParallelText
     memory: tuple[Remembered, ...] = ()
+    more: tuple[list[str], ...] = ()
+    where: str = "the text"
+
+    @property
+    def references(self) -> list[list[str]]:
+        """All references, a list of lines each."""
+        return [self.pairs.tgt, *self.more]
 
 
 def remember(train: ParallelText, sources: Sequence[str]) -> tuple[Remembered, ...]:
@@ -67,9 +80,43 @@ def kept_text(folder: Path, split: str, src_lang: str, tgt_lang: str) -> Evaluat
     try:
         content = json.loads("\n".join(read_lines(about)))
         memory = tuple(Remembered(target, similarity) for similarity, target in content["memory"])
-        return EvaluationSet(content["name"], split, read_parallel(src, tgt, split), memory)
+        return EvaluationSet(content["name"], split, read_parallel(src, tgt, split), memory, where=str(tgt))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{about}: damaged ({error})") from None
+
+
+class Hypotheses(NamedTuple):
+    """Output that is there already, of a system that need not be ours: a line for each source."""
+
+    lines: list[str]
+    src_lang: str
+    tgt_lang: str
+
+
+class Baseline(NamedTuple):
+    """What another system is compared with, and what it is called."""
+
+    name: str
+    system: Translator | Hypotheses
+
+
+def read_lines_for(key: str, path: str, evaluated: EvaluationSet) -> list[str]:
+    """A file that has a line for each pair of a set.
+
+    Args:
+        key: of the config that names it.
+        path: the file.
+        evaluated: the set.
+
+    Raises:
+        UserError: it has not as many lines, or cannot be read.
+    """
+    refuse_address(key, path)
+    lines = read_lines(Path(path).expanduser())
+    if len(lines) != len(evaluated.pairs):
+        told = f"{key}={path} has {len(lines)} lines, {evaluated.where} has {len(evaluated.pairs)}"
+        raise UserError(f"{told}; a line for each is needed")
+    return lines
 
 
 def placeholder_errors(translator: Translator, sources: Sequence[str], outputs: Sequence[str]) -> tuple[int, int]:
@@ -80,63 +127,101 @@ def placeholder_errors(translator: Translator, sources: Sequence[str], outputs: 
 
 
 def evaluate(
-    translator: Translator, evaluated: EvaluationSet, scorer: Scorer, folder: Path, is_repeated: bool = False
+    system: Translator | Hypotheses,
+    evaluated: EvaluationSet,
+    scorer: Scorer,
+    folder: Path,
+    is_repeated: bool = False,
+    baseline: Baseline | None = None,
 ) -> dict[str, Any]:
     """Translate, score, and write hypotheses, references and results.
 
     Args:
-        translator: what is scored.
+        system: what is scored: a translator, or what another one has made of the same sources.
         evaluated: the text.
         scorer: for its target language.
         folder: made for the results; a number is added where it exists.
         is_repeated: whether the same may have been done before by a process that was killed: then the folder is taken
             where it holds nothing whole, or the same.
+        baseline: a system to compare with.
 
     Returns:
         The results as they stand in results.json.
     """
-    pairs = evaluated.pairs
+    pairs, references = evaluated.pairs, evaluated.references
     if not len(pairs):
         raise UserError(f"{evaluated.name}: there are no {evaluated.split} pairs")
-    translations = translator.translate_all(pairs.src, show=True)
-    hypotheses = [t.text for t in translations]
-    wrong, with_any = placeholder_errors(translator, pairs.src, hypotheses)
+    if isinstance(system, Translator):
+        src_lang, tgt_lang = system.record.get("src_lang", "src"), system.tgt_lang or "tgt"
+        translations = system.translate_all(pairs.src, show=True)
+        hypotheses = [t.text for t in translations]
+    else:
+        src_lang, tgt_lang = system.src_lang, system.tgt_lang
+        translations, hypotheses = None, system.lines
+    cut = None if translations is None else [t.cut for t in translations]
     results: dict[str, Any] = {
         "set": evaluated.name,
         "split": evaluated.split,
         "sentences": len(pairs),
-        "scores": _scores(scorer(hypotheses, pairs.tgt)),
-        "cut_by_length_limit": sum(t.cut for t in translations),
-        "placeholder_errors": {"lines": wrong, "of": with_any},
-        "search": {
-            "beam_size": translator.search.beam_size,
-            "length_penalty": translator.search.length_penalty,
-            "max_len_a": translator.search.max_len_a,
-            "max_len_b": translator.search.max_len_b,
-        },
-        "normalisation": translator.record.get("config", {}).get("tokenizer", {}).get("normalisation"),
-        "update": translator.record.get("update"),
-        "diglot": translator.record.get("version"),
+        "references": len(references),
+        "scores": _scores(scorer(hypotheses, *references)),
+        "outputs": output_counts(pairs.src, hypotheses, cut, scorer.tgt_lang),
+        "by_length": by_length(scorer, pairs.src, hypotheses, references, src_lang),
     }
+    if isinstance(system, Translator) and translations is not None:
+        results |= _of_model(system, pairs.src, references, translations)
+    if baseline is not None:
+        others = _lines(baseline.system, pairs.src)
+        results["baseline"] = {"name": baseline.name, **compare(scorer, hypotheses, others, references)}
     if evaluated.memory:
         answers = [m.target for m in evaluated.memory]
         far = [i for i, m in enumerate(evaluated.memory) if m.similarity < SIMILAR]
-        results["translation_memory"] = _scores(scorer(answers, pairs.tgt))
+        results["translation_memory"] = _scores(scorer(answers, *references))
         if far:
+            far_references = [[lines[i] for i in far] for lines in references]
             results["far_from_training"] = {
                 "sentences": len(far),
-                "scores": _scores(scorer([hypotheses[i] for i in far], [pairs.tgt[i] for i in far])),
-                "translation_memory": _scores(scorer([answers[i] for i in far], [pairs.tgt[i] for i in far])),
+                "scores": _scores(scorer([hypotheses[i] for i in far], *far_references)),
+                "translation_memory": _scores(scorer([answers[i] for i in far], *far_references)),
             }
     if not (is_repeated and _is_of(folder, results)):
         folder = numbered_folder(folder)
-    tgt_lang = translator.tgt_lang or "tgt"
     write_lines(folder / f"hypotheses.{tgt_lang}", hypotheses)
-    write_lines(folder / f"references.{tgt_lang}", pairs.tgt)
-    write_lines(folder / f"sources.{translator.record.get('src_lang', 'src')}", pairs.src)
+    for number, lines in enumerate(references, start=1):
+        write_lines(folder / (f"references.{tgt_lang}" if number == 1 else f"references.{number}.{tgt_lang}"), lines)
+    write_lines(folder / f"sources.{src_lang}", pairs.src)
+    if baseline is not None:
+        write_lines(folder / f"baseline.{tgt_lang}", others)
     results["folder"] = str(folder)
     write_bytes(folder / "results.json", (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
     return results
+
+
+def _lines(system: Translator | Hypotheses, sources: Sequence[str]) -> list[str]:
+    """A system's output."""
+    if isinstance(system, Hypotheses):
+        return system.lines
+    return [translation.text for translation in system.translate_all(sources, show=True)]
+
+
+def _of_model(
+    translator: Translator,
+    sources: Sequence[str],
+    references: Sequence[Sequence[str]],
+    translations: Sequence[Translation],
+) -> dict[str, Any]:
+    """What can be said of the output of a model that is at hand."""
+    wrong, with_any = placeholder_errors(translator, sources, [t.text for t in translations])
+    return {
+        "cut_by_length_limit": sum(t.cut for t in translations),
+        "placeholder_errors": {"lines": wrong, "of": with_any},
+        "search_errors": search_errors(translator, sources, references, translations),
+        "search": translator.search.options,
+        "normalisation": translator.record.get("config", {}).get("tokenizer", {}).get("normalisation"),
+        "update": translator.record.get("update"),
+        "mean_of": translator.record.get("mean_of"),
+        "diglot": translator.record.get("version"),
+    }
 
 
 def _is_of(folder: Path, results: dict[str, Any]) -> bool:
@@ -150,7 +235,7 @@ def _is_of(folder: Path, results: dict[str, Any]) -> bool:
 def table(results: dict[str, Any]) -> list[str]:
     """Results in lines to print."""
     names = [score["name"] for score in results["scores"]]
-    rows = [("model", results["scores"])]
+    rows = [("model" if "search" in results else "hypotheses", results["scores"])]
     if "translation_memory" in results:
         rows.append(("translation memory", results["translation_memory"]))
     if "far_from_training" in results:
@@ -165,12 +250,56 @@ def table(results: dict[str, Any]) -> list[str]:
         grid.add_row(title, *(f"{score['value']:.2f}" for score in scores))
     lines = render(grid)
     lines += [f"{score['name']}: {score['signature']}" for score in results["scores"]]
-    errors = results["placeholder_errors"]
-    if errors["of"]:
+    lines += render(_length_table(results["by_length"]))
+    lines += render(_counts_table(results["outputs"]))
+    if (errors := results.get("placeholder_errors")) and errors["of"]:
         lines.append(f"{errors['lines']} of {errors['of']} lines with placeholders have wrong ones")
-    if results["cut_by_length_limit"]:
+    if results.get("cut_by_length_limit"):
         lines.append(f"outputs cut by the length limit: {results['cut_by_length_limit']}")
+    if (errors := results.get("search_errors")) and errors["of"]:
+        told = f"Search errors: {errors['n_search_errors']:,} of {errors['of']:,} ({errors['share']:.1%}), where the"
+        lines.append(f"{told} model prefers a reference; errors of the model itself: {errors['n_model_errors']:,}")
+    if "baseline" in results:
+        found = results["baseline"]
+        lines += render(_comparison_table(found))
+        n, n_trials = (found[name]["n"] for name in ("paired_bootstrap", "paired_approximate_randomisation"))
+        lines.append(f"In brackets mean and 95% confidence of {n:,} resamples; {n_trials:,} trials of randomisation")
     return lines
+
+
+def _length_table(found: dict[str, Any]) -> Table:
+    grid = Table(title="By the length of the source", title_justify="left")
+    for name in (found["unit"], "sentences", *(score["name"] for score in found["buckets"][0]["scores"])):
+        grid.add_column(name, justify="right")
+    for bucket in found["buckets"]:
+        length = f"{bucket['from']}-{bucket['to']}" if bucket["to"] is not None else f"{bucket['from']} and more"
+        values = [f"{score['value']:.2f}" for score in bucket["scores"]]
+        grid.add_row(length, f"{bucket['sentences']:,}", *values)
+    return grid
+
+
+def _counts_table(found: dict[str, Any]) -> Table:
+    grid = Table(title="Outputs that are", title_justify="left")
+    counts = {name: n for name, n in found.items() if name in found["definitions"]}
+    for name in counts:
+        grid.add_column(name, justify="right")
+    grid.add_row(*("not known" if n is None else f"{n:,}" for n in counts.values()))
+    return grid
+
+
+def _comparison_table(found: dict[str, Any]) -> Table:
+    """Scores with 95% confidence intervals, and p-values."""
+    bootstrap, randomisation = found["paired_bootstrap"], found["paired_approximate_randomisation"]
+    grid = Table(title=Text(f"Compared with {found['name']}"), title_justify="left")
+    grid.add_column("")
+    for metric in bootstrap["metrics"]:
+        grid.add_column(metric["name"], justify="right")
+    for name in ("baseline", "system"):
+        sides = [metric[name] for metric in bootstrap["metrics"]]
+        grid.add_row(name, *(f"{side['score']:.2f} ({side['mean']:.2f} ± {side['ci']:.2f})" for side in sides))
+    for title, test in (("p, bootstrap", bootstrap), ("p, randomisation", randomisation)):
+        grid.add_row(title, *(f"{metric['p_value']:.4f}" for metric in test["metrics"]))
+    return grid
 
 
 def _scores(scores: Sequence[Score]) -> list[dict[str, Any]]:

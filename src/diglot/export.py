@@ -1,11 +1,13 @@
 """diglot-export: write a checkpoint's model for other programs: CTranslate2, or whatever reads safetensors."""
 
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
 from diglot import checkpoint as checkpoints
 from diglot.config import command
+from diglot.decoding import BeamSearch
 from diglot.errors import UserError
 from diglot.formats import check_format
 from diglot.formats.folder import export_folder, refuse_foreign, write_json, write_tokenizer
@@ -67,7 +69,10 @@ def export(
         figures, lines = None, ["Nothing was compared."]
         if n_checked:
             figures, lines = parity.checked(loaded, temporary, sentences, longest["target"])
-        search = {"beam_size": loaded.search.beam_size, "length_penalty": loaded.search.length_penalty}
+        search: dict[str, Any] = {"beam_size": 1}
+        if isinstance(loaded.search, BeamSearch):
+            penalty = loaded.search.length_penalty
+            search = {"beam_size": loaded.search.beam_size, "length_penalty": 1.0 if penalty == "mean" else penalty}
         about = {
             "format": "ctranslate2",
             **write_tokenizer(temporary, tokenizer, loaded.record),

@@ -1,7 +1,5 @@
 """diglot-train: train a translation model, score it on held-out text, and say what was made."""
 
-import contextlib
-import ctypes
 import logging
 import shlex
 import signal
@@ -36,6 +34,7 @@ from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
 from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, table
 from diglot.export import export
+from diglot.glibc import keep_memory
 from diglot.model import EncoderDecoder
 from diglot.resume import AUTO, Begun, begin_again, nothing_left, take_up, unfinished
 from diglot.training import loggers
@@ -378,15 +377,6 @@ def conclude(
         f"       echo 'some text' | make translate {checkpoint}\n"
         f"       make tensorboard"
     )
-
-
-def keep_memory() -> None:
-    """Let glibc keep freed memory for the next batch. It gives large blocks back to the system at once, and on a CPU
-    fetching them again page by page costs a tenth of the training time (benchmarks/training.py)."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(-4, 0)  # M_MMAP_MAX: no block has pages of its own
-        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: nothing is given back
 
 
 if __name__ == "__main__":

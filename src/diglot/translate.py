@@ -1,56 +1,235 @@
 """diglot-translate: translate lines of text, N in and N out."""
 
+import json
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+import numpy as np
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from diglot import checkpoint as checkpoints
 from diglot.config import build, command, mistakes, resolved
-from diglot.data.text import read_lines, split_lines, write_lines
+from diglot.data.progress import step
+from diglot.data.text import read_blocks, split_lines
 from diglot.errors import UserError
-from diglot.translator import Translator
+from diglot.glibc import keep_memory
+from diglot.page import page
+from diglot.translator import Translation, Translator, together
+from diglot.whole import whole_file
+
+WINDOW = 10_000  # lines that are read, sorted by length and translated before the next ones are
+
+Lines = list[str]
 
 
 @command("translate")
 def main(config: DictConfig) -> None:
-    translator = load_translator(config, checkpoints.load(config.checkpoint), config.tgt_lang)
-    if config.input is not None:
-        lines = read_lines(config.input)
-    else:
-        if sys.stdin.isatty():
-            print("Translating what you type; end with Ctrl-D.", file=sys.stderr)
-        lines = split_lines(sys.stdin.buffer.read(), "standard input")
+    keep_memory()
+    paths = config.checkpoint if isinstance(config.checkpoint, ListConfig) else [config.checkpoint]
+    loaded = [checkpoints.load(path) for path in paths]
+    translator = load_translator(config, loaded[0] if len(loaded) == 1 else together(loaded), config.tgt_lang)
+    refuse_nonsense(config, translator)
+    is_interactive = config.input is None and (
+        config.interactive or (config.interactive is None and sys.stdin.isatty())
+    )
+    if sys.stdin is not None and config.input is None and sys.stdin.isatty():
+        print("Translating what you type; end with Ctrl-D.", file=sys.stderr)
+    wants_attention = config.alignments is not None or config.html is not None
+    n_lines = n_cut = 0
+    records: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        write = stack.enter_context(_written(config.output))
+        description = f"translating {config.input or 'standard input'}"
+        advance = (lambda done: None) if is_interactive else stack.enter_context(step(description))
+        for lines, prefixes in windows(config, 1 if is_interactive else WINDOW):
+            found = translator.n_best(
+                lines,
+                prefixes=prefixes,
+                tokens_per_batch=config.tokens_per_batch,
+                too_long=config.too_long,
+                attention=wants_attention,
+                first_line=n_lines + 1,
+                advance=advance,
+            )
+            if config.format == "text":
+                write("".join(f"{best.text}\n" for best, *_ in found))
+            if config.format == "json" or config.html is not None:
+                of_lines = [
+                    record(n_lines + i, line, translator.source_tokens(line), of_line)
+                    for i, (line, of_line) in enumerate(zip(lines, found, strict=True), start=1)
+                ]
+                if config.format == "json":
+                    write("".join(_json_line(of_line, config.alignments) for of_line in of_lines))
+                records += of_lines if config.html is not None else []
+            n_lines += len(lines)
+            n_cut += sum(best.cut for best, *_ in found)
+        if config.html is not None:
+            title = f"{translator.record.get('src_lang')}-{translator.tgt_lang} {', '.join(map(str, paths))}"
+            with _explained(config.html), whole_file(Path(config.html)) as file:
+                for text in page(title, records):
+                    file.write(text.encode())
+    if n_cut:
+        told = f"{n_cut} of {n_lines} outputs were cut by the length limit (search.max_len_a, search.max_len_b)"
+        print(told, file=sys.stderr)
+    for path in filter(None, (config.output, config.html)):
+        print(f"{n_lines:,} lines: {path}", file=sys.stderr)
+
+
+def refuse_nonsense(config: DictConfig, translator: Translator) -> None:
+    """Make sure that the config's values are such as this command takes.
+
+    Raises:
+        UserError: naming the key.
+    """
     if config.tokens_per_batch < 1:
         raise UserError(f"tokens_per_batch={config.tokens_per_batch}: must be positive")
-    show = config.input is not None or len(lines) > 100
-    translations = translator.translate_all(lines, tokens_per_batch=config.tokens_per_batch, show=show)
-    cut = sum(t.cut for t in translations)
-    if cut:
-        told = f"{cut} of {len(lines)} outputs were cut by the length limit (search.max_len_a, search.max_len_b)"
-        print(told, file=sys.stderr)
-    texts = [t.text for t in translations]
-    if config.output is not None:
-        write_lines(config.output, texts)
-        print(f"{len(texts):,} lines: {config.output}", file=sys.stderr)
-    else:
+    n_best = translator.search.options.get("n_best", 1)
+    if n_best > 1 and config.format == "text" and config.html is None:
+        raise UserError(f"search.n_best={n_best}: text has one translation a line; say format=json or html=FILE")
+    if config.alignments is not None:
+        if config.format == "text":
+            raise UserError(f"alignments={config.alignments}: text has none; say format=json")
+        layers = translator.model.attentions()["cross"]
+        if not layers:
+            raise UserError(f"alignments={config.alignments}: this model has no cross-attention")
+        if config.alignments not in ("mean", "all"):
+            chosen(config.alignments)
+    if config.prefix is not None and config.input is None:
+        raise UserError("prefix: needs input=FILE, a line of one for each of the other")
+
+
+def chosen(alignments: str) -> tuple[int, int]:
+    """The layer and the head, from 0, that "LAYER-HEAD", from 1, names.
+
+    Raises:
+        UserError: it names none.
+    """
+    layer, _, head = str(alignments).partition("-")
+    if not (layer.isdecimal() and head.isdecimal() and int(layer) and int(head)):
+        raise UserError(f"alignments={alignments}: must be mean, all, or a layer and a head like 1-3")
+    return int(layer) - 1, int(head) - 1
+
+
+def windows(config: DictConfig, size: int) -> Iterator[tuple[Lines, Lines | None]]:
+    """The lines to translate, and what their translations begin with where that is said, so many at a time."""
+    if config.input is None:
+        n = 0
+        while data := list(islice(sys.stdin.buffer, size)):
+            yield split_lines(b"".join(data), "standard input", n), None
+            n += len(data)
+        return
+    lines = chain.from_iterable(read_blocks(config.input))
+    prefixes = None if config.prefix is None else chain.from_iterable(read_blocks(config.prefix))
+    n = 0
+    while window := list(islice(lines, size)):
+        n += len(window)
+        beginnings = None if prefixes is None else list(islice(prefixes, len(window)))
+        if beginnings is not None and len(beginnings) != len(window):
+            raise UserError(f"{config.prefix} has {n - len(window) + len(beginnings):,} lines, and {config.input} more")
+        yield window, beginnings
+    if prefixes is not None and next(prefixes, None) is not None:
+        raise UserError(f"{config.prefix} has more lines than the {n:,} of {config.input}")
+
+
+def record(number: int, line: str, source_tokens: Sequence[str], found: Sequence[Translation]) -> dict[str, Any]:
+    """All that is known of a line's translations, as plain data but for the attention, which are arrays."""
+    return {
+        "line": number,
+        "source": line,
+        "source_tokens": list(source_tokens),
+        "hypotheses": [
+            {
+                "text": t.text,
+                "score": t.score,
+                "log_prob": sum(t.log_probs),
+                "tokens": list(t.tokens),
+                "log_probs": list(t.log_probs),
+                "cut": t.cut,
+                "attention": list(t.attention),
+            }
+            for t in found
+        ],
+    }
+
+
+def _json_line(of_line: dict[str, Any], alignments: str | None) -> str:
+    """A record with, of each hypothesis' attention, what is asked for: all layers and heads as `attention`, or one
+    matrix, target tokens by source tokens, as `alignment`."""
+    of_line = {**of_line, "hypotheses": [dict(hypothesis) for hypothesis in of_line["hypotheses"]]}
+    for hypothesis in of_line["hypotheses"]:
+        layers: list[np.ndarray] = hypothesis.pop("attention")
+        if alignments == "all":
+            hypothesis["attention"] = [np.round(layer, 6).tolist() for layer in layers]
+        elif alignments is not None:
+            hypothesis["alignment"] = np.round(chosen_alignment(layers, alignments), 6).tolist() if layers else []
+    return json.dumps(of_line, ensure_ascii=False) + "\n"
+
+
+def chosen_alignment(layers: list[np.ndarray], alignments: str) -> np.ndarray:
+    """The one matrix, target tokens by source tokens, that is asked for.
+
+    Raises:
+        UserError: there is no such layer or head.
+    """
+    if alignments == "mean":
+        return np.stack([layer.mean(0) for layer in layers]).mean(0)
+    layer, head = chosen(alignments)
+    if layer >= len(layers) or head >= len(layers[layer]):
+        heads = f"{len(layers[0])} heads"
+        raise UserError(f"alignments={alignments}: this model has {len(layers)} layers of cross-attention of {heads}")
+    return layers[layer][head]
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UserError(f"{name}: cannot be written ({error.strerror})") from None
+
+
+@contextmanager
+def _written(path: str | None) -> Iterator[Callable[[str], None]]:
+    """Write to a file, which is there whole or not at all, or to standard output, at once."""
+    if path is not None:
+        with _explained(path), whole_file(Path(path)) as file:
+            yield lambda text: (file.write(text.encode()), None)[1]
+        return
+
+    def write(text: str) -> None:
         try:
-            sys.stdout.buffer.write("".join(f"{text}\n" for text in texts).encode())
-            sys.stdout.buffer.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
+            with _explained("standard output"):
+                sys.stdout.buffer.write(text.encode())
+                sys.stdout.buffer.flush()
+        except UserError:
             sys.stdout = None  # type: ignore[assignment]  # nothing more can be flushed into it
-            raise UserError(f"standard output: cannot be written ({error.strerror})") from None
+            raise
+
+    yield write
 
 
 def load_translator(config: DictConfig, loaded: checkpoints.Checkpoint, tgt_lang: str | None) -> Translator:
     """The checkpoint's translator, with what the config says of the search instead of the checkpoint's own."""
     wanted = {key: value for key, value in resolved(config.search).items() if value is not None}
-    search = {**({} if "_target_" in wanted else loaded.record["search"]), **wanted}
-    found = list(mistakes(search, "search"))
+    own = loaded.record["search"]
+    if "_target_" not in wanted:
+        unknown = wanted.keys() - vars(loaded.search).keys()
+        if unknown:
+            kind = own["_target_"].rpartition(".")[2]
+            raise UserError(
+                f"search.{min(unknown)}: the checkpoint's search is {kind}, which has none; say search=beam"
+            )
+        wanted = own | wanted
+    found = list(mistakes(wanted, "search"))
     if found:
         raise UserError("; ".join(found))
-    return Translator.of(loaded, config.device, build(OmegaConf.create(search), "search"), tgt_lang)
+    return Translator.of(loaded, config.device, build(OmegaConf.create(wanted), "search"), tgt_lang)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Translates lines of text with a trained model."""
 
-from collections.abc import Sequence
+import logging
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -11,18 +13,50 @@ from diglot import checkpoint
 from diglot.data.batching import split_by_budget
 from diglot.data.flat import FlatIds
 from diglot.data.progress import step
-from diglot.data.tokenizer import PAD, Tokenizer
-from diglot.decoding import BeamSearch, SpecialIds
+from diglot.data.tokenizer import PAD, Encoded, Tokenizer
+from diglot.decoding import BeamSearch, Ensemble, Hypothesis, Search, SpecialIds
 from diglot.errors import UserError, is_out_of_memory
 from diglot.model import EncoderDecoder
 
+warn = logging.getLogger("diglot").warning
+TOKENS_PER_BATCH = 16_384
+
 
 class Translation(NamedTuple):
-    """A line's translation, its score (see BeamSearch), and whether the length limit cut it."""
+    """One translation of a line.
+
+    Attributes:
+        text: without line breaks.
+        score: what the search compares by: see there; of a line in pieces the sum of theirs.
+        cut: whether the length limit ended it.
+        tokens: the target's subwords and </s>; of a line in pieces those of all.
+        log_probs: the model's natural log-probability of each of them.
+        attention: of each layer what its heads look at when they predict each token (H, T, S); none where it was not
+            asked for, or the line was translated in pieces.
+    """
 
     text: str
     score: float
     cut: bool
+    tokens: tuple[str, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    attention: tuple[np.ndarray, ...] = ()
+
+
+class _Unit(NamedTuple):
+    """What is searched as one: a line, or a piece of a line that is too long.
+
+    Attributes:
+        line: its number, from 0.
+        source: token ids, and what stands for their placeholders.
+        prefix: the token ids that its translation has to begin with.
+        joint: what stands between it and the piece before it.
+    """
+
+    line: int
+    source: Encoded
+    prefix: list[int]
+    joint: str
 
 
 class Translator:
@@ -44,7 +78,7 @@ class Translator:
         self,
         model: EncoderDecoder,
         tokenizer: Tokenizer,
-        search: BeamSearch,
+        search: Search,
         record: dict[str, Any] | None = None,
         tgt_lang: str | None = None,
     ) -> None:
@@ -61,7 +95,7 @@ class Translator:
         cls,
         path: str | Path,
         device: str | None = None,
-        search: BeamSearch | None = None,
+        search: Search | None = None,
         tgt_lang: str | None = None,
     ) -> "Translator":
         """Rebuild a translator from a checkpoint file or a run's folder.
@@ -76,7 +110,7 @@ class Translator:
 
     @classmethod
     def of(
-        cls, loaded: checkpoint.Checkpoint, device: str | None, search: BeamSearch | None, tgt_lang: str | None
+        cls, loaded: checkpoint.Checkpoint, device: str | None, search: Search | None, tgt_lang: str | None
     ) -> "Translator":
         """See `load`."""
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -97,67 +131,207 @@ class Translator:
         return [translation.text for translation in self.translate_all(lines, beam)]
 
     def translate_all(
-        self, lines: Sequence[str], beam: int | None = None, tokens_per_batch: int = 4096, show: bool = False
+        self,
+        lines: Sequence[str],
+        beam: int | None = None,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+        show: bool = False,
     ) -> list[Translation]:
         """The best translation of each line, with its score.
 
         Args:
-            lines: see translate.
+            lines: see n_best.
             beam: see translate.
-            tokens_per_batch: sentences searched at once have at most this many source tokens, padding counted.
+            tokens_per_batch: see n_best.
             show: whether to show progress.
+        """
+        search = None
+        if beam is not None:
+            if not isinstance(self.search, BeamSearch):
+                raise ValueError(f"beam ({beam}): {type(self.search).__name__} has none")
+            search = self.search.with_beam(beam)
+        if not show:
+            return [best for best, *_ in self.n_best(lines, search, tokens_per_batch=tokens_per_batch)]
+        with step(f"translating {len(lines):,} lines", total=len(lines)) as advance:
+            found = self.n_best(lines, search, tokens_per_batch=tokens_per_batch, advance=advance)
+        return [best for best, *_ in found]
+
+    def n_best(
+        self,
+        lines: Sequence[str],
+        search: Search | None = None,
+        *,
+        prefixes: Sequence[str] | None = None,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+        too_long: Literal["pieces", "cut"] = "pieces",
+        attention: bool = False,
+        first_line: int = 1,
+        advance: Callable[[int], None] = lambda done: None,
+    ) -> list[list[Translation]]:
+        """All hypotheses of each line that the search gives, best first; of a blank line one blank.
+
+        Args:
+            lines: texts without line breaks.
+            search: None: the translator's own.
+            prefixes: what each translation has to begin with; None: nothing.
+            tokens_per_batch: sentences are searched at once as long as their source tokens, and the most target tokens
+                that all their hypotheses may have, are at most this many together, padding counted: memory grows with
+                it. A sentence of more is searched alone.
+            too_long: what becomes of a line that is longer than the model's positions reach, after a warning: it is
+                translated in pieces, whose best translations are joined, or its end is left out.
+            attention: whether cross-attention is wanted, which costs a second reading of each hypothesis.
+            first_line: the number by which the first line is called.
+            advance: called with the number of lines, or pieces of them, that have just been done.
 
         Raises:
-            UserError: naming a line that is longer than the model's positions reach.
+            UserError: a prefix is longer than its translation may be, or memory does not hold even one line.
         """
         if isinstance(lines, str):
             raise TypeError("lines must be a list of lines, not one text")
         if tokens_per_batch < 1:
             raise ValueError(f"tokens_per_batch ({tokens_per_batch}) must be positive")
-        search = self.search
-        if beam is not None:
-            search = BeamSearch(
-                beam_size=beam,
-                length_penalty=search.length_penalty,
-                max_len_a=search.max_len_a,
-                max_len_b=search.max_len_b,
-            )
-        results = [Translation("", 0.0, False) for _ in lines]
+        search = search or self.search
+        units = self._units(lines, prefixes, too_long, first_line)
+        found: list[list[Translation]] = [[] for _ in units]
+        sources = FlatIds.of([unit.source.ids for unit in units], self.tokenizer.src_vocab_size)
+        lengths = torch.from_numpy(np.asarray(sources.lengths))  # </s> counted
+        for unit, limit in zip(units, search.limits(lengths, self.model.max_tgt_positions).tolist(), strict=True):
+            if len(unit.prefix) > limit:
+                raise UserError(
+                    f"line {first_line + unit.line}: its prefix has {len(unit.prefix)} tokens, and its translation "
+                    f"may have {limit} (search.max_len_a, search.max_len_b)"
+                )
+        costs = (lengths + search.n_positions(lengths, self.model.max_tgt_positions)).numpy()
+        order = np.argsort(costs, kind="stable")
+
+        batches = [order[start:stop] for start, stop in split_by_budget(costs[order], tokens_per_batch)]
+        while batches:
+            rows = batches.pop()
+            try:
+                of_rows = self._search(search, [units[i] for i in rows], sources.ended(rows), attention)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                if len(rows) == 1:
+                    number = f"line {first_line + units[rows[0]].line} has {lengths[rows[0]]} tokens"
+                    raise UserError(f"{number}: out of memory; a smaller search.beam_size may fit") from None
+                batches += np.array_split(rows, 2)
+                continue
+            for i, hypotheses in zip(rows.tolist(), of_rows, strict=True):
+                found[i] = hypotheses
+            advance(len(rows))
+        of_lines: list[list[Translation]] = [[] for _ in lines]
+        for unit, hypotheses in zip(units, found, strict=True):
+            whole = of_lines[unit.line]
+            of_lines[unit.line] = [_joined(whole[0], unit.joint, hypotheses[0])] if whole else hypotheses
+        return [hypotheses or [Translation("", 0.0, False)] for hypotheses in of_lines]
+
+    def _units(
+        self, lines: Sequence[str], prefixes: Sequence[str] | None, too_long: str, first_line: int
+    ) -> list[_Unit]:
+        longest = self.model.max_src_positions
         numbers = [i for i, line in enumerate(lines) if line.strip()]
         encoded = self.tokenizer.encode([lines[i] for i in numbers], self.tgt_lang)
-        sources = FlatIds.of([source.ids for source in encoded], self.tokenizer.src_vocab_size)
-        lengths = np.asarray(sources.lengths)
-        longest = self.model.max_src_positions
-        if longest is not None and len(lengths) and lengths.max() > longest:
-            i = int(lengths.argmax())
-            raise UserError(f"line {numbers[i] + 1} has {lengths[i]} tokens; this model's positions reach to {longest}")
-        order = np.argsort(lengths, kind="stable")
+        begin: list[list[int]] = [[] for _ in numbers]
+        if prefixes is not None:
+            begin = self.tokenizer.encode_targets([prefixes[i] for i in numbers], encoded)
+        units = []
+        for i, source, prefix in zip(numbers, encoded, begin, strict=True):
+            if longest is None or len(source.ids) < longest:
+                units.append(_Unit(i, source, prefix, ""))
+                continue
+            told = (
+                f"line {first_line + i} has {len(source.ids) + 1:,} tokens; this model's positions reach to {longest:,}"
+            )
+            if too_long == "cut":
+                warn(f"{told}: its end is left out")
+                units.append(_Unit(i, source._replace(ids=source.ids[: longest - 1]), prefix, ""))
+                continue
+            pieces = split_text(
+                lines[i], lambda text: len(self.tokenizer.encode([text], self.tgt_lang)[0].ids) < longest
+            )
+            warn(f"{told}: translated in {len(pieces)} pieces")
+            for n, (joint, text) in enumerate(pieces):
+                piece = self.tokenizer.encode([text], self.tgt_lang)[0]
+                units.append(_Unit(i, piece._replace(ids=piece.ids[: longest - 1]), [] if n else prefix, joint))
+        return units
+
+    def _search(
+        self, search: Search, units: Sequence[_Unit], ended: np.ndarray, attention: bool
+    ) -> list[list[Translation]]:
+        src = torch.from_numpy(ended).to(next(self.model.parameters()).device)
+        found = search(self.model, src, src != PAD, self.special, [unit.prefix for unit in units])
+        translations: list[list[Translation]] = []
+        for unit, hypotheses in zip(units, found, strict=True):
+
+            def read(ids: list[int], unit: _Unit = unit) -> str:
+                return self.tokenizer.decode(ids, unit.source.placeholders)
+
+            translations.append([])
+            for hypothesis in search.ranked(hypotheses, read):
+                text = read(hypothesis.tokens).rstrip("\r")  # before a line feed it would be half of a line's end
+                tokens = (*self.tokenizer.pieces(hypothesis.tokens, "tgt"), "</s>")
+                looked = self._attention(unit, hypothesis) if attention else ()
+                translations[-1].append(
+                    Translation(text, hypothesis.score, hypothesis.cut, tokens, tuple(hypothesis.log_probs), looked)
+                )
+        return translations
+
+    def _attention(self, unit: _Unit, hypothesis: Hypothesis) -> tuple[np.ndarray, ...]:
         device = next(self.model.parameters()).device
+        src = torch.tensor([[*unit.source.ids, self.special.eos]], device=device)
+        tgt_in = torch.tensor([[self.special.bos, *hypothesis.tokens]], device=device)
+        return tuple(weights[0].cpu().numpy() for weights in self.model.attention_weights(src, tgt_in).cross)
 
-        def run(advance: Any) -> None:
-            batches = [order[start:stop] for start, stop in split_by_budget(lengths[order], tokens_per_batch)]
-            while batches:
-                rows = batches.pop()
-                try:
-                    src = torch.from_numpy(sources.ended(rows)).to(device)
-                    found = search(self.model, src, src != PAD, self.special)
-                except Exception as error:
-                    if not is_out_of_memory(error):
-                        raise
-                    if len(rows) == 1:
-                        number = f"line {numbers[rows[0]] + 1} has {lengths[rows[0]]} tokens"
-                        raise UserError(f"{number}: out of memory; a smaller search.beam_size may fit") from None
-                    batches += np.array_split(rows, 2)
-                    continue
-                for i, (best, *_) in zip(rows.tolist(), found, strict=True):
-                    text = self.tokenizer.decode(best.tokens, encoded[i].placeholders)
-                    text = text.rstrip("\r")  # before a line feed it would be taken for half of a line's end
-                    results[numbers[i]] = Translation(text, best.score, best.cut)
-                advance(len(rows))
+    def source_tokens(self, line: str) -> list[str]:
+        """The subwords that the model sees of a line, and </s>; of a blank line none."""
+        if not line.strip():
+            return []
+        return [*self.tokenizer.pieces(self.tokenizer.encode([line], self.tgt_lang)[0].ids, "src"), "</s>"]
 
-        if show:
-            with step(f"translating {len(lines):,} lines", total=len(numbers)) as advance:
-                run(advance)
-        else:
-            run(lambda done: None)
-        return results
+
+def _joined(a: Translation, joint: str, b: Translation) -> Translation:
+    return Translation(
+        joint.join((a.text, b.text)), a.score + b.score, a.cut or b.cut, a.tokens + b.tokens, a.log_probs + b.log_probs
+    )
+
+
+# Where a long text is best split: behind the end of a sentence, behind what divides one, and between words.
+_SPLITS = [re.compile(p) for p in (r"(?<=[.!?…])\s+|(?<=[。！？])\s*", r"(?<=[;:,–—])\s+|(?<=[、，；：])", r"\s+")]
+
+
+def split_text(text: str, fits: Callable[[str], bool], joint: str = "") -> list[tuple[str, str]]:
+    """Split a text near its middle, and again, until all pieces fit.
+
+    Returns:
+        The pieces, each behind what stands between the translations of it and of the piece before it: a blank where
+        there was a space in the text.
+    """
+    text = text.strip()
+    if len(text) < 2 or fits(text):
+        return [(joint, text)]
+    middle = len(text) / 2
+    for pattern in _SPLITS:
+        # Not so near an end that hardly anything is gained.
+        places = [m for m in pattern.finditer(text) if len(text) / 5 <= m.start() <= len(text) * 4 / 5]
+        if places:
+            best = min(places, key=lambda m: abs(m.start() - middle))
+            before, after, between = text[: best.start()], text[best.end() :], " " if best.group() else ""
+            break
+    else:
+        before, after, between = text[: int(middle)], text[int(middle) :], ""
+    return split_text(before, fits, joint) + split_text(after, fits, between)
+
+
+def together(loaded: Sequence[checkpoint.Checkpoint]) -> checkpoint.Checkpoint:
+    """Several checkpoints as one, whose model is an ensemble of theirs, and all else the first one's.
+
+    Raises:
+        UserError: naming one whose vocabulary is another.
+    """
+    first = loaded[0]
+    for other in loaded[1:]:
+        a, b = ((x.tokenizer.model, x.tokenizer.tgt_model, x.tokenizer.languages) for x in (first, other))
+        if a != b:
+            raise UserError(f"{other.path} has another tokenizer than {first.path}: an ensemble needs one vocabulary")
+    return first._replace(model=Ensemble([each.model for each in loaded]))

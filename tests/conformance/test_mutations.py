@@ -15,7 +15,7 @@ from diglot.model import GruAttention, Transformer, attention, transformer
 from diglot.model.attention import Attention, CrossAttention, KeyValueCache, Visibility
 from diglot.model.position import Alibi, RelativeBias, Rotary, Sinusoidal
 from diglot.model.residual import DeepNorm, PostNorm, PreNorm, SandwichNorm
-from diglot.model.transformer import DecoderLayer
+from diglot.model.transformer import DecoderCache, DecoderLayer
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 MUTATIONS: list[tuple[Mutation, Promise, tuple[str, ...], type[Exception]]] = []
@@ -232,11 +232,18 @@ def no_gradient_goes_through_the_values(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(promises.a_cache_follows_its_rows)
 def a_cache_keeps_its_rows_in_their_places(patch: pytest.MonkeyPatch) -> None:
-    def select(self: KeyValueCache, rows: Tensor) -> None:
-        if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.keys[: len(rows)], self.values[: len(rows)]
+    original = DecoderCache.select
 
-    patch.setattr(KeyValueCache, "select", select)
+    def select(self: DecoderCache, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
+        original(self, torch.arange(len(hypotheses)), sentences)
+
+    patch.setattr(DecoderCache, "select", select)
+
+
+@breaks(promises.a_cache_follows_its_rows)
+def sentences_keep_the_keys_of_others(patch: pytest.MonkeyPatch) -> None:
+    original = KeyValueCache.select
+    patch.setattr(KeyValueCache, "select", lambda self, rows: original(self, torch.arange(len(rows))))
 
 
 @breaks(promises.hypotheses_share_a_memory_as_if_each_had_its_own)

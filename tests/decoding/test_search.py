@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,8 @@ class TableModel:
     def __init__(self, logits: Logits, max_positions: int | None = None) -> None:
         self.logits, self.max_tgt_positions = logits, max_positions
         self.n_decoded = 0
+        self.widths: list[int] = []  # target tokens of each call
+        self.n_sentences: list[int] = []  # of each call
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         return src[:, :, None].float()
@@ -43,14 +46,17 @@ class TableModel:
     def decode(self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None, cache: object = None) -> Tensor:
         assert isinstance(cache, PrefixCache)
         assert src_mask is not None
+        seen = 0 if cache.tokens is None else cache.tokens.size(1)
         cache.tokens = tgt if cache.tokens is None else torch.cat((cache.tokens, tgt), 1)
         n = tgt.size(0) // memory.size(0)
         rows = []
         for row, prefix in enumerate(cache.tokens.tolist()):
-            source = memory[row // n, src_mask[row // n], 0].long().tolist()
-            rows.append(self.logits(tuple(source), tuple(prefix[1:])))
+            source = tuple(memory[row // n, src_mask[row // n], 0].long().tolist())
+            rows.append([self.logits(source, tuple(prefix[1:end])) for end in range(seen + 1, len(prefix) + 1)])
         self.n_decoded += len(rows)
-        return torch.from_numpy(np.stack(rows)).float()[:, None]
+        self.widths.append(tgt.size(1))
+        self.n_sentences.append(memory.size(0))
+        return torch.tensor(np.array(rows)).float()
 
     def new_cache(self) -> PrefixCache:
         return PrefixCache()
@@ -91,15 +97,25 @@ def log_probability(logits: Logits, source: tuple[int, ...], target: tuple[int, 
     return total
 
 
-def score_of(logits: Logits, source: tuple[int, ...], target: tuple[int, ...], length_penalty: float) -> float:
-    return log_probability(logits, source, target) / ((5 + len(target) + 1) / 6) ** length_penalty
+def score_of(
+    logits: Logits,
+    source: tuple[int, ...],
+    target: tuple[int, ...],
+    length_penalty: float | str,
+    word_reward: float = 0.0,
+) -> float:
+    length = len(target) + 1
+    norm = length if length_penalty == "mean" else ((5 + length) / 6) ** float(length_penalty)
+    return log_probability(logits, source, target) / norm + word_reward * length
 
 
-def exhaustive(logits: Logits, source: tuple[int, ...], limit: int, length_penalty: float) -> tuple[list[int], float]:
-    """The best of all targets of up to `limit` tokens."""
-    targets = [t for length in range(limit + 1) for t in itertools.product(WORDS, repeat=length)]
-    best = max(targets, key=lambda target: score_of(logits, source, target, length_penalty))
-    return list(best), score_of(logits, source, best, length_penalty)
+def exhaustive(
+    logits: Logits, source: tuple[int, ...], shortest: int, longest: int, n_best: int, **options: Any
+) -> list[tuple[float, list[int]]]:
+    """The best of all targets of so many tokens, with their scores."""
+    targets = [t for length in range(shortest, longest + 1) for t in itertools.product(WORDS, repeat=length)]
+    scored = [(score_of(logits, source, target, **options), list(target)) for target in targets]
+    return sorted(scored, reverse=True)[:n_best]
 
 
 def greedy(logits: Logits, source: tuple[int, ...], limit: int) -> list[int]:
@@ -116,18 +132,67 @@ def greedy(logits: Logits, source: tuple[int, ...], limit: int) -> list[int]:
 # -------------------------------------------------------------------------------------------------- what is the best
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("seed", range(6))
-def test_a_beam_as_wide_as_the_space_finds_the_best_there_is(seed: int, length_penalty: float) -> None:
-    limit, logits = 3, random_logits(seed)
-    search = BeamSearch(beam_size=len(WORDS) ** limit, length_penalty=length_penalty, max_len_a=0, max_len_b=limit)
+KINDS: dict[str, dict[str, Any]] = {
+    "log-probability": {"length_penalty": 0.0},
+    "the paper's penalty": {"length_penalty": 0.6},
+    "a penalty of 1": {"length_penalty": 1.0},
+    "the mean": {"length_penalty": "mean"},
+    "a reward": {"length_penalty": 0.0, "word_reward": 1.3},
+    "a fine": {"length_penalty": 0.6, "word_reward": -0.7},
+    "the mean and a reward": {"length_penalty": "mean", "word_reward": 0.2},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shortest", [0, 2])
+@pytest.mark.parametrize("n_best", [1, 5])
+def test_a_beam_as_wide_as_the_space_finds_the_best_there_are(kind: str, shortest: int, n_best: int) -> None:
+    limit, wide = 3, len(WORDS) ** 3
+    for seed in range(4):
+        logits = random_logits(seed)
+        search = BeamSearch(
+            beam_size=wide, n_best=n_best, max_len_a=0, max_len_b=limit, min_len_b=shortest, **KINDS[kind]
+        )
+        src, mask = sources([4, 5], [6], [5, 5, 4])
+        found = search(TableModel(logits), src, mask, SPECIAL)
+        for row, hypotheses in zip(src, found, strict=True):
+            source = tuple(i for i in row.tolist() if i != PAD)
+            expected = exhaustive(logits, source, shortest, limit, n_best, **KINDS[kind])
+            assert [h.tokens for h in hypotheses] == [tokens for _, tokens in expected]
+            assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in expected], abs=1e-4)
+
+
+@pytest.mark.parametrize("prefix", [[4], [6, 5], [UNK, 4], [5, 5, 5]])
+def test_with_a_prefix_it_finds_the_best_that_begins_with_it(prefix: list[int]) -> None:
+    limit, logits = 4, random_logits(2)
+    search = BeamSearch(beam_size=len(WORDS) ** limit, max_len_a=0, max_len_b=limit)
     src, mask = sources([4, 5], [6], [5, 5, 4])
-    found = search(TableModel(logits), src, mask, SPECIAL)
-    for row, hypotheses in zip(src, found, strict=True):
+    found = search(TableModel(logits), src, mask, SPECIAL, [prefix, [], prefix[:1]])
+    for row, hypotheses, begins in zip(src, found, (prefix, [], prefix[:1]), strict=True):
         source = tuple(i for i in row.tolist() if i != PAD)
-        tokens, score = exhaustive(logits, source, limit, length_penalty)
-        assert hypotheses[0].tokens == tokens
-        assert hypotheses[0].score == pytest.approx(score, abs=1e-4)
+        targets = [
+            (*begins, *rest) for n in range(limit - len(begins) + 1) for rest in itertools.product(WORDS, repeat=n)
+        ]
+        best = max(targets, key=lambda target: score_of(logits, source, target, 0.6))
+        assert tuple(hypotheses[0].tokens) == best
+        assert hypotheses[0].score == pytest.approx(score_of(logits, source, best, 0.6), abs=1e-4)
+        assert sum(hypotheses[0].log_probs) == pytest.approx(log_probability(logits, source, best), abs=1e-4)
+
+
+def test_what_all_prefixes_share_is_read_in_one_step() -> None:
+    model = TableModel(random_logits(2))
+    src, mask = sources([4, 5], [6])
+    BeamSearch(beam_size=2, max_len_a=0, max_len_b=9)(model, src, mask, SPECIAL, [[4] * 5, [5] * 6])
+    assert model.widths[:2] == [6, 1]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "reason"), [([4] * 5, "prefix 1 has 5 tokens, and its translation may have 4"), ([EOS], "special")]
+)
+def test_an_impossible_prefix_is_named(prefix: list[int], reason: str) -> None:
+    src, mask = sources([4], [5])
+    with pytest.raises(ValueError, match=reason):
+        BeamSearch(max_len_a=0, max_len_b=4)(TableModel(random_logits(1)), src, mask, SPECIAL, [[], prefix])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -159,20 +224,20 @@ def test_a_beam_keeps_what_a_plain_beam_search_keeps(beam_size: int) -> None:
             candidates.sort(reverse=True)
             best = candidates[:beam_size]
             ended += [(total / ((5 + length) / 6) ** 0.6, p[:-1]) for total, p in best if p[-1] == EOS]
-            if len(ended) >= beam_size:
-                break
             live = [(total, p) for total, p in candidates if p[-1] != EOS][:beam_size]
-        search = BeamSearch(beam_size=beam_size, length_penalty=0.6, max_len_a=0, max_len_b=limit)
-        src, mask = sources([4, 5])
-        (hypotheses,) = search(TableModel(logits), src, mask, SPECIAL)
-        assert hypotheses[0].score == pytest.approx(max(ended)[0], abs=1e-4)
-        assert tuple(hypotheses[0].tokens) == max(ended)[1]
+        for n_best in (1, 2, beam_size):
+            search = BeamSearch(beam_size=beam_size, n_best=n_best, max_len_a=0, max_len_b=limit)
+            src, mask = sources([4, 5])
+            (hypotheses,) = search(TableModel(logits), src, mask, SPECIAL)
+            expected = sorted(ended, reverse=True)[:n_best]
+            assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in expected], abs=1e-4)
+            assert [tuple(h.tokens) for h in hypotheses] == [tokens for _, tokens in expected]
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
 def test_scores_are_penalised_log_probabilities_best_first(length_penalty: float) -> None:
     logits = random_logits(3)
-    search = BeamSearch(beam_size=4, length_penalty=length_penalty, max_len_a=1.0, max_len_b=3)
+    search = BeamSearch(beam_size=4, n_best=4, length_penalty=length_penalty, max_len_a=1.0, max_len_b=3)
     src, mask = sources([4, 5], [6], [5, 5, 4])
     for row, hypotheses in zip(src, search(TableModel(logits), src, mask, SPECIAL), strict=True):
         source = tuple(i for i in row.tolist() if i != PAD)
@@ -181,6 +246,10 @@ def test_scores_are_penalised_log_probabilities_best_first(length_penalty: float
         scores = [h.score for h in hypotheses]
         assert scores == sorted(scores, reverse=True)
         for hypothesis in hypotheses:
+            assert sum(hypothesis.log_probs) == pytest.approx(
+                log_probability(logits, source, tuple(hypothesis.tokens)), abs=1e-4
+            )
+            assert len(hypothesis.log_probs) == len(hypothesis.tokens) + 1
             expected = score_of(logits, source, tuple(hypothesis.tokens), length_penalty)
             assert hypothesis.score == pytest.approx(expected, abs=1e-4)
 
@@ -201,7 +270,7 @@ def test_a_long_output_may_overtake_a_short_one_that_has_ended() -> None:
         return np.log([chances.get(i, 1e-9) for i in range(V)])
 
     src, mask = sources([4])
-    search = BeamSearch(beam_size=2, length_penalty=1.0, max_len_a=0, max_len_b=6)
+    search = BeamSearch(beam_size=2, n_best=2, length_penalty=1.0, max_len_a=0, max_len_b=6)
     (hypotheses,) = search(TableModel(logits), src, mask, SPECIAL)
     assert [h.tokens for h in hypotheses] == [[4] * 6, []]
     assert [h.score for h in hypotheses] == pytest.approx([math.log(0.45) / 2, math.log(0.55)], abs=1e-4)
@@ -251,7 +320,45 @@ def test_neighbours_change_nothing_for_a_transformer(build_model: Callable[..., 
     assert_same(in_batches(search, model, rows, 64), alone)
 
 
+def test_sentences_that_are_done_leave_when_half_of_all_are() -> None:
+    """And so the shapes that a model sees stay few."""
+
+    def logits(source: tuple[int, ...], prefix: tuple[int, ...]) -> np.ndarray:
+        return always(5, but_after=len(source))(source, prefix)
+
+    model = TableModel(logits)
+    rows = [[4] * n for n in range(1, 17)]
+    found = BeamSearch(beam_size=2, length_penalty=0.0)(model, *sources(*rows), SPECIAL)
+    assert [len(row[0].tokens) for row in found] == [n + 1 for n in range(1, 17)]
+    assert list(dict.fromkeys(model.n_sentences)) == [16, 8, 4, 2, 1]
+
+
+def test_work_grows_linearly_with_the_output() -> None:
+    src, mask = sources([4])
+    n_decoded = []
+    for length in (20, 40, 80):
+        model = TableModel(always(5))
+        BeamSearch(beam_size=3, max_len_a=0, max_len_b=length)(model, src, mask, SPECIAL)
+        assert set(model.widths) == {1}
+        n_decoded.append(model.n_decoded)
+    assert n_decoded[2] - n_decoded[1] == 2 * (n_decoded[1] - n_decoded[0])
+
+
 # ------------------------------------------------------------------------------------------------------------ limits
+
+
+def test_no_output_is_shorter_than_its_minimum() -> None:
+    src, mask = sources([4], [4] * 6, [4] * 3)
+    for beam_size in (1, 3):
+        search = BeamSearch(beam_size=beam_size, min_len_a=0.5, min_len_b=1, max_len_b=4)
+        found = search(TableModel(always(EOS)), src, mask, SPECIAL)
+        assert [len(row[0].tokens) for row in found] == [1, 4, 2]  # 0.5 x source + 1, rounded down
+
+
+def test_the_minimum_gives_way_to_the_model_s_positions() -> None:
+    src, mask = sources([4, 4])
+    (row,) = BeamSearch(min_len_b=30, max_len_b=30)(TableModel(always(5), max_positions=8), src, mask, SPECIAL)
+    assert len(row[0].tokens) == 7
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
@@ -283,7 +390,7 @@ def test_of_two_outputs_at_the_limit_only_the_one_that_wants_more_is_cut() -> No
         return np.log([chances[prefix].get(i, 1e-9) for i in range(V)])
 
     src, mask = sources([4])
-    search = BeamSearch(beam_size=2, length_penalty=0.0, max_len_a=0, max_len_b=1)
+    search = BeamSearch(beam_size=2, n_best=2, length_penalty=0.0, max_len_a=0, max_len_b=1)
     (hypotheses,) = search(TableModel(logits), src, mask, SPECIAL)
     assert [(h.tokens, h.cut) for h in hypotheses] == [([5], False), ([4], True)]
 
@@ -325,6 +432,14 @@ def test_special_ids_never_come_out(loved: int) -> None:
         ({"beam_size": 0}, "beam_size"),
         ({"beam_size": -1}, "beam_size"),
         ({"length_penalty": -0.1}, "length_penalty"),
+        ({"length_penalty": "median"}, "length_penalty"),
+        ({"length_penalty": math.nan}, "length_penalty"),
+        ({"word_reward": math.inf}, "word_reward"),
+        ({"coverage_penalty": -1.0}, "coverage_penalty"),
+        ({"n_best": 0}, "n_best"),
+        ({"beam_size": 2, "n_best": 3}, "n_best"),
+        ({"min_len_b": 21}, "min_len_b"),
+        ({"min_len_a": -0.5}, "min_len_a"),
         ({"max_len_a": -1.0}, "max_len_a"),
         ({"max_len_b": -1}, "max_len_b"),
         ({"max_len_a": 0.0, "max_len_b": 0}, "max_len_b"),

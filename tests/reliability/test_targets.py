@@ -100,7 +100,7 @@ class TestTargets:
             ("+optimizer._args_=[{_target_: torch.load, f: CANARY}]", "optimizer._args_"),
             ("optimizer.betas=[{_target_: torch.load, f: CANARY}]", "optimizer.betas"),
             ("scheduler._target_=builtins.print", "is no LRScheduler"),
-            ("search._target_=builtins.print", "is no BeamSearch"),
+            ("search._target_=builtins.print", "is no Search"),
             ("data._target_=builtins.dict", "is no Corpus"),
             ("tokenizer._target_=builtins.dict", "is no tokenizer"),
             ("run._target_=builtins.dict", "is no Run"),

@@ -18,7 +18,7 @@ from diglot.data.corpus import Corpus
 from diglot.data.module import TranslationData
 from diglot.data.sampling import Sampling
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
-from diglot.decoding import BeamSearch
+from diglot.decoding import Search
 from diglot.errors import UserError
 from diglot.formats import check_format
 from diglot.model import EncoderDecoder
@@ -129,7 +129,7 @@ def _is_part(target: Any) -> bool:
         return False
     module, _, name = target.rpartition(".")
     found = getattr(sys.modules.get(module), name, None)  # all of them are imported already
-    is_part = isinstance(found, type) and issubclass(found, (torch.nn.Module, BeamSearch))
+    is_part = isinstance(found, type) and issubclass(found, (torch.nn.Module, Search))
     return is_part and LAYERS.match(found.__module__) is not None
 
 

@@ -31,7 +31,6 @@ OUR_TYPES: dict[str, Any] = {
     "sweep.folder": str | None,
     "sweep.stop_at_first_failure": bool,
     "checkpoint": str,
-    "format": Literal["ctranslate2", "safetensors"],
     "check": int,
     "split": Literal["dev", "test", "train"],
     "tgt_lang": str | None,
@@ -44,6 +43,33 @@ OUR_TYPES: dict[str, Any] = {
     "doctor.folder": str | None,
     "trainer.precision": int | str,
     "trainer.max_steps": int | None,
+}
+
+# Where a command takes something else under the same name, and keys of one command.
+TYPES_OF_COMMANDS: dict[str, dict[str, Any]] = {
+    "average": {
+        "checkpoint": str | list[str],
+        "which": Literal["last", "best"] | None,
+        "n": int | None,
+        "output": str,
+    },
+    "evaluate": {
+        "checkpoint": str | None,
+        "hypotheses": str | None,
+        "references": str | list[str],
+        "baseline": str | None,
+    },
+    "translate": {
+        "checkpoint": str | list[str],
+        "format": Literal["text", "json"],
+        "too_long": Literal["pieces", "cut"],
+        "alignments": str | None,
+        "prefix": str | None,
+        "html": str | None,
+        "interactive": bool | None,
+    },
+    "export": {"format": Literal["ctranslate2", "safetensors"]},
+    "score": {"src": str, "tgt": str, "pieces": bool},
 }
 
 # Two spellings of one thing.
@@ -83,8 +109,9 @@ def check(config: DictConfig, config_name: str) -> None:
     allowed = {key.split(".")[0] for key in known_keys(config_name)}
     found = [unknown_key(str(key), sorted(allowed)) for key in plain if key not in allowed]
     found += [f"{key} is needed and must not be removed" for key in required_keys(config_name) if key not in plain]
+    types = OUR_TYPES | TYPES_OF_COMMANDS.get(config_name, {})
     for key, value in plain.items():
-        wanted = OUR_TYPES.get(str(key))
+        wanted = types.get(str(key))
         if wanted is not None and not fits(value, wanted):
             found.append(f"{key!s}={value!r}: must be {describe(wanted)}")
         found += mistakes(value, str(key))

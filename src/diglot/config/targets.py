@@ -24,7 +24,7 @@ KINDS = {
     "model": "diglot.model.EncoderDecoder",
     "optimizer": "torch.optim.Optimizer",
     "scheduler": "torch.optim.lr_scheduler.LRScheduler",
-    "search": "diglot.decoding.BeamSearch",
+    "search": "diglot.decoding.Search",
     "run": "diglot.training.run.Run",
     "trainer": "lightning.Trainer",
     "logger": "lightning.pytorch.loggers.Logger",

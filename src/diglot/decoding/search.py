@@ -1,6 +1,9 @@
-"""Beam search over any encoder-decoder that can encode a source and decode the next token."""
+"""What all searches share: limits, forced and forbidden tokens, the loop over target tokens, and who is done."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,145 +25,385 @@ class Hypothesis(NamedTuple):
 
     Attributes:
         tokens: ids without <s> and </s>.
-        score: log-probability after length penalty, higher is better.
+        score: what hypotheses are compared by, higher is better: see the search.
         cut: whether the length limit ended it against the model's will.
+        log_probs: the model's natural log-probability of each token given all before it, and of </s>.
     """
 
     tokens: list[int]
     score: float
     cut: bool
+    log_probs: list[float]
 
 
-class BeamSearch:
-    """Extend the `beam_size` most probable prefixes of every sentence, all sentences of a batch at once.
+class Choice(NamedTuple):
+    """How a step extends the hypotheses of the sentences that are searched (R, n): hypothesis j of the next step is
+    hypothesis `parents[:, j]` of this one and one token more, whose log-probability it gets."""
 
-    A hypothesis Y of |Y| tokens, its </s> counted, scores log P(Y) / ((5 + |Y|) / 6)^length_penalty (Wu et al., 2016).
-    A sentence is done when `beam_size` hypotheses have ended, or earlier when no prefix left can still beat the best
-    of them. So a beam of 1 is greedy search, and a beam as wide as the space finds the best hypothesis there is.
-    Each sentence is searched as if it were alone: neither its neighbours nor its padding matter.
+    parents: Tensor
+    tokens: Tensor
+    log_probs: Tensor
 
-    Args:
-        beam_size: prefixes kept for each sentence.
-        length_penalty: 0 compares log-probabilities, which favours short output; the paper takes 0.6.
-        max_len_a: a translation has at most max_len_a x (source tokens, </s> not counted) + max_len_b tokens; one that
-            has not ended by then is ended there and marked `cut`.
-        max_len_b: see max_len_a.
+
+class State:
+    """Where a search stands: R sentences, n hypotheses of each that go on, the best k that have ended.
+
+    Attributes:
+        sentences: the number of each sentence in the batch (R,).
+        scores: log-probability of each hypothesis that goes on (R, n); -inf: there is none.
+        ended_scores: scores of those that have ended (R, k); -inf: there is none.
+        ended_steps: the step in which each ended (R, k).
+        ended_parents: which hypothesis of that step it was (R, k).
+        ended_log_probs: of their </s> (R, k).
+        ended_cut: whether the length limit ended them (R, k).
+        done: sentences that need no more steps (R,); they stay until half of all are done, with no hypothesis left.
+        limits: the most tokens of each sentence's translation (R,).
+        minima: the fewest.
+        latest_minimum: the greatest of them in the batch.
+        padding: True on source tokens that are none (R, S).
+        eos: the id of </s>.
+        chances: a search's own random numbers (R, n, T).
+        coverage: how much the hypotheses have looked at each source token (R, n, S), where anybody wants to know.
+        at_limit: sentences of which only </s> may follow now (R,); None: none is there.
+        wants_more: hypotheses of which the model wants to write on, where some are at their limit (R, n).
     """
 
     def __init__(
-        self, *, beam_size: int = 4, length_penalty: float = 0.6, max_len_a: float = 2.0, max_len_b: int = 20
+        self,
+        n_live: int,
+        n_best: int,
+        limits: Tensor,
+        minima: Tensor,
+        padding: Tensor,
+        eos: int,
+        dtype: torch.dtype,
     ) -> None:
-        if not isinstance(beam_size, int) or beam_size < 1:
-            raise ValueError(f"beam_size ({beam_size}) must be positive")
-        if length_penalty < 0:
-            raise ValueError(f"length_penalty ({length_penalty}) must not be negative")
-        if max_len_a < 0 or max_len_b < 0 or max_len_a + max_len_b == 0:
+        n_all, device = len(limits), limits.device
+        self.sentences = torch.arange(n_all, device=device)
+        self.scores = torch.full((n_all, n_live), -torch.inf, dtype=dtype, device=device)
+        self.ended_scores = torch.full((n_all, n_best), -torch.inf, dtype=dtype, device=device)
+        self.ended_steps = torch.zeros((n_all, n_best), dtype=torch.long, device=device)
+        self.ended_parents = torch.zeros_like(self.ended_steps)
+        self.ended_log_probs = torch.zeros_like(self.ended_scores)
+        self.ended_cut = torch.zeros((n_all, n_best), dtype=torch.bool, device=device)
+        self.done = torch.zeros(n_all, dtype=torch.bool, device=device)
+        self.limits, self.minima, self.padding, self.eos = limits, minima, padding, eos
+        self.latest_minimum = int(minima.max())
+        self.coverage: Tensor | None = None
+        self.chances: Tensor | None = None
+        self.at_limit: Tensor | None = None
+        self.wants_more: Tensor | None = None
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these sentences only."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value[rows])
+
+
+class Search:
+    """The base of all searches. Each sentence is searched as if it were alone: neither its neighbours nor its padding
+    matter, up to the rounding of sums.
+
+    Args:
+        n_live: hypotheses of a sentence that are extended side by side.
+        n_best: hypotheses of a sentence that come out.
+        min_len_a: a translation has at least min_len_a x (source tokens, </s> not counted) + min_len_b tokens.
+        min_len_b: see min_len_a.
+        max_len_a: a translation has at most max_len_a x (source tokens, </s> not counted) + max_len_b tokens; one that
+            has not ended by then is ended there and marked `cut`. This wins over the minimum.
+        max_len_b: see max_len_a.
+    """
+
+    watches_source = False  # whether the search wants to know what its hypotheses look at
+    n_first = 1  # how many of the hypotheses, which are all the same before it, the first step may extend
+
+    def __init__(
+        self, *, n_live: int, n_best: int, min_len_a: float, min_len_b: int, max_len_a: float, max_len_b: int
+    ) -> None:
+        if not (max_len_a >= 0 and max_len_b >= 0 and max_len_a + max_len_b > 0):
             raise ValueError(f"max_len_a ({max_len_a}) and max_len_b ({max_len_b}) must allow some output")
-        self.beam_size, self.length_penalty = beam_size, length_penalty
-        self.max_len_a, self.max_len_b = max_len_a, max_len_b
+        if not 0 <= min_len_a <= max_len_a:
+            raise ValueError(f"min_len_a ({min_len_a}) must be from 0 to max_len_a ({max_len_a})")
+        if not 0 <= min_len_b <= max_len_b:
+            raise ValueError(f"min_len_b ({min_len_b}) must be from 0 to max_len_b ({max_len_b})")
+        self.n_live, self.n_best = n_live, n_best
+        self.min_len_a, self.min_len_b, self.max_len_a, self.max_len_b = min_len_a, min_len_b, max_len_a, max_len_b
 
-    def penalty(self, length: Tensor | float) -> Tensor | float:
-        """What a log-probability of a hypothesis of `length` tokens, </s> counted, is divided by."""
-        return ((5 + length) / 6) ** self.length_penalty
+    @property
+    def options(self) -> dict[str, Any]:
+        """What was chosen, as plain data."""
+        return {"search": type(self).__name__} | {
+            name: getattr(self, name) for name in signature(type(self)).parameters
+        }
 
-    def limits(self, src_lengths: Tensor, max_positions: int | None) -> Tensor:
+    def limits(self, src_lengths: Tensor, max_positions: int | None = None) -> Tensor:
         """The most tokens that each sentence's translation may have, for sources of these lengths, </s> counted."""
         limits = (self.max_len_a * (src_lengths - 1) + self.max_len_b).long().clamp(min=1)
         return limits if max_positions is None else limits.clamp(max=max_positions - 1)
 
+    def n_positions(self, src_lengths: Tensor, max_positions: int | None = None) -> Tensor:
+        """The most target positions that the search of each such sentence holds: what its memory grows with."""
+        return self.n_live * (self.limits(src_lengths, max_positions) + 1)
+
+    def score(self, log_prob: Any, length: Any) -> Any:
+        """What a hypothesis of `length` tokens, </s> counted, is compared by, but for what depends on more than that.
+        For numbers and tensors."""
+        return log_prob
+
+    def ranked(self, hypotheses: list[Hypothesis], read: Callable[[list[int]], str]) -> list[Hypothesis]:
+        """A sentence's hypotheses as the search wants them, where that depends on their texts, which `read` gives."""
+        return hypotheses
+
+    def start(self, state: State, src: Tensor) -> None:
+        """Prepare the state for sources (B, S)."""
+
+    def extend(self, state: State, log_probs: Tensor, length: int) -> Choice:
+        """Choose how the hypotheses go on, and enter what ends and what is done into the state.
+
+        Args:
+            state: before the step; its scores become those after it.
+            log_probs: of each next token (R, n, V), -inf where one is forbidden; the step may overwrite them.
+            length: tokens of a hypothesis that ends in this step, </s> counted.
+        """
+        raise NotImplementedError
+
     @torch.inference_mode()
     def __call__(
-        self, model: EncoderDecoder, src: Tensor, src_mask: Tensor, special: SpecialIds
+        self,
+        model: EncoderDecoder,
+        src: Tensor,
+        src_mask: Tensor,
+        special: SpecialIds,
+        prefixes: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate sources (B, S): for each its hypotheses, best first, at least one and at most `beam_size`."""
-        n_all, n, device = src.size(0), self.beam_size, src.device
-        memory = model.encode(src, src_mask)
-        cache = model.new_cache()
-        limits = self.limits(src_mask.sum(1), model.max_tgt_positions)  # (B,)
-        max_len = int(limits.max())
-        banned = torch.tensor([special.pad, special.unk, special.bos], device=device)
+        """Translate sources (B, S): for each its hypotheses, at least one and at most `n_best`.
 
-        sentences = torch.arange(n_all, device=device)  # which sentence each row of the live state belongs to
-        scores = torch.full((n_all, n), -torch.inf, device=device)  # log-probability of each live prefix (B, n)
-        scores[:, 0] = 0.0  # all prefixes are <s>: only one may be extended in the first step
-        prefixes = torch.full((n_all, n, 1), special.bos, device=device)  # (B, n, length + 1)
-        ended_scores = torch.full((n_all, n), -torch.inf, device=device)  # after length penalty, best first
-        ended_tokens = torch.full((n_all, n, max_len + 1), special.eos, device=device)
-        ended_cut = torch.zeros((n_all, n), dtype=torch.bool, device=device)
-        n_ended = torch.zeros(n_all, dtype=torch.long, device=device)
-        found: list[list[Hypothesis]] = [[] for _ in range(n_all)]
+        Args:
+            model: in evaluation mode.
+            src: sources, each ended by </s>, padded at the end.
+            src_mask: True on tokens (B, S).
+            special: the four ids that are no text.
+            prefixes: what each translation has to begin with, as token ids; its log-probability counts like that of
+                any token. None: nothing.
 
-        for length in range(1, max_len + 2):  # of the hypotheses that end in this step, </s> counted
-            n_live = len(sentences)
-            logits = model.decode(prefixes[:, :, -1].reshape(-1, 1), memory, src_mask, cache)[:, -1]  # (B n, V)
-            log_probs = logits.float().log_softmax(-1)
-            vocab_size = log_probs.size(1)
-            log_probs[:, banned] = -torch.inf
-            log_probs = log_probs.unflatten(0, (n_live, n))  # (B, n, V)
-            at_limit = limits < length
-            wants_more = log_probs.argmax(-1) != special.eos
-            if at_limit.any():  # only </s> may follow, and a model that gives it no chance must end too
-                only_end = torch.full_like(log_probs, -torch.inf)
-                only_end[:, :, special.eos] = log_probs[:, :, special.eos].clamp(min=-1e4)
-                log_probs = torch.where(at_limit[:, None, None], only_end, log_probs)
-            totals = (scores[:, :, None] + log_probs).flatten(1)  # (B, n V)
-            # Each prefix can end in one way only, so the best 2n hold n that go on.
-            best, flat = totals.topk(min(2 * n, totals.size(1)))
-            parents, tokens = flat // vocab_size, flat % vocab_size
-            ends = tokens == special.eos
+        Raises:
+            ValueError: a prefix is longer than its translation may be, or the search wants cross-attention, and the
+                model has none.
+        """
+        n_all, n, device = src.size(0), self.n_live, src.device
+        limits = self.limits(src_mask.sum(1), model.max_tgt_positions)
+        minima = (self.min_len_a * (src_mask.sum(1) - 1) + self.min_len_b).long().minimum(limits)
+        rules = _Rules(special, prefixes, limits)
+        n_steps = int(limits.max()) + 1
+        memory, cache = model.encode(src, src_mask), model.new_cache()
+        tgt = torch.cat((torch.full((n_all, 1), special.bos, device=device), rules.shared), 1)
+        n_shared = rules.shared.size(1)
+        with _watching(model, self.watches_source) as seen:
+            log_probs = _log_probs(model.decode(tgt, memory, src_mask, cache))  # (B, n_shared + 1, V)
+            # Of long outputs sums in float32 would differ in the fourth place from batch to batch.
+            dtype = torch.float32 if device.type == "mps" else torch.float64
+            state = State(n, self.n_best, limits, minima, ~src_mask, special.eos, dtype)
+            state.scores[:, : self.n_first] = 0.0
+            self.start(state, src)
+            history = _History(n_all, n, n_steps, log_probs)
+            for i in range(n_shared):
+                token = tgt[:, i + 1 : i + 2]
+                chosen = Choice(torch.zeros_like(token), token, log_probs[:, i].gather(1, token))
+                history.add(state, i, chosen)
+                state.scores += chosen.log_probs
+            log_probs = log_probs[:, -1:].expand(-1, n, -1).clone()
+            cache.select(torch.arange(n_all, device=device).repeat_interleave(n))
+            for length in range(n_shared + 1, n_steps + 1):
+                if self.watches_source:
+                    _cover(state, seen, n)
+                choice = self.extend(state, rules.apply(state, log_probs, length), length)
+                history.add(state, length - 1, choice)
+                state.done |= ~state.scores.isfinite().any(1)
+                state.scores.masked_fill_(state.done[:, None], -torch.inf)
 
-            # What ends among the best n joins the ended hypotheses.
-            ending = (ends & best.isfinite())[:, :n]
-            n_ended += ending.sum(1)
-            new_scores = (best[:, :n] / self.penalty(length)).masked_fill(~ending, -torch.inf)
-            if ending.any():
-                new_tokens = torch.full((n_live, ending.size(1), max_len + 1), special.eos, device=device)
-                bodies = prefixes.gather(1, parents[:, :n, None].expand(-1, -1, length))[:, :, 1:]
-                new_tokens[:, :, : length - 1] = bodies
-                new_cut = (at_limit[:, None] & wants_more.gather(1, parents[:, :n])) & ending
-                ended_scores, order = torch.cat((ended_scores, new_scores), 1).topk(n)
-                ended_tokens = torch.cat((ended_tokens, new_tokens), 1).gather(
-                    1, order[:, :, None].expand(-1, -1, max_len + 1)
-                )
-                ended_cut = torch.cat((ended_cut, new_cut), 1).gather(1, order)
-
-            # The best n of the rest go on.
-            scores, kept = best.masked_fill(ends, -torch.inf).topk(n)
-            parents, tokens = parents.gather(1, kept), tokens.gather(1, kept)
-            prefixes = torch.cat(
-                (prefixes.gather(1, parents[:, :, None].expand(-1, -1, length)), tokens[:, :, None]), 2
-            )
-
-            # Log-probabilities only fall, and the penalty is greatest at the limit: no prefix can end above this.
-            attainable = scores.max(1).values / self.penalty(limits.float() + 1)
-            done = (n_ended >= n) | at_limit | (ended_scores[:, 0] >= attainable) | ~scores.isfinite().any(1)
-            rows = (torch.arange(n_live, device=device)[:, None] * n + parents).flatten()
-            if done.any():
-                for row in done.nonzero().flatten().tolist():
-                    found[int(sentences[row])] = self._hypotheses(
-                        ended_tokens[row], ended_scores[row], ended_cut[row], special.eos
-                    )
-                if done.all():
+                n_rows, n_open = len(state.done), int((~state.done).sum())
+                if n_open == 0:
                     break
-                live = ~done
-                rows = rows.view(n_live, n)[live].flatten()
-                sentences, limits, n_ended, memory, src_mask = (
-                    x[live] for x in (sentences, limits, n_ended, memory, src_mask)
-                )
-                scores, prefixes = scores[live], prefixes[live]
-                ended_scores, ended_tokens, ended_cut = ended_scores[live], ended_tokens[live], ended_cut[live]
-                cache.select(rows, live.nonzero().flatten())
-            else:
-                cache.select(rows)
-        return found
+                rows = (torch.arange(n_rows, device=device)[:, None] * n + choice.parents).flatten()
+                tokens = choice.tokens
+                if state.coverage is not None:
+                    state.coverage = state.coverage.flatten(0, 1)[rows].unflatten(0, (n_rows, n))
+                # Sentences leave in steps: so they are seldom moved, and the shapes that kernels see stay few.
+                if 2 * n_open <= n_rows:
+                    history.keep(state)
+                    open_rows = (~state.done).nonzero().flatten()
+                    state.keep(open_rows)
+                    rows, tokens = rows.view(n_rows, n)[open_rows].flatten(), tokens[open_rows]
+                    memory, src_mask = memory[open_rows], src_mask[open_rows]
+                    cache.select(rows, open_rows)
+                else:
+                    cache.select(rows)
+                logits = model.decode(tokens.reshape(-1, 1), memory, src_mask, cache)[:, -1]  # (R n, V)
+                log_probs = _log_probs(logits).unflatten(0, (-1, n))
+        history.keep(state)
+        return history.hypotheses()
 
-    @staticmethod
-    def _hypotheses(tokens: Tensor, scores: Tensor, cut: Tensor, eos_id: int) -> list[Hypothesis]:
-        rows = zip(tokens.tolist(), scores.tolist(), cut.tolist(), strict=True)
-        hypotheses = [
-            Hypothesis(row[: row.index(eos_id)], score, was_cut)
-            for row, score, was_cut in rows
-            if score != float("-inf")
-        ]
+
+class _Rules:
+    """Which tokens may come. Log-probabilities stay the model's: what may not come takes no chance from the others.
+
+    Args:
+        special: pad, unk and bos never come, unless a prefix has an unk.
+        prefixes: what each translation has to begin with.
+        limits: the most tokens of each (B,).
+
+    Attributes:
+        shared: the tokens in the places that are forced on all (B, P).
+
+    Raises:
+        ValueError: a prefix is too long, or has a special id.
+    """
+
+    def __init__(self, special: SpecialIds, prefixes: Sequence[Sequence[int]] | None, limits: Tensor) -> None:
+        device = limits.device
+        prefixes = [()] * len(limits) if prefixes is None else prefixes
+        for i, (prefix, limit) in enumerate(zip(prefixes, limits.tolist(), strict=True)):
+            if len(prefix) > limit:
+                raise ValueError(f"prefix {i} has {len(prefix)} tokens, and its translation may have {limit}")
+            if {special.pad, special.bos, special.eos} & set(prefix):
+                raise ValueError(f"prefix {i} has a special token")
+        self.eos = special.eos
+        self.banned = torch.tensor([special.pad, special.unk, special.bos], device=device)
+        width = max(map(len, prefixes), default=0)
+        padded = [[*prefix, *[-1] * (width - len(prefix))] for prefix in prefixes]
+        self.forced = torch.tensor(padded, dtype=torch.long, device=device).view(len(limits), width)
+        self.shared = self.forced[:, : min(map(len, prefixes), default=0)]
+        # So that a step need not ask the device whether a rule concerns it.
+        self.soonest_limit = int(limits.min())
+
+    def apply(self, state: State, log_probs: Tensor, length: int) -> Tensor:
+        """What is left of log_probs (R, n, V) in the step in which hypotheses of `length` tokens, </s> counted, end."""
+        plain = log_probs
+        state.at_limit = None
+        if length <= self.forced.size(1):
+            token = self.forced[state.sentences, length - 1]
+            place = token.clamp(min=0)[:, None, None].expand(-1, plain.size(1), 1)
+            only = torch.full_like(plain, -torch.inf).scatter_(2, place, plain.gather(2, place))
+        log_probs[:, :, self.banned] = -torch.inf
+        if length > self.soonest_limit:
+            state.at_limit = state.limits < length
+            state.wants_more = log_probs.argmax(-1) != self.eos
+            ending = log_probs[:, :, self.eos].nan_to_num(-1e4, neginf=-1e4)  # who gives it no chance must end too
+            log_probs = log_probs.masked_fill(state.at_limit[:, None, None], -torch.inf)
+            log_probs[:, :, self.eos] = ending
+        if length <= state.latest_minimum:
+            log_probs[:, :, self.eos].masked_fill_((state.minima >= length)[:, None], -torch.inf)
+        if length <= self.forced.size(1):
+            log_probs = torch.where((token >= 0)[:, None, None], only, log_probs)
+        return log_probs
+
+
+class _History:
+    """What each step chose, from which whole hypotheses are read off at the end: nothing is copied on the way.
+
+    Args:
+        n_all: number B of sentences.
+        n: hypotheses of a sentence that go on.
+        n_steps: the most steps there can be.
+        like: whose type and device the log-probabilities share.
+    """
+
+    def __init__(self, n_all: int, n: int, n_steps: int, like: Tensor) -> None:
+        self.log_probs = like.new_zeros((n_steps, n_all, n))
+        self.parents = torch.zeros_like(self.log_probs, dtype=torch.int32)
+        self.tokens = torch.zeros_like(self.parents)
+        self.ended: list[tuple[Tensor, ...]] = []
+
+    def add(self, state: State, step: int, choice: Choice) -> None:
+        self.parents[step, state.sentences] = choice.parents.int()
+        self.tokens[step, state.sentences] = choice.tokens.int()
+        self.log_probs[step, state.sentences] = choice.log_probs
+
+    def keep(self, state: State) -> None:
+        """Remember what has ended of the sentences that are done."""
+        ended = (state.ended_scores, state.ended_steps, state.ended_parents, state.ended_log_probs, state.ended_cut)
+        self.ended.append(tuple(x[state.done].cpu() for x in (state.sentences, *ended)))
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        sentences, scores, steps, parents, end_log_probs, cut = (torch.cat(x) for x in zip(*self.ended, strict=True))
+        sentence = sentences.repeat_interleave(scores.size(1))
+        all_tokens, all_parents, all_log_probs = self.tokens.cpu(), self.parents.cpu().long(), self.log_probs.cpu()
+        steps, place = steps.flatten(), parents.flatten()
+        longest = int(steps.max()) if len(steps) else 0
+        tokens = torch.zeros((len(steps), longest), dtype=torch.int32)
+        log_probs = torch.zeros((len(steps), longest), dtype=all_log_probs.dtype)
+        for step in range(longest - 1, -1, -1):  # from the last token to the first
+            going = steps > step
+            tokens[:, step] = all_tokens[step, sentence, place]
+            log_probs[:, step] = all_log_probs[step, sentence, place]
+            place = torch.where(going, all_parents[step, sentence, place], place)
+        found: list[list[Hypothesis]] = [[] for _ in range(self.tokens.size(1))]
+        rows = zip(
+            sentence.tolist(),
+            steps.tolist(),
+            tokens.tolist(),
+            log_probs.tolist(),
+            end_log_probs.flatten().tolist(),
+            scores.flatten().tolist(),
+            cut.flatten().tolist(),
+            strict=True,
+        )
+        for number, length, its_tokens, its_log_probs, end, score, was_cut in rows:
+            if score != float("-inf"):
+                found[number].append(Hypothesis(its_tokens[:length], score, was_cut, [*its_log_probs[:length], end]))
         # A model that gives no token a chance (its weights are not finite, say) has still one thing to say: nothing.
-        return hypotheses or [Hypothesis([], float("-inf"), True)]
+        return [row or [Hypothesis([], float("-inf"), True, [float("-inf")])] for row in found]
+
+
+def _log_probs(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+
+
+def best(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k greatest of each row (..., V), and where they stand, as torch.topk gives them, only sooner on a CPU.
+
+    The k greatest stand in the k groups with the greatest maxima, and no others need to be sorted.
+    """
+    size, group = values.size(-1), 64
+    n_groups = size // group
+    if n_groups <= k:
+        return values.topk(min(k, size), -1)
+    rows = values.reshape(-1, size)
+    grouped, rest = rows[:, : n_groups * group].unflatten(1, (n_groups, group)), rows[:, n_groups * group :]
+    groups = grouped.amax(-1).topk(k, -1, sorted=False).indices  # (rows, k)
+    members = grouped.gather(1, groups[..., None].expand(-1, -1, group)).flatten(1)  # (rows, k group)
+    found, places = torch.cat((members, rest), 1).topk(k, 1)
+    of_group = groups.gather(1, (places // group).clamp(max=k - 1)) * group + places % group
+    of_rest = places - k * group + n_groups * group
+    places = torch.where(places < k * group, of_group, of_rest)
+    return found.view(*values.shape[:-1], k), places.view(*values.shape[:-1], k)
+
+
+@contextmanager
+def _watching(model: EncoderDecoder, wanted: bool) -> Iterator[list[Tensor]]:
+    """Collect the weights of the cross-attentions (B, H, Q, S) that the model's calls use."""
+    seen: list[Tensor] = []
+    if not wanted:
+        yield seen
+        return
+    attentions = model.attentions()["cross"]
+    if not attentions:
+        raise ValueError("coverage_penalty needs a model with cross-attention")
+    for attention in attentions:
+        attention.watcher = lambda weights: seen.append(weights.mean(1))
+    try:
+        yield seen
+    finally:
+        for attention in attentions:
+            attention.watcher = None
+
+
+def _cover(state: State, seen: list[Tensor], n: int) -> None:
+    """Add what the last call looked at, the mean over layers and heads, to what each hypothesis has covered."""
+    looked = torch.stack(seen).mean(0)  # (R, Q, S)
+    seen.clear()
+    if state.coverage is None:  # the first call reads one hypothesis of each sentence
+        state.coverage = looked.sum(1, keepdim=True).expand(-1, n, -1).clone()
+    else:
+        state.coverage = state.coverage + looked

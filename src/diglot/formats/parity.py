@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from diglot.checkpoint import Checkpoint
 from diglot.data.text import read_lines
 from diglot.data.tokenizer import Encoded, Tokenizer
-from diglot.decoding import BeamSearch, SpecialIds
+from diglot.decoding import BeamSearch, Search, SpecialIds
 from diglot.errors import UserError
 from diglot.evaluation import kept_text
 from diglot.model import EncoderDecoder
@@ -131,7 +131,7 @@ def checked(
     return {**figures, "signature": bleu.signature}, [*lines, *render(table), f"BLEU: {bleu.signature}"]
 
 
-def of_model(model: EncoderDecoder, tokenizer: Tokenizer, limits: BeamSearch) -> Greedy:
+def of_model(model: EncoderDecoder, tokenizer: Tokenizer, limits: Search) -> Greedy:
     """Greedy search with our own model, of sources without </s>, no longer than `limits` allows."""
     search = BeamSearch(beam_size=1, length_penalty=0.0, max_len_a=limits.max_len_a, max_len_b=limits.max_len_b)
     special = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
@@ -144,7 +144,7 @@ def of_model(model: EncoderDecoder, tokenizer: Tokenizer, limits: BeamSearch) ->
     return translate
 
 
-def of_export(folder: Path, compute_type: str, tokenizer: Tokenizer, limits: BeamSearch, longest: int | None) -> Greedy:
+def of_export(folder: Path, compute_type: str, tokenizer: Tokenizer, limits: Search, longest: int | None) -> Greedy:
     """The same with CTranslate2, on the CPU with as many threads, whose targets reach to `longest` positions."""
     engine = ctranslate2.Translator(
         str(folder), device="cpu", compute_type=compute_type, intra_threads=torch.get_num_threads()

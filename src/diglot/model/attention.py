@@ -24,19 +24,21 @@ class Visibility(NamedTuple):
 
 
 def visibility(
-    padding: Tensor | None, bias: Tensor | None, queries: Tensor, keys: Tensor, causal: bool, dtype: torch.dtype
+    mask: Tensor | None, bias: Tensor | None, queries: Tensor, keys: Tensor, causal: bool, dtype: torch.dtype
 ) -> Visibility:
     """Merge all that restricts one stack's self-attention.
 
     Args:
-        padding: boolean (B, M), True on tokens; None where nothing is padded.
+        mask: boolean, True where information may flow: (B, M), the same for all queries, or (B, Q, M); None:
+            everywhere.
         bias: float (H, Q, M), added to the scores.
         queries: positions (Q,) of the tokens that look.
         keys: positions (M,) of the tokens looked at.
         causal: whether a token may only look at itself and what came before.
         dtype: the type of the queries, which a bias must share.
     """
-    mask = None if padding is None else padding[:, None, None, :]
+    if mask is not None:
+        mask = mask[:, None, None] if mask.dim() == 2 else mask[:, None]
     if causal and len(queries) > 1:  # a single query is the newest token: it may see all keys there are
         if mask is None and bias is None and len(queries) == len(keys):
             return Visibility(is_causal=True)
@@ -66,26 +68,47 @@ def weights_of(q: Tensor, k: Tensor, visible: Visibility) -> Tensor:
 
 
 class KeyValueCache:
-    """The keys and values that one attention has seen while decoding, each (B, n_kv_heads, M, K)."""
+    """The keys and values that one attention has seen while decoding, each (B, n_kv_heads, M, K).
+
+    They stand in buffers with room for more, which double when they are full: what is there is seldom copied.
+    """
 
     def __init__(self) -> None:
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
+        self._buffers: tuple[Tensor, Tensor] | None = None
+        self._seen = 0
 
     def __len__(self) -> int:
-        return 0 if self.keys is None else self.keys.size(2)
+        return self._seen
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Add the newest keys and values and return all."""
-        if self.keys is not None and self.values is not None:
-            keys, values = torch.cat((self.keys, keys), 2), torch.cat((self.values, values), 2)
-        self.keys, self.values = keys, values
-        return keys, values
+        before, self._seen = self._seen, self._seen + keys.size(2)
+        if self._buffers is None:
+            self._buffers = keys, values  # all there is to know of a source, or of one call: nothing may follow
+        elif self._seen > self._buffers[0].size(2):
+            old_keys, old_values = (old[:, :, :before] for old in self._buffers)
+            self._buffers = self._with_room(old_keys), self._with_room(old_values)
+        if before:
+            self._buffers[0][:, :, before : self._seen] = keys
+            self._buffers[1][:, :, before : self._seen] = values
+        return self.all()
+
+    def all(self) -> tuple[Tensor, Tensor]:
+        """All keys and values seen."""
+        assert self._buffers is not None
+        keys, values = self._buffers
+        return keys[:, :, : self._seen], values[:, :, : self._seen]
+
+    def _with_room(self, old: Tensor) -> Tensor:
+        new = old.new_empty(*old.shape[:2], 2 * self._seen + 16, old.size(3))
+        new[:, :, : old.size(2)] = old
+        return new
 
     def select(self, rows: Tensor) -> None:
         """Keep these batch rows, in this order."""
-        if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.keys[rows], self.values[rows]
+        if self._buffers is not None:
+            keys, values = self._buffers
+            self._buffers = keys[rows], values[rows]
 
 
 class Attention(nn.Module):
@@ -162,7 +185,10 @@ class SelfAttention(Attention):
         positions: Tensor,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """Tokens x (B, T, D) at positions (T,), the new ones only when there is a cache, to (B, T, D)."""
+        """Tokens x (B, T, D) at positions (T,), the new ones only when there is a cache, to (B, T, D).
+
+        With a cache the new tokens of all hypotheses of a sentence stand in its row, side by side.
+        """
         q = position.rotate(self.queries(x), positions)
         k = position.rotate(self.keys(x), positions)
         v = self.values(x)
@@ -177,11 +203,10 @@ class CrossAttention(Attention):
     def forward(self, x: Tensor, memory: Tensor, visible: Visibility, cache: KeyValueCache | None = None) -> Tensor:
         """Target tokens x (n B, T, D) look at memory (B, S, D): (n B, T, D).
 
-        n is 1 in training; in a search it is the number of hypotheses of a sentence, which stand in neighbouring rows
-        and share the sentence's memory, keys and values instead of holding n copies of them.
+        n neighbouring rows share a sentence's memory, keys and values instead of holding n copies of them.
         """
-        if cache is not None and cache.keys is not None and cache.values is not None:
-            k, v = cache.keys, cache.values
+        if cache:
+            k, v = cache.all()
         else:
             k, v = self.keys(memory), self.values(memory)
             if cache is not None:

@@ -41,7 +41,8 @@ class Cache(Protocol):
         """How many target tokens it has seen."""
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
-        """Keep these rows, in this order: of the hypotheses and, where some sentences are done, of the sentences."""
+        """Keep these rows, in this order: of the hypotheses (n B,), each again in a row of its own sentence, and, where
+        some sentences are done, of the sentences. n may change."""
 
 
 class EncoderDecoder(nn.Module):

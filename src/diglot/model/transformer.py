@@ -25,11 +25,10 @@ class EncoderLayer(nn.Module):
 
 
 class LayerCache:
-    """What one decoder layer remembers during a search."""
+    """What one decoder layer remembers during a search: a row for each sentence."""
 
     def __init__(self) -> None:
-        self.target = KeyValueCache()  # a row for each hypothesis
-        self.source = KeyValueCache()  # a row for each sentence
+        self.target, self.source = KeyValueCache(), KeyValueCache()
 
 
 class DecoderLayer(nn.Module):
@@ -53,19 +52,57 @@ class DecoderLayer(nn.Module):
 
 
 class DecoderCache:
-    """The keys and values of each layer."""
+    """The keys and values of each layer, and which of them belong to which hypothesis.
+
+    The hypotheses of a sentence share a row: each step puts the keys of all of them there, side by side. When a search
+    drops some hypotheses and extends others twice, no key moves: what changes is who sees which of them.
+
+    Attributes:
+        positions: of the keys, in their order (M,).
+        seen: (B, n, M), True on the keys of a hypothesis' own past; None: there is one hypothesis, which sees all.
+    """
 
     def __init__(self, n_layers: int) -> None:
         self.layers = [LayerCache() for _ in range(n_layers)]
+        self.positions: Tensor | None = None
+        self.seen: Tensor | None = None
+        self._length = 0
 
     def __len__(self) -> int:
-        return len(self.layers[0].target)
+        return self._length
+
+    def extend(self, n: int, length: int, n_sentences: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        """Make room for `length` new tokens of each of n hypotheses a sentence.
+
+        Returns:
+            The positions (n T,) of the new tokens, a hypothesis after the other, and who sees what (B, n T, M), or None
+            where what is new sees all that there is and what came before itself.
+        """
+        new = torch.arange(self._length, self._length + length, device=device).repeat(n)
+        self._length += length
+        old, self.positions = self.positions, new if self.positions is None else torch.cat((self.positions, new))
+        if n == 1 and self.seen is None:
+            return new, None
+        own = torch.arange(n, device=device).repeat_interleave(length)
+        among_new = (own[:, None] == own) & (new[:, None] >= new)  # (n T, n T)
+        among_new = among_new.expand(n_sentences, -1, -1)
+        if old is None:
+            mask = among_new
+        else:
+            if self.seen is None:
+                self.seen = torch.ones(n_sentences, n, len(old), dtype=torch.bool, device=device)
+            mask = torch.cat((self.seen.repeat_interleave(length, 1), among_new), 2)
+        self.seen = mask[:, length - 1 :: length]
+        return new, mask
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
-        for layer in self.layers:
-            layer.target.select(hypotheses)
-            if sentences is not None:
+        if sentences is not None:
+            for layer in self.layers:
+                layer.target.select(sentences)
                 layer.source.select(sentences)
+        if self.seen is not None:
+            n_sentences = len(self.seen) if sentences is None else len(sentences)
+            self.seen = self.seen.flatten(0, 1)[hypotheses].unflatten(0, (n_sentences, -1))
 
 
 class OneEach(TypedDict):
@@ -238,17 +275,23 @@ class Transformer(EncoderDecoder):
     def decode(
         self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None, cache: DecoderCache | None = None
     ) -> Tensor:
-        seen = len(cache) if cache is not None else 0
-        position, keys = self.decoder_position, torch.arange(seen + tgt.size(1), device=tgt.device)
-        positions = keys[seen:]
+        position, shape, mask = self.decoder_position, tgt.shape, None
+        layers: Sequence[LayerCache | None] = [None] * len(self.decoder)
+        if cache is None:
+            keys = positions = torch.arange(tgt.size(1), device=tgt.device)
+        else:
+            n_sentences = memory.size(0)
+            positions, mask = cache.extend(len(tgt) // n_sentences, tgt.size(1), n_sentences, tgt.device)
+            assert cache.positions is not None
+            keys, layers = cache.positions, cache.layers
+            tgt = tgt.reshape(n_sentences, -1)  # (n B, T) -> (B, n T)
         x = self.embed(tgt, self.tgt_embedding, position, positions)
         bias = position.bias(positions, keys)
-        visible = visibility(None, bias, positions, keys, causal=True, dtype=self._attention_dtype(x))
+        visible = visibility(mask, bias, positions, keys, causal=mask is None, dtype=self._attention_dtype(x))
         visible_memory = Visibility(None if src_mask is None else src_mask[:, None, None, :])
-        layers: Sequence[LayerCache | None] = cache.layers if cache is not None else [None] * len(self.decoder)
         for layer, layer_cache in zip(self.decoder, layers, strict=True):
             x = layer(x, memory, visible, visible_memory, position, positions, layer_cache)
-        return self.output(self.decoder_norm(x))
+        return self.output(self.decoder_norm(x)).view(*shape, -1)
 
     def new_cache(self) -> DecoderCache:
         return DecoderCache(len(self.decoder))

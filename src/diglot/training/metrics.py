@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.base import Metric
 
 from diglot.errors import UserError
 
@@ -31,6 +32,9 @@ class Scorer:
     Args:
         tgt_lang: code of the target language; it decides BLEU's tokenizer.
 
+    Attributes:
+        metrics: sacreBLEU's, by name.
+
     Raises:
         UserError: at once, if that tokenizer is not installed.
     """
@@ -47,19 +51,31 @@ class Scorer:
                 f"BLEU for {tgt_lang} needs sacreBLEU's tokenizer {tokenizer}: "
                 f"pip install 'sacrebleu[{tokenizer[:2]}]' ({' '.join(str(error).split())[:200]})"
             ) from None
+        self.tgt_lang = tgt_lang
         self.chrf, self.ter = CHRF(word_order=2), TER()
+        self.metrics: dict[str, Metric] = {"BLEU": self.bleu, "chrF++": self.chrf, "TER": self.ter}
 
-    def __call__(self, hypotheses: Sequence[str], references: Sequence[str], with_ter: bool = True) -> list[Score]:
+    def __call__(
+        self, hypotheses: Sequence[str], references: Sequence[str], *more: Sequence[str], with_ter: bool = True
+    ) -> list[Score]:
         """Score a corpus; each hypothesis against the reference of the same number.
+
+        Args:
+            hypotheses: N lines.
+            references: N lines.
+            more: further references, N lines each.
+            with_ter: whether to compute TER, which takes longest.
 
         Raises:
             ValueError: if there are not as many of the one as of the other, or none.
         """
-        if len(hypotheses) != len(references) or not hypotheses:
-            raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
-        metrics = [("BLEU", self.bleu), ("chrF++", self.chrf)] + ([("TER", self.ter)] if with_ter else [])
+        for lines in (references, *more):
+            if len(hypotheses) != len(lines) or not hypotheses:
+                raise ValueError(f"{len(hypotheses)} hypotheses for {len(lines)} references")
+        streams = [list(lines) for lines in (references, *more)]  # not a list for each hypothesis
         scores = []
-        for name, metric in metrics:
-            value = metric.corpus_score(list(hypotheses), [list(references)]).score
-            scores.append(Score(name, value, str(metric.get_signature())))
+        for name, metric in self.metrics.items():
+            if with_ter or name != "TER":
+                value = metric.corpus_score(list(hypotheses), streams).score
+                scores.append(Score(name, value, str(metric.get_signature())))
         return scores

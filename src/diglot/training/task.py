@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from diglot.data.batch import Batch
 from diglot.data.tokenizer import Tokenizer
-from diglot.decoding import BeamSearch, Hypothesis, SpecialIds
+from diglot.decoding import Hypothesis, Search, SpecialIds
 from diglot.model import EncoderDecoder
 from diglot.training.loss import token_loss
 
@@ -66,7 +66,7 @@ class TranslationTask(L.LightningModule):
         *,
         model: EncoderDecoder,
         tokenizer: Tokenizer,
-        search: BeamSearch,
+        search: Search,
         optimizer: Callable[..., Optimizer],
         scheduler: Callable[..., LRScheduler],
         total_updates: int,
@@ -78,7 +78,7 @@ class TranslationTask(L.LightningModule):
         super().__init__()
         self.skip_non_finite, self.skipped = skip_non_finite, 0
         self._pairs: list[Tensor] = []  # of the update so far
-        self.model, self.search = model, search
+        self.model, self.search, self.read = model, search, tokenizer.decode
         self.special = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
         self.make_optimizer, self.make_scheduler, self.total_updates = optimizer, scheduler, total_updates
         self.label_smoothing, self.seed, self.record = label_smoothing, seed, record
@@ -189,7 +189,8 @@ class TranslationTask(L.LightningModule):
 
     def translate(self, batch: Batch) -> list[Hypothesis]:
         """The best hypothesis of each source."""
-        return [best[0] for best in self.search(self.model, batch.src, batch.src_mask, self.special)]
+        found = self.search(self.model, batch.src, batch.src_mask, self.special)
+        return [self.search.ranked(hypotheses, self.read)[0] for hypotheses in found]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Lightning turns the model into its precision only after it has put the weights in: float64 would be rounded.

@@ -1,0 +1,26 @@
+"""diglot-average: average checkpoints of one model into a checkpoint."""
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from diglot.averaging import average, members_of
+from diglot.config import command, resolved
+from diglot.training.console import quiet
+from diglot.training.folder import quoted
+
+
+@command("average")
+def main(config: DictConfig) -> None:
+    quiet()
+    wanted = resolved(config)
+    output = Path(config.output).expanduser()
+    record = average(members_of(wanted["checkpoint"], config.which, config.n), output)
+    print(f"The mean of {len(record['mean_of'])} checkpoints:")
+    for member in record["mean_of"]:
+        print(f"    {member['file']}" + (f", update {member['update']:,}" if member["update"] is not None else ""))
+    print(f"Made {output}, which has no scores yet. Next:  make evaluate checkpoint={quoted(str(output))}")
+
+
+if __name__ == "__main__":
+    main()

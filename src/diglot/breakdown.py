@@ -1,0 +1,96 @@
+"""What a corpus score hides: how scores change with the source's length, and outputs that are wrong at a glance."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from diglot.training.metrics import Scorer
+
+# Languages that are written without blanks between words: there the unit is a character that is no blank.
+WITHOUT_BLANKS = ("zh", "ja", "th", "lo", "km", "my")
+BUCKETS = (5, 10, 20, 30, 40, 50)  # the longest source of each, in units; the last one is open
+LONGEST_LOOP, TIMES = 8, 3
+
+DEFINITIONS = {
+    "empty": "an output without text for a source with text",
+    "truncated": "an output that the length limit has cut (search.max_len_a, search.max_len_b); null: not known",
+    "repeated": f"an output in which 1 to {LONGEST_LOOP} words stand {TIMES} times in a row or more, for a source in "
+    "which none do; characters instead of words where the target language has no blanks between them",
+    "copied": "an output that equals its source, blanks around them apart",
+}
+
+
+def unit_of(language: str) -> str:
+    """What a text's length is counted in: words, which blanks separate, or characters."""
+    return "characters" if language.replace("_", "-").split("-")[0].lower() in WITHOUT_BLANKS else "words"
+
+
+def units(text: str, unit: str) -> list[str]:
+    """A text's words or characters."""
+    return text.split() if unit == "words" else list("".join(text.split()))
+
+
+def has_loop(parts: Sequence[str]) -> bool:
+    """Whether the same 1 to 8 parts stand three times in a row somewhere."""
+    for n in range(1, LONGEST_LOOP + 1):
+        run = 0  # of parts that equal the one n before
+        for one, next_one in zip(parts, parts[n:], strict=False):
+            run = run + 1 if one == next_one else 0
+            if run == (TIMES - 1) * n:
+                return True
+    return False
+
+
+def output_counts(
+    sources: Sequence[str], hypotheses: Sequence[str], cut: Sequence[bool] | None, tgt_lang: str
+) -> dict[str, Any]:
+    """How many outputs are empty, truncated, repeated (a loop) or copied; what that means is said beside the numbers.
+
+    Args:
+        sources: texts.
+        hypotheses: their translations.
+        cut: whether the length limit has cut each; None: not known.
+        tgt_lang: code of the target language.
+    """
+    unit = unit_of(tgt_lang)
+    pairs = [(source.strip(), output.strip()) for source, output in zip(sources, hypotheses, strict=True)]
+    return {
+        "empty": sum(bool(source) and not output for source, output in pairs),
+        "truncated": None if cut is None else sum(cut),
+        "repeated": sum(has_loop(units(o, unit)) and not has_loop(units(s, unit)) for s, o in pairs),
+        "copied": sum(bool(source) and source == output for source, output in pairs),
+        "definitions": DEFINITIONS,
+    }
+
+
+def by_length(
+    scorer: Scorer,
+    sources: Sequence[str],
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    src_lang: str,
+) -> dict[str, Any]:
+    """BLEU and chrF++ of the sentences whose sources are about equally long.
+
+    Args:
+        scorer: for the target language.
+        sources: whose words are counted, or characters where the language has no blanks between words.
+        hypotheses: their translations.
+        references: one or several lists, each of as many lines.
+        src_lang: code of the source language.
+
+    Returns:
+        The unit, and for each bucket that is not empty its shortest and longest length, sentences and scores.
+    """
+    unit = unit_of(src_lang)
+    lengths = [len(units(source, unit)) for source in sources]
+    buckets, least = [], 0
+    for most in (*BUCKETS, None):
+        chosen = [i for i, n in enumerate(lengths) if n >= least and (most is None or n <= most)]
+        if chosen:
+            scores = scorer(
+                [hypotheses[i] for i in chosen], *([lines[i] for i in chosen] for lines in references), with_ter=False
+            )
+            values: list[dict[str, Any]] = [score._asdict() for score in scores]
+            buckets.append({"from": least, "to": most, "sentences": len(chosen), "scores": values})
+        least = (most or 0) + 1
+    return {"unit": f"source {unit}", "buckets": buckets}

@@ -1,0 +1,72 @@
+"""Several models that translate as one."""
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from diglot.model import EncoderDecoder
+
+
+class EnsembleCache:
+    """The caches of the models."""
+
+    def __init__(self, caches: list[Any]) -> None:
+        self.caches = caches
+
+    def __len__(self) -> int:
+        return len(self.caches[0])
+
+    def select(self, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
+        for cache in self.caches:
+            cache.select(hypotheses, sentences)
+
+
+class Ensemble(EncoderDecoder):
+    """Models of one vocabulary, whose probabilities of each token are averaged.
+
+    Args:
+        models: at least one.
+
+    Raises:
+        ValueError: they differ in the number of their tokens.
+    """
+
+    def __init__(self, models: Sequence[EncoderDecoder]) -> None:
+        nn.Module.__init__(self)  # it has no embeddings of its own
+        self._each = list(models)
+        self.models = nn.ModuleList(models)  # so that .to() and .eval() reach them
+        sizes = {(m.src_embedding.num_embeddings, m.tgt_embedding.num_embeddings) for m in models}
+        if len(sizes) != 1:
+            raise ValueError(f"models of an ensemble must share their vocabularies; these have {sorted(sizes)} tokens")
+        self.max_src_positions = _least(m.max_src_positions for m in models)
+        self.max_tgt_positions = _least(m.max_tgt_positions for m in models)
+        self._widths: list[int] = []
+
+    def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
+        """All memories side by side: (B, S, D of the first + D of the second + ...)."""
+        memories = [model.encode(src, src_mask) for model in self._each]
+        self._widths = [memory.size(-1) for memory in memories]
+        return torch.cat(memories, -1)
+
+    def decode(
+        self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None, cache: EnsembleCache | None = None
+    ) -> Tensor:
+        caches = [None] * len(self._each) if cache is None else cache.caches
+        parts = zip(self._each, memory.split(self._widths, -1), caches, strict=True)
+        each = [model.decode(tgt, own, src_mask, its).float().log_softmax(-1) for model, own, its in parts]
+        return torch.stack(each).logsumexp(0) - math.log(len(each))
+
+    def new_cache(self) -> EnsembleCache:
+        return EnsembleCache([model.new_cache() for model in self._each])
+
+    def attentions(self) -> dict[str, Sequence[Any]]:
+        each = [model.attentions() for model in self._each]
+        return {kind: list(chain.from_iterable(of[kind] for of in each)) for kind in each[0]}
+
+
+def _least(numbers: Any) -> int | None:
+    return min((n for n in numbers if n is not None), default=None)

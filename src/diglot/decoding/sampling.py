@@ -1,0 +1,100 @@
+"""Draw translations instead of looking for the most probable one."""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from diglot.decoding.search import Choice, Search, State, best
+
+
+class Sampling(Search):
+    """Draw each token from what the model thinks of it, `n_samples` times independently.
+
+    A sentence's random numbers come from `seed` and its own tokens, so that its samples are the same wherever it
+    stands. Hypotheses come out in the order in which they were drawn; their scores are log-probabilities under the
+    model itself, whatever they were drawn from.
+
+    Args:
+        n_samples: hypotheses of a sentence.
+        temperature: what logits are divided by before tokens are drawn; below 1 the probable become more so.
+        top_k: draw from the k most probable tokens only (Fan et al., 2018); None: from all.
+        top_p: draw from the fewest most probable tokens that have this probability together (the nucleus: Holtzman et
+            al., 2020); None: from all. With top_k: of those.
+        seed: with another one, other samples.
+        min_len_a, min_len_b, max_len_a, max_len_b: see Search.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_samples: int = 1,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 1,
+        min_len_a: float = 0.0,
+        min_len_b: int = 0,
+        max_len_a: float = 2.0,
+        max_len_b: int = 20,
+    ) -> None:
+        if not isinstance(n_samples, int) or n_samples < 1:
+            raise ValueError(f"n_samples ({n_samples}) must be positive")
+        if not 1e-3 <= temperature <= 1e3:
+            raise ValueError(f"temperature ({temperature}) must be from 0.001 to 1000")
+        if top_k is not None and (not isinstance(top_k, int) or top_k < 1):
+            raise ValueError(f"top_k ({top_k}) must be positive")
+        if top_p is not None and not 0 < top_p <= 1:
+            raise ValueError(f"top_p ({top_p}) must be above 0 and at most 1")
+        super().__init__(
+            n_live=n_samples,
+            n_best=n_samples,
+            min_len_a=min_len_a,
+            min_len_b=min_len_b,
+            max_len_a=max_len_a,
+            max_len_b=max_len_b,
+        )
+        self.n_samples, self.temperature, self.top_k, self.top_p, self.seed = n_samples, temperature, top_k, top_p, seed
+        self.n_first = n_samples
+
+    def start(self, state: State, src: Tensor) -> None:
+        # Drawn on the CPU, so that a GPU gives the same ones, and for all steps at once.
+        chances = torch.zeros((len(src), self.n_samples, int(state.limits.max()) + 1), dtype=torch.float64)
+        limits = state.limits.tolist()
+        for row, (tokens, padding, limit) in enumerate(zip(src.cpu(), state.padding.cpu(), limits, strict=True)):
+            own = repr((self.seed, tokens[~padding].tolist())).encode()
+            generator = torch.Generator().manual_seed(int.from_bytes(hashlib.blake2b(own, digest_size=8).digest()))
+            drawn = torch.rand((limit + 1, self.n_samples), dtype=torch.float64, generator=generator)
+            chances[row, :, : limit + 1] = drawn.T
+        state.chances = chances.to(src.device)
+
+    def extend(self, state: State, log_probs: Tensor, length: int) -> Choice:
+        assert state.chances is not None
+        tokens = self.draw(log_probs, state.chances[:, :, length - 1])
+        log_probs = log_probs.gather(2, tokens[..., None])[..., 0]
+        totals = state.scores + log_probs
+        ends = (tokens == state.eos) & totals.isfinite()
+        state.ended_scores = torch.where(ends, totals, state.ended_scores)
+        state.ended_steps = state.ended_steps.masked_fill(ends, length - 1)
+        state.ended_log_probs = torch.where(ends, log_probs, state.ended_log_probs)
+        slots = torch.arange(self.n_samples, device=tokens.device).expand_as(tokens)
+        state.ended_parents = slots
+        if state.at_limit is not None and state.wants_more is not None:
+            state.ended_cut = state.ended_cut | (ends & state.at_limit[:, None] & state.wants_more)
+        state.scores = totals.masked_fill(ends, -torch.inf)
+        return Choice(slots, tokens, log_probs)
+
+    def draw(self, log_probs: Tensor, chances: Tensor) -> Tensor:
+        """The tokens (R, n) at which the sum of their probabilities (R, n, V) passes uniform random numbers (R, n)."""
+        ids: Tensor | None = None
+        if self.top_k is not None:
+            log_probs, ids = best(log_probs, min(self.top_k, log_probs.size(-1)))
+        weights = (log_probs / self.temperature).double().softmax(-1)
+        if self.top_p is not None:
+            weights, order = weights.sort(-1, descending=True)
+            ids = order if ids is None else ids.gather(-1, order)
+            weights = weights.masked_fill(weights.cumsum(-1) - weights >= self.top_p, 0.0)
+        sums = weights.cumsum(-1)
+        wanted = chances[..., None] * sums[..., -1:] * (1 - 1e-12)
+        drawn = torch.searchsorted(sums, wanted, right=True).clamp(max=sums.size(-1) - 1)
+        return (drawn if ids is None else ids.gather(-1, drawn))[..., 0]

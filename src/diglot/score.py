@@ -1,0 +1,69 @@
+"""diglot-score: how probable a model finds given translations, line by line and in all."""
+
+import json
+import math
+import sys
+from typing import Any
+
+from omegaconf import DictConfig
+
+from diglot import checkpoint as checkpoints
+from diglot.config import command
+from diglot.data.text import read_parallel, write_lines
+from diglot.errors import UserError
+from diglot.glibc import keep_memory
+from diglot.pairs import PairScore, score_pairs
+from diglot.translator import Translator
+
+
+@command("score")
+def main(config: DictConfig) -> None:
+    keep_memory()
+    if config.tokens_per_batch < 1:
+        raise UserError(f"tokens_per_batch={config.tokens_per_batch}: must be positive")
+    pairs = read_parallel(config.src, config.tgt, "src and tgt")
+    translator = Translator.of(checkpoints.load(config.checkpoint), config.device, None, config.tgt_lang)
+    scores = [score for score in score_pairs(translator, pairs, config.tokens_per_batch, show=True) if score]
+    lines = [json.dumps(_line(score, config.pieces), ensure_ascii=False) for score in scores]
+    if config.output is not None:
+        write_lines(config.output, lines)
+        print("\n".join(summary(scores)))
+        print(f"{len(lines):,} lines: {config.output}")
+    else:
+        try:
+            sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode())
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            sys.stdout = None  # type: ignore[assignment]  # nothing more can be flushed into it
+            raise UserError(f"standard output: cannot be written ({error.strerror})") from None
+        print("\n".join(summary(scores)), file=sys.stderr)
+
+
+def _line(score: PairScore, with_pieces: bool) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "log_prob": score.log_prob,
+        "tokens": len(score.token_log_probs),
+        "token_log_probs": score.token_log_probs,
+        "unknown": score.n_unknown,
+    }
+    return line | ({"pieces": score.pieces} if with_pieces else {})
+
+
+def summary(scores: list[PairScore]) -> list[str]:
+    """What all pairs come to, in lines to print."""
+    total, n_tokens = math.fsum(score.log_prob for score in scores), sum(len(score.token_log_probs) for score in scores)
+    perplexity = f"{math.exp(min(-total / n_tokens, 700)):.4f}" if n_tokens else "none"
+    lines = [
+        f"total log-probability: {total:.4f} ({len(scores):,} lines, {n_tokens:,} tokens, </s> counted)",
+        f"perplexity: {perplexity} a token; log-probability: {total / len(scores):.4f} a line",
+    ]
+    unknown = sum(score.n_unknown > 0 for score in scores)
+    if unknown:
+        lines.append(f"lines with characters that the tokenizer does not know, scored as <unk>: {unknown:,}")
+    return lines
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""Samples follow the model's probabilities, are a sentence's own, and the one most like the others can be taken."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import sacrebleu
+import torch
+
+from diglot.decoding import BeamSearch, Ensemble, Hypothesis, MinimumBayesRisk, Sampling, SpecialIds
+from diglot.model import GruAttention, Transformer
+
+PAD, UNK, BOS, EOS = SPECIAL = SpecialIds(0, 1, 2, 3)
+V = 37
+
+
+@pytest.fixture
+def model(build_model: Callable[..., Transformer]) -> Transformer:
+    built = build_model("model/position=rotary", "model.tying=none")
+    with torch.no_grad():
+        built.output.weight *= 3
+        built.output.weight[EOS] += 0.15
+    return built
+
+
+def sources(rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    width = max(map(len, rows)) + 1
+    src = torch.tensor([[*row, EOS] + [PAD] * (width - len(row) - 1) for row in rows])
+    return src, src != PAD
+
+
+def random_rows(n: int, longest: int = 12, seed: int = 5) -> list[list[int]]:
+    random = np.random.default_rng(seed)
+    return [random.integers(4, V, random.integers(1, longest + 1)).tolist() for _ in range(n)]
+
+
+def log_probs_of(model: Transformer, row: list[int], tokens: list[int]) -> list[float]:
+    """Teacher-forced."""
+    with torch.no_grad():
+        logits = model(torch.tensor([[*row, EOS]]), torch.tensor([[BOS, *tokens]]))[0].log_softmax(-1)
+    return [float(logits[i, token]) for i, token in enumerate([*tokens, EOS])]
+
+
+# ------------------------------------------------------------------------------------------------------------- samples
+
+
+def test_first_tokens_are_drawn_as_often_as_they_are_probable(model: Transformer) -> None:
+    n = 4000
+    (found,) = Sampling(n_samples=n, max_len_a=0, max_len_b=1)(model, *sources([[5, 6, 7]]), SPECIAL)
+    with torch.no_grad():
+        chances = model(torch.tensor([[5, 6, 7, EOS]]), torch.tensor([[BOS]]))[0, 0].softmax(-1).double()
+    chances[[PAD, UNK, BOS]] = 0
+    chances /= chances.sum()
+    drawn = Counter(hypothesis.tokens[0] if hypothesis.tokens else EOS for hypothesis in found)
+    assert len(found) == n
+    for token in range(V):
+        expected, deviation = n * chances[token], math.sqrt(n * chances[token] * (1 - chances[token]))
+        assert abs(drawn[token] - expected) < 4.5 * deviation + 1, token
+
+
+@pytest.mark.parametrize(("temperature", "sharper"), [(0.3, True), (3.0, False)])
+def test_a_low_temperature_makes_the_probable_more_so(model: Transformer, temperature: float, sharper: bool) -> None:
+    def distinct(temperature: float) -> int:
+        search = Sampling(n_samples=300, temperature=temperature, max_len_a=0, max_len_b=1)
+        (found,) = search(model, *sources([[5, 6, 7]]), SPECIAL)
+        return len({tuple(hypothesis.tokens) for hypothesis in found})
+
+    assert (distinct(temperature) < distinct(1.0)) == sharper
+
+
+def test_the_most_probable_token_alone_is_greedy_search(model: Transformer) -> None:
+    src, mask = sources(random_rows(9))
+    greedy = BeamSearch(beam_size=1)(model, src, mask, SPECIAL)
+    for search in (Sampling(top_k=1), Sampling(top_p=1e-6), Sampling(temperature=1e-3)):
+        assert [[h.tokens for h in row] for row in search(model, src, mask, SPECIAL)] == [
+            [h.tokens for h in row] for row in greedy
+        ]
+
+
+def test_tokens_outside_of_the_k_and_of_the_nucleus_never_come(model: Transformer) -> None:
+    row = [5, 6, 7]
+    with torch.no_grad():
+        logits = model(torch.tensor([[*row, EOS]]), torch.tensor([[BOS]]))[0, 0]
+    logits[[PAD, UNK, BOS]] = -torch.inf
+    chances, order = logits.softmax(-1).sort(descending=True)
+    n_nucleus = int((chances.cumsum(0) < 0.6).sum()) + 1
+    for search, n in (
+        (Sampling(n_samples=500, top_k=3, max_len_a=0, max_len_b=1), 3),
+        (Sampling(n_samples=500, top_p=0.6, max_len_a=0, max_len_b=1), n_nucleus),
+        (Sampling(n_samples=500, top_k=2, top_p=0.999, max_len_a=0, max_len_b=1), 2),
+    ):
+        (found,) = search(model, *sources([row]), SPECIAL)
+        assert {h.tokens[0] if h.tokens else EOS for h in found} == set(order[:n].tolist())
+
+
+def test_scores_are_log_probabilities_under_the_model_itself(model: Transformer) -> None:
+    row = [9, 4, 30]
+    (found,) = Sampling(n_samples=20, temperature=0.5, top_k=5)(model, *sources([row]), SPECIAL)
+    for hypothesis in found:
+        expected = log_probs_of(model, row, hypothesis.tokens)
+        assert hypothesis.log_probs == pytest.approx(expected, abs=1e-4)
+        assert hypothesis.score == pytest.approx(sum(expected), abs=1e-4)
+
+
+def test_a_sentence_has_the_same_samples_wherever_it_stands(model: Transformer) -> None:
+    rows, search = random_rows(24), Sampling(n_samples=3, max_len_a=1.0, max_len_b=3)
+    alone = [search(model, *sources([row]), SPECIAL)[0] for row in rows]
+    assert len({len(h.tokens) for row in alone for h in row}) > 3
+    backwards = search(model, *sources(rows[::-1]), SPECIAL)[::-1]
+    for found, expected in zip(backwards, alone, strict=True):
+        assert [h.tokens for h in found] == [h.tokens for h in expected]
+        assert [h.score for h in found] == pytest.approx([h.score for h in expected], abs=1e-4)
+    assert search(model, *sources([rows[0]] * 2), SPECIAL)[0] == search(model, *sources([rows[0]] * 2), SPECIAL)[1]
+
+
+def test_another_seed_gives_other_samples(model: Transformer) -> None:
+    src, mask = sources(random_rows(6))
+    one, again, other = (Sampling(seed=seed)(model, src, mask, SPECIAL) for seed in (1, 1, 2))
+    assert one == again != other
+
+
+def test_a_prefix_and_a_minimum_hold_for_samples_too(model: Transformer) -> None:
+    search = Sampling(n_samples=8, min_len_b=5, max_len_b=9)
+    for row in search(model, *sources(random_rows(4)), SPECIAL, [[8, 9], [], [UNK], [8, 9, 10]]):
+        assert all(len(h.tokens) >= 5 for h in row)
+    begins = [[8, 9], [], [UNK], [8, 9, 10]]
+    for row, begin in zip(search(model, *sources(random_rows(4)), SPECIAL, begins), begins, strict=True):
+        assert all(h.tokens[: len(begin)] == begin for h in row)
+        assert all(UNK not in h.tokens[len(begin) :] for h in row)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"n_samples": 0}, "n_samples"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+    ],
+)
+def test_a_wrong_option_of_sampling_is_named(options: dict, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        Sampling(**options)
+
+
+# ------------------------------------------------------------------------------------------------- minimum Bayes risk
+
+
+@pytest.mark.parametrize("utility", ["chrf", "bleu"])
+def test_the_text_most_like_all_others_comes_first(utility: str) -> None:
+    texts = [
+        "the cat sat on the mat",
+        "a dog ran",
+        "the cat sat on a mat",
+        "the cat sat on the mat",
+        "no cat sat on it",
+    ]
+    metric = sacrebleu.CHRF() if utility == "chrf" else sacrebleu.BLEU(effective_order=True)
+    expected = {a: np.mean([metric.sentence_score(a, [b]).score for b in texts]) for a in texts}
+    hypotheses = [Hypothesis([i], -1.0, False, [-0.5, -0.5]) for i in range(len(texts))]
+    search = MinimumBayesRisk(utility=utility, n_samples=5)  # type: ignore[arg-type]
+    found = search.ranked(hypotheses, lambda tokens: texts[tokens[0]])
+    assert [(texts[h.tokens[0]], h.score) for h in found] == [
+        (text, pytest.approx(worth)) for text, worth in sorted(expected.items(), key=lambda item: -item[1])
+    ]
+
+
+def test_other_searches_leave_their_hypotheses_as_they_are() -> None:
+    hypotheses = [Hypothesis([i], -float(i), False, []) for i in range(3)]
+    for search in (BeamSearch(), Sampling(n_samples=3)):
+        assert search.ranked(hypotheses, str) == hypotheses
+
+
+# ------------------------------------------------------------------------------------------------------------ ensembles
+
+
+def gru() -> GruAttention:
+    torch.manual_seed(2)
+    sizes = {"src_vocab_size": V, "tgt_vocab_size": V, "d_model": 24, "d_hidden": 10, "d_attention": 14}
+    return GruAttention(**sizes, dropout=0.3, tying="none").eval()
+
+
+def test_an_ensemble_of_copies_is_the_model(model: Transformer) -> None:
+    src, mask = sources(random_rows(9))
+    for search in (BeamSearch(beam_size=3, n_best=3), Sampling(n_samples=2)):
+        one = search(model, src, mask, SPECIAL)
+        three = search(Ensemble([model] * 3), src, mask, SPECIAL)
+        for a, b in zip(one, three, strict=True):
+            assert [h.tokens for h in a] == [h.tokens for h in b]
+            assert [h.score for h in a] == pytest.approx([h.score for h in b], abs=1e-4)
+
+
+def test_an_ensemble_averages_the_probabilities_of_models_of_any_kind(model: Transformer) -> None:
+    other, row = gru(), [5, 9, 30, 12]
+    ensemble = Ensemble([model, other]).eval()
+    (hypotheses,) = BeamSearch(beam_size=4, n_best=4)(ensemble, *sources([row]), SPECIAL)
+    for hypothesis in hypotheses:
+        each = [np.exp(log_probs_of(m, row, hypothesis.tokens)) for m in (model, other)]  # type: ignore[arg-type]
+        assert np.exp(hypothesis.log_probs) == pytest.approx(np.mean(each, 0), rel=1e-3)
+    assert len(ensemble.attentions()["cross"]) == len(model.attentions()["cross"]) + 1
+
+
+def test_an_ensemble_of_other_vocabularies_is_refused(build_model: Callable[..., Transformer]) -> None:
+    one, other = (
+        gru(),
+        GruAttention(
+            src_vocab_size=V + 1, tgt_vocab_size=V, d_model=24, d_hidden=10, d_attention=14, dropout=0.0, tying="none"
+        ),
+    )
+    with pytest.raises(ValueError, match="vocabularies"):
+        Ensemble([one, other])
+
+
+# ------------------------------------------------------------------------------------------------------------- coverage
+
+
+@pytest.mark.parametrize("kind", ["transformer", "gru"])
+def test_coverage_is_what_a_whole_reading_of_the_hypothesis_says(model: Transformer, kind: str) -> None:
+    found_by = model if kind == "transformer" else gru()
+    rows, beta = random_rows(6, 16), 0.4
+    search = BeamSearch(beam_size=3, n_best=3, coverage_penalty=beta, max_len_a=0, max_len_b=4)
+    penalties = []
+    for row, hypotheses in zip(rows, search(found_by, *sources(rows), SPECIAL), strict=True):
+        for h in hypotheses:
+            weights = found_by.attention_weights(torch.tensor([[*row, EOS]]), torch.tensor([[BOS, *h.tokens]])).cross
+            looked = torch.stack([layer[0].mean(0) for layer in weights]).mean(0).sum(0)  # (S,)
+            covered = beta * float(looked.clamp(max=1.0).log().sum())
+            assert h.score == pytest.approx(search.score(sum(h.log_probs), len(h.tokens) + 1) + covered, abs=1e-4)
+            penalties.append(covered)
+        assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
+    assert min(penalties) < -0.1
+    assert all(attention.watcher is None for attention in found_by.attentions()["cross"])
+
+
+def test_a_model_without_cross_attention_has_no_coverage(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "attentions", lambda: {"cross": []})
+    with pytest.raises(ValueError, match="coverage_penalty"):
+        BeamSearch(coverage_penalty=0.2)(model, *sources([[5]]), SPECIAL)

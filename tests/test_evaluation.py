@@ -1,0 +1,357 @@
+"""What evaluation says beside a score, and that sacreBLEU's command says the same of the files it leaves."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+import diglot.evaluate
+from commands import ROOT, type_command
+from diglot.breakdown import by_length, has_loop, output_counts
+from diglot.data.text import ParallelText, read_lines, write_lines
+from diglot.errors import UserError
+from diglot.evaluation import Baseline, EvaluationSet, Hypotheses, evaluate, keep_text, read_lines_for, table
+from diglot.training.metrics import Scorer
+from diglot.translator import Translator
+from made import checkpoint_content, write_checkpoint
+
+GOLDEN = Path(__file__).parent / "reliability" / "golden" / "golden.ckpt"  # from avi to bol
+METRICS = ("-m", "bleu", "chrf", "ter", "--chrf-word-order", "2", "-w", "6", "-f", "json")
+
+
+def sacrebleu(folder: Path, *words: str) -> Any:
+    """What sacreBLEU's command says of files in a folder."""
+    command = [sys.executable, "-m", "sacrebleu", *words, *METRICS]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def assert_equal(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    """The same digits and signatures."""
+    assert [f"{score['value']:.6f}" for score in ours] == [f"{float(score['score']):.6f}" for score in theirs]
+    assert [score["signature"] for score in ours] == [score["signature"] for score in theirs]
+
+
+SOURCES = ["one", "two words", "now there are as many as nine of them", "", "four words are here"]
+OUTPUTS = ["The cat sat on the mat today.", "A dog ran  in the park ", "It's raining;  we stay", "", "Not one word"]
+FIRST = [
+    "The cat sat on the mat today.",
+    "The dog was running through a park.",
+    "We stay, it rains!",
+    "",
+    "None at all",
+]
+SECOND = ["A cat was on a mat today.", "A dog ran through the park.", "It's raining, so we stay in.", "", "No word"]
+THIRD = ["Today the cat sat there.", "Dogs run in parks.", "It rains; we stay", "x", "Not a word"]
+
+
+def scored(folder: Path, *more: list[str], tgt_lang: str = "en", **options: Any) -> tuple[Path, dict[str, Any]]:
+    """The folder and the results of an evaluation of OUTPUTS."""
+    evaluated = EvaluationSet("few", "test", ParallelText(SOURCES, FIRST), more=more)
+    system = Hypotheses(OUTPUTS, "de", tgt_lang)
+    results = evaluate(system, evaluated, Scorer(tgt_lang), folder / "scored", **options)
+    return folder / "scored", results
+
+
+# Several references
+
+
+def test_several_references_score_as_the_command_scores_the_files_that_are_left(tmp_path):
+    folder, results = scored(tmp_path, SECOND, THIRD)
+    files = ("references.en", "references.2.en", "references.3.en")
+    assert_equal(results["scores"], sacrebleu(folder, *files, "-i", "hypotheses.en"))
+    assert results["references"] == 3
+    assert all("nrefs:3" in score["signature"] for score in results["scores"])
+    assert json.loads((folder / "results.json").read_text()) == results
+    alone = scored(tmp_path / "alone")[1]["scores"]
+    assert results["scores"][0]["value"] > alone[0]["value"] + 1
+    assert "nrefs:1" in alone[0]["signature"]
+
+
+def test_three_pairs_of_which_the_first_is_identical_are_no_perfect_match(tmp_path):
+    """Handed over as three lists of one reference they would be."""
+    evaluated = EvaluationSet("few", "test", ParallelText(SOURCES[:3], FIRST[:3]))
+    results = evaluate(Hypotheses(OUTPUTS[:3], "de", "en"), evaluated, Scorer("en"), tmp_path / "scored")
+    theirs = sacrebleu(tmp_path / "scored", "references.en", "-i", "hypotheses.en")
+    assert_equal(results["scores"], theirs)
+    assert 1 < results["scores"][0]["value"] < 99
+
+
+def test_chinese_with_two_references_is_cut_into_characters(tmp_path):
+    zh = (
+        ["我们今天去公园。", "他喜欢红色的苹果"],
+        ["我们今天去了公园。", "她喜欢吃红苹果。"],
+        ["今天我们去公园。", "他爱苹果。"],
+    )
+    evaluated = EvaluationSet("few", "test", ParallelText(["a b", "c"], zh[1]), more=(zh[2],))
+    results = evaluate(Hypotheses(zh[0], "en", "zh"), evaluated, Scorer("zh-Hans"), tmp_path / "scored")
+    words = ("references.zh", "references.2.zh", "-i", "hypotheses.zh", "--tokenize", "zh")
+    assert_equal(results["scores"], sacrebleu(tmp_path / "scored", *words))
+    assert "nrefs:2|case:mixed|eff:no|tok:zh" in results["scores"][0]["signature"]
+
+
+@pytest.mark.parametrize("key", ["references", "hypotheses", "baseline"])
+def test_a_file_with_another_number_of_lines_is_named_with_both_counts(tmp_path, key):
+    write_lines(tmp_path / "short.en", FIRST[:2])
+    evaluated = EvaluationSet("few", "test", ParallelText(SOURCES, FIRST), where="test.en")
+    with pytest.raises(UserError, match=rf"^{key}=.*short\.en has 2 lines, test\.en has 5;"):
+        read_lines_for(key, str(tmp_path / "short.en"), evaluated)
+
+
+@pytest.mark.parametrize("n_lines", [2, 4])
+def test_references_that_do_not_match_are_refused_one_by_one(n_lines):
+    with pytest.raises(ValueError, match=f"3 hypotheses for {n_lines} references"):
+        Scorer("en")(OUTPUTS[:3], FIRST[:3], ["a"] * n_lines)
+
+
+# Breakdown
+
+
+def test_buckets_count_source_words_and_score_their_own_sentences(tmp_path):
+    folder, results = scored(tmp_path, SECOND)
+    found = results["by_length"]
+    assert found["unit"] == "source words"
+    told = [(bucket["from"], bucket["to"], bucket["sentences"]) for bucket in found["buckets"]]
+    assert told == [(0, 5, 4), (6, 10, 1)]
+    for name in ("references.en", "references.2.en", "hypotheses.en"):
+        write_lines(folder / f"long.{name}", [read_lines(folder / name)[2]])
+    theirs = sacrebleu(folder, "long.references.en", "long.references.2.en", "-i", "long.hypotheses.en")
+    assert_equal(found["buckets"][1]["scores"], theirs[:2])
+    assert [score["name"] for score in found["buckets"][1]["scores"]] == ["BLEU", "chrF++"]
+
+
+@pytest.mark.parametrize("n", [1, 5, 6, 10, 11, 50, 51, 500])
+def test_each_sentence_is_in_one_bucket(n):
+    found = by_length(Scorer("en"), ["w " * n, "w"], ["a", "b"], [["a", "c"]], "en")["buckets"]
+    assert sum(bucket["sentences"] for bucket in found) == 2
+    last = found[-1]
+    assert last["from"] <= n <= (last["to"] or n)
+
+
+def test_languages_without_blanks_are_counted_in_characters():
+    found = by_length(Scorer("en"), ["我们 今天去公园。", "他"], ["a", "b"], [["a", "c"]], "zh_CN")
+    assert found["unit"] == "source characters"
+    assert [(bucket["from"], bucket["to"]) for bucket in found["buckets"]] == [(0, 5), (6, 10)]
+
+
+@pytest.mark.parametrize(
+    ("text", "loops"),
+    [
+        ("no no no", True),
+        ("no no", False),
+        ("a b a b a b", True),
+        ("a b a b a", False),
+        ("x a b c d e f g h a b c d e f g h a b c d e f g h y", True),
+        ("a b c d e f g h i " * 3, False),  # nine words
+        ("a b c a b d a b e", False),
+        ("", False),
+    ],
+)
+def test_a_loop_is_one_to_eight_words_that_stand_three_times_in_a_row(text, loops):
+    assert has_loop(text.split()) is loops
+
+
+def test_outputs_that_are_wrong_at_a_glance_are_counted():
+    pairs = [
+        ("source one", "output one"),
+        ("source two", "  "),  # empty
+        ("", ""),  # as it should be
+        ("to be is to be", "so so so it goes"),  # repeated
+        ("ha ha ha", "ho ho ho"),  # as the source does
+        ("Berlin", " Berlin "),  # copied
+        ("a b", "c d"),  # truncated
+    ]
+    sources, outputs = zip(*pairs, strict=True)
+    found = output_counts(sources, outputs, [False] * 6 + [True], "en")
+    assert {name: found[name] for name in found if name != "definitions"} == {
+        "empty": 1,
+        "truncated": 1,
+        "repeated": 1,
+        "copied": 1,
+    }
+    assert found["definitions"].keys() == found.keys() - {"definitions"}
+    assert "3 times in a row" in found["definitions"]["repeated"]
+    assert output_counts(sources, outputs, None, "en")["truncated"] is None
+    assert output_counts(["x y"], ["哈哈哈"], None, "zh")["repeated"] == 1
+
+
+def test_all_of_it_stands_in_the_tables(tmp_path):
+    _, results = scored(tmp_path, SECOND, baseline=Baseline("b [1]", Hypotheses(THIRD, "de", "en")))
+    said = "\n".join(table(results))
+    for wanted in ("source words", "0-5", "6-10", "empty", "truncated", "not known", "repeated", "copied", "b [1]"):
+        assert wanted in said
+    assert "1,000 resamples; 10,000 trials" in said
+    for name in ("paired_bootstrap", "paired_approximate_randomisation"):
+        p_values = [f"{metric['p_value']:.4f}" for metric in results["baseline"][name]["metrics"]]
+        (row,) = [line for line in said.splitlines() if f"p, {name.rpartition('_')[2]}" in line]
+        assert row.split("│")[2:-1] == [
+            f"{value:>{len(cell) - 1}} " for value, cell in zip(p_values, row.split("│")[2:])
+        ]
+
+
+# Significance
+
+
+def test_the_comparison_is_that_of_the_command_on_the_files_that_are_left(tmp_path, monkeypatch):
+    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
+    baseline = Baseline("other", Hypotheses(THIRD, "de", "en"))
+    folder, results = scored(tmp_path, SECOND, baseline=baseline)
+    files = ("references.en", "references.2.en", "-i", "baseline.en", "hypotheses.en")
+    for kind, name, n in (("bs", "paired_bootstrap", 1000), ("ar", "paired_approximate_randomisation", 10000)):
+        theirs = sacrebleu(folder, *files, f"--paired-{kind}")
+        ours = results["baseline"][name]
+        assert ours["n"] == n
+        for metric, key in zip(ours["metrics"], ("BLEU", "chrF2++", "TER"), strict=True):
+            first, second = (side[key] for side in theirs)
+            assert metric["baseline"] == {k: first[k] for k in ("score", "mean", "ci")}
+            assert metric["system"] == {k: second[k] for k in ("score", "mean", "ci")}
+            assert metric["p_value"] == second["p_value"]
+            assert f"seed:12345|{kind}:{n}" in metric["signature"] or f"{kind}:{n}|seed:12345" in metric["signature"]
+            assert (metric["system"]["ci"] is not None) == (kind == "bs")
+    assert results["baseline"]["name"] == "other"
+
+
+def test_a_system_compared_with_itself_is_no_better(tmp_path):
+    _, results = scored(tmp_path, baseline=Baseline("itself", Hypotheses(OUTPUTS, "de", "en")))
+    for name in ("paired_bootstrap", "paired_approximate_randomisation"):
+        for metric in results["baseline"][name]["metrics"]:
+            assert metric["baseline"] == metric["system"]
+            assert metric["p_value"] > 0.05 or metric["p_value"] == pytest.approx(1 / 1001, abs=1e-3)
+
+
+def test_a_much_better_system_is_significantly_better(tmp_path):
+    good = [f"sentence number {i} says {i * i} things" for i in range(60)]
+    evaluated = EvaluationSet("many", "test", ParallelText(good, good))
+    near = [line.replace("says", "said") for line in good]
+    bad = Baseline("bad", Hypotheses(["nothing of it"] * 60, "de", "en"))
+    results = evaluate(Hypotheses(near, "de", "en"), evaluated, Scorer("en"), tmp_path / "scored", baseline=bad)
+    for name in ("paired_bootstrap", "paired_approximate_randomisation"):
+        assert all(metric["p_value"] < 0.01 for metric in results["baseline"][name]["metrics"])
+
+
+# As it is typed
+
+
+@pytest.mark.end_to_end
+def test_a_checkpoint_is_scored_on_references_of_its_own_and_compared(tmp_path):
+    for side in ("avi", "bol"):
+        write_lines(tmp_path / f"few.{side}", read_lines(ROOT / f"data/sample/test.{side}")[:9])
+    references = read_lines(tmp_path / "few.bol")
+    write_lines(tmp_path / "second.bol", [f"{line} sok" for line in references])
+    write_lines(tmp_path / "third.bol", references[1:] + references[:1])
+    write_lines(tmp_path / "other.bol", [*references[:6], "", "sa sa sa", "Sa hur rek."])
+    data = ("data=files", "data.test.src=few.avi", "data.test.tgt=few.bol", "split=test", "device=cpu")
+    words = ("diglot-evaluate", f"checkpoint={GOLDEN}", *data)
+    done = type_command(
+        *words,
+        "references=[second.bol,third.bol]",
+        "baseline=other.bol",
+        "search.beam_size=4",
+        "output=s",
+        cwd=tmp_path,
+    )
+    results = json.loads((tmp_path / "s" / "results.json").read_text())
+    files = ("references.bol", "references.2.bol", "references.3.bol")
+    assert_equal(results["scores"], sacrebleu(tmp_path / "s", *files, "-i", "hypotheses.bol"))
+    assert "nrefs:3" in done.stdout.decode()
+    assert read_lines(tmp_path / "s" / "baseline.bol") == read_lines(tmp_path / "other.bol")
+    errors = results["search_errors"]
+    assert errors["of"] == 9
+    assert errors["share"] == errors["n_search_errors"] / 9
+    assert "the search has missed it" in errors["search_error"]
+    assert "Search errors: " in done.stdout.decode()
+
+    # The same system as a file, with nothing of a model; and the checkpoint as the baseline.
+    words = ("diglot-evaluate", "hypotheses=s/hypotheses.bol", *data, "references=[second.bol,third.bol]")
+    type_command(*words, f"baseline={GOLDEN}", "search.beam_size=4", "output=t", cwd=tmp_path)
+    again = json.loads((tmp_path / "t" / "results.json").read_text())
+    assert again["scores"] == results["scores"]
+    assert again["by_length"] == results["by_length"]
+    assert again["outputs"]["truncated"] is None
+    assert "search_errors" not in again
+    assert read_lines(tmp_path / "t" / "baseline.bol") == read_lines(tmp_path / "s" / "hypotheses.bol")
+    for metric in again["baseline"]["paired_bootstrap"]["metrics"]:
+        assert metric["baseline"] == metric["system"]
+
+
+@pytest.fixture
+def say(tmp_path, monkeypatch, capsys) -> Callable[..., str]:
+    """Types an evaluation that must be refused before anything is translated; returns the line it is answered with."""
+
+    def typed(*words: str) -> str:
+        before = sorted(tmp_path.rglob("*"))
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["diglot-evaluate", *words, "device=cpu", "output=s"])
+        monkeypatch.setattr(Translator, "translate_all", None)
+        GlobalHydra.instance().clear()
+        with pytest.raises(SystemExit) as stopped:
+            diglot.evaluate.main()
+        out, err = capsys.readouterr()
+        assert stopped.value.code == 2
+        assert err.count("\n") == 1, err
+        assert out == ""
+        assert sorted(tmp_path.rglob("*")) == before
+        return err
+
+    return typed
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("checkpoint", "data", "references=[few.bol,two.bol]"), "references=two.bol has 2 lines, few.bol has 3"),
+        (("checkpoint", "data", "references=two.bol"), "references=two.bol has 2 lines, few.bol has 3"),
+        (("checkpoint", "data", "references=bad.bol"), "bad.bol, line 2: not UTF-8"),
+        (("checkpoint", "data", "baseline=two.bol"), "baseline=two.bol has 2 lines, few.bol has 3"),
+        (("hypotheses=two.bol", "data"), "hypotheses=two.bol has 2 lines, few.bol has 3"),
+        (("hypotheses=few.bol",), "hypotheses=few.bol: say what to score on, data=files data.dev.src=FILE"),
+        (("checkpoint", "hypotheses=few.bol", "data"), "not both"),
+        (("checkpoint", "data", "baseline=none.ckpt"), "none.ckpt: no such file"),
+        (("checkpoint", "data", "baseline=none.txt"), "none.txt: no such file"),
+        (("checkpoint", "data", "references=3"), "references=3: must be text or a list"),
+        (("checkpoint", "data", "baseline=[a,b]"), "must be text or null"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_translated(tmp_path, say, words, wanted):
+    for side in ("avi", "bol"):
+        write_lines(tmp_path / f"few.{side}", read_lines(ROOT / f"data/sample/test.{side}")[:3])
+    write_lines(tmp_path / "two.bol", ["a", "b"])
+    (tmp_path / "bad.bol").write_bytes(b"a\n\xff\nb\n")
+    spelt = {
+        "checkpoint": [f"checkpoint={GOLDEN}"],
+        "data": ["data=files", "data.dev.src=few.avi", "data.dev.tgt=few.bol"],
+    }
+    assert wanted in say(*[each for word in words for each in spelt.get(word, [word])])
+
+
+def test_the_text_in_a_run_s_folder_takes_references_and_a_baseline_of_its_languages(
+    tmp_path, say, compose_train, tokenizer
+):
+    shutil.copy(GOLDEN, tmp_path / "best.ckpt")
+    keep_text(tmp_path / "text", EvaluationSet("few", "dev", ParallelText(SOURCES, FIRST)), "avi", "bol")
+    write_lines(tmp_path / "two.bol", ["a", "b"])
+    said = say("checkpoint=best.ckpt", "references=two.bol")
+    assert "references=two.bol has 2 lines, text/dev.bol has 5; a line for each is needed" in said
+    config = compose_train("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40")
+    write_checkpoint(tmp_path / "other.ckpt", checkpoint_content(config, tokenizer, languages=("avi", "fr")))
+    said = say("checkpoint=best.ckpt", "baseline=other.ckpt")
+    assert "baseline=other.ckpt translates avi-fr, but the checkpoint avi-bol" in said
+
+
+@pytest.mark.end_to_end
+def test_a_tokenizer_that_is_missing_is_told_before_the_text_is_looked_for(tmp_path):
+    """Japanese without MeCab: the corpus named here could not even be read."""
+    (tmp_path / "MeCab.py").write_text("raise ImportError('no MeCab here')\n")
+    code = "import sys; sys.path.insert(0, '.'); from diglot.evaluate import main; main()"
+    words = ("data=files", "data.dev.src=none.en", "data.dev.tgt=none.ja", "tgt_lang=ja", f"checkpoint={GOLDEN}")
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "BLEU for ja needs sacreBLEU's tokenizer ja-mecab: pip install 'sacrebleu[ja]'" in done.stderr
+    assert done.stderr.count("\n") == 1

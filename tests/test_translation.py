@@ -1,0 +1,321 @@
+"""Lines in, as many lines out, whatever the batch and the neighbours; long lines, prefixes, ensembles, JSON."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+from commands import type_command
+from diglot import checkpoint
+from diglot.config import CONF
+from diglot.config.check import check
+from diglot.decoding import BeamSearch, MinimumBayesRisk
+from diglot.errors import UserError
+from diglot.translate import chosen_alignment, load_translator, refuse_nonsense
+from diglot.translator import Translation, Translator, split_text
+from made import checkpoint_content, write_checkpoint
+
+SIZES = ("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40", "model/position=sinusoidal")
+NEAR = 1e-5  # two hypotheses so near each other may change places with the rounding of sums
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, compose_train, tokenizer) -> Path:
+    folder = tmp_path_factory.mktemp("translation")
+    for name, seed in (("a", 1), ("b", 2)):
+        write_checkpoint(folder / f"{name}.ckpt", checkpoint_content(compose_train(*SIZES), tokenizer, seed))
+    learned = compose_train(*SIZES, "model/position=learned", "model.position.max_positions=24")
+    write_checkpoint(folder / "short.ckpt", checkpoint_content(learned, tokenizer))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def translator(folder: Path) -> Translator:
+    made = Translator.load(folder / "a.ckpt", "cpu", BeamSearch(beam_size=4, max_len_a=1.0, max_len_b=4))
+    sharpen(made)
+    return made
+
+
+def sharpen(translator: Translator) -> None:
+    """Let a model that nothing has trained be sure of something, and end now and then."""
+    with torch.no_grad():
+        translator.model.output.weight.copy_(translator.model.output.weight * 6)
+
+
+def same(found: list[Translation], expected: list[Translation]) -> int:
+    """Make sure that two outputs are the same, and count the lines in which a near tie went the other way."""
+    assert len(found) == len(expected)
+    ties = 0
+    for a, b in zip(found, expected, strict=True):
+        assert a.score == pytest.approx(b.score, abs=1e-4)
+        if a.text != b.text:
+            assert abs(a.score - b.score) < NEAR
+            ties += 1
+    return ties
+
+
+def lines_of(sample_lines: list[str], n: int) -> list[str]:
+    """Of very different lengths."""
+    random = np.random.default_rng(3)
+    return [" ".join(random.choice(sample_lines, random.integers(1, 5))) for _ in range(n)]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_line_s_translation_depends_on_nothing_but_the_line(translator, sample_lines, beam):
+    lines = lines_of(sample_lines, 64)
+    alone = translator.translate_all(lines, beam, tokens_per_batch=1)  # each is searched by itself
+    assert len({translation.text for translation in alone}) > 40
+    ties = 0
+    for tokens_per_batch in (300, 3_000, 1_000_000):
+        ties += same(translator.translate_all(lines, beam, tokens_per_batch), alone)
+    ties += same(translator.translate_all(lines[::-1], beam)[::-1], alone)
+    ties += same(translator.translate_all(lines[:7] * 5, beam)[14:21], alone[:7])
+    assert ties <= 3
+
+
+def test_blank_lines_stay_blank_and_disturb_no_neighbour(translator):
+    lines = ["Ler nin gaser.", "", "Ka gun ne?", "   ", "Foz su femim."]
+    for tokens_per_batch in (1, 10_000):
+        found = translator.translate_all(lines, tokens_per_batch=tokens_per_batch)
+        assert [found[1].text, found[3].text] == ["", ""]
+        for i in (0, 2, 4):
+            same([found[i]], translator.translate_all([lines[i]]))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 8, 9])
+def test_as_many_lines_come_out_as_go_in_around_a_batch_s_size(translator, n):
+    k = 3  # lines of a batch
+    lines = [f"w{i} " * (1 + i % 3) for i in range(n)]
+    cost = 4 + 4 * (2 * 8 + 5)
+    found = translator.translate_all(lines, tokens_per_batch=k * cost)
+    same(found, [translator.translate_all([line])[0] for line in lines])
+
+
+def test_n_best_are_distinct_best_first_and_told_in_whole(translator):
+    (found,) = translator.n_best(["Ler nin gaser."], BeamSearch(beam_size=4, n_best=4), attention=True)
+    assert len({tuple(t.tokens) for t in found}) == 4
+    assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
+    sources = translator.source_tokens("Ler nin gaser.")
+    assert sources[-1] == "</s>"
+    for t in found:
+        assert t.tokens[-1] == "</s>"
+        assert len(t.log_probs) == len(t.tokens)
+        assert translator.search.score(sum(t.log_probs), len(t.tokens)) == pytest.approx(t.score, abs=1e-4)
+        assert [layer.shape for layer in t.attention] == [(3, len(t.tokens), len(sources))] * 2
+        assert np.allclose(np.stack(t.attention).sum(-1), 1, atol=1e-5)
+
+
+def test_a_translation_begins_as_it_has_to(translator):
+    lines, prefixes = ["Ler nin gaser.", "", "Ka gun ne?"], ["Sa hur", "is not read", ""]
+    found = translator.n_best(lines, prefixes=prefixes)
+    assert found[0][0].text.startswith("Sa hur")
+    assert found[1][0].text == ""
+    same(found[2], translator.n_best([lines[2]])[0])
+    with pytest.raises(UserError, match=r"line 12: its prefix has \d+ tokens, and its translation may have \d+ "):
+        translator.n_best(["Ka gun ne?", "Ka"], prefixes=["", "Sa hur rek " * 20], first_line=11)
+
+
+def test_memory_is_bounded_by_what_all_hypotheses_may_become(translator, sample_lines, monkeypatch):
+    """The most positions that a batch may come to need are within the budget, however short the sources."""
+    held = []
+    original = BeamSearch.__call__
+
+    def call(self, model, src, src_mask, special, prefixes=None):
+        held.append(len(src) * (src.size(1) + int(self.n_positions(src_mask.sum(1)).max())))
+        return original(self, model, src, src_mask, special, prefixes)
+
+    monkeypatch.setattr(BeamSearch, "__call__", call)
+    translator.translate_all(["a"] * 200 + lines_of(sample_lines, 50), tokens_per_batch=1000)
+    assert max(held) <= 1000
+    assert len(held) < 100
+
+
+# ---------------------------------------------------------------------------------------------------------- long lines
+
+
+@pytest.fixture(scope="module")
+def short(folder: Path) -> Translator:
+    made = Translator.load(folder / "short.ckpt", "cpu", BeamSearch(beam_size=2, max_len_a=1.0, max_len_b=4))
+    sharpen(made)
+    return made
+
+
+def test_a_line_that_is_too_long_is_translated_in_pieces_or_cut_and_named(short, caplog):
+    long = "Ler nin gaser. Ka gun ne? Foz su femim, los pez sanos ta puros. Ler ka foz."
+    lines = ["Ler nin.", long, "Ka gun ne?"]
+    n = len(short.source_tokens(long))
+    assert n > 24
+    pieces = [text for _, text in split_text(long, lambda text: len(short.source_tokens(text)) <= 24)]
+    with caplog.at_level("WARNING"):
+        found = short.n_best(lines, first_line=100)
+    assert (
+        f"line 101 has {n} tokens; this model's positions reach to 24: translated in {len(pieces)} pieces"
+        in caplog.text
+    )
+    assert len(found) == 3
+    (whole,) = found[1]
+    parts = short.translate_all(pieces)
+    assert whole.text == " ".join(part.text for part in parts)
+    assert whole.score == pytest.approx(sum(part.score for part in parts), abs=1e-4)
+    same([found[0][0], found[2][0]], short.translate_all([lines[0], lines[2]]))
+
+    caplog.clear()
+    with caplog.at_level("WARNING"):
+        cut = short.n_best(lines, too_long="cut")[1][0]
+    assert f"line 2 has {n} tokens; this model's positions reach to 24: its end is left out" in caplog.text
+    assert cut.text != whole.text
+
+
+@pytest.mark.parametrize(
+    ("text", "longest", "expected"),
+    [
+        ("a b", 9, [("", "a b")]),
+        ("One two. Three four? Five.", 12, [("", "One two."), (" ", "Three four?"), (" ", "Five.")]),
+        ("aa bb, cc dd", 6, [("", "aa bb,"), (" ", "cc dd")]),
+        ("aaaa bbbb", 5, [("", "aaaa"), (" ", "bbbb")]),
+        ("aaaaaaaa", 4, [("", "aaaa"), ("", "aaaa")]),
+        ("一二三。四五六。", 4, [("", "一二三。"), ("", "四五六。")]),
+        ("Ende. x", 5, [("", "Ende."), (" ", "x")]),
+    ],
+)
+def test_a_text_is_split_where_it_hurts_least(text, longest, expected):
+    assert split_text(text, lambda part: len(part) <= longest) == expected
+
+
+def test_nothing_of_a_split_text_is_lost():
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        text = "".join(random.choice(list("abc ,.?。、 "), random.integers(1, 80))).strip() or "x"
+        pieces = split_text(text, lambda part: len(part) <= 7)
+        assert "".join("".join(piece.split()) for _, piece in pieces) == "".join(text.split())
+        assert all(len(piece) <= 7 for _, piece in pieces)
+
+
+# ---------------------------------------------------------------------------------------------------------- the command
+
+
+def translate(*words: str, cwd: Path, stdin: str | bytes = "Ler nin gaser.\n\nKa gun ne?\n", code: int = 0):
+    done = type_command("diglot-translate", *words, cwd=cwd, stdin=stdin, code=code)
+    return done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.mark.end_to_end
+def test_json_tells_all_and_text_the_best_of_it(folder):
+    words = ("checkpoint=a.ckpt", "search=beam", "format=json")
+    told, _ = translate(*words, "search.n_best=3", "alignments=all", cwd=folder)
+    records = [json.loads(line) for line in told.splitlines()]
+    assert [record["line"] for record in records] == [1, 2, 3]
+    assert [record["source"] for record in records] == ["Ler nin gaser.", "", "Ka gun ne?"]
+    assert [len(record["hypotheses"]) for record in records] == [3, 1, 3]
+    for record in (records[0], records[2]):
+        for hypothesis in record["hypotheses"]:
+            shape = (2, 3, len(hypothesis["tokens"]), len(record["source_tokens"]))
+            assert np.array(hypothesis["attention"]).shape == shape
+            assert hypothesis["log_prob"] == pytest.approx(sum(hypothesis["log_probs"]))
+    assert records[1]["hypotheses"][0]["text"] == ""
+    plain, _ = translate("checkpoint=a.ckpt", "search=beam", cwd=folder)
+    assert plain.split("\n")[:-1] == [record["hypotheses"][0]["text"] for record in records]
+    one, _ = translate(*words, "alignments=mean", cwd=folder)
+    (hypothesis,) = json.loads(one.splitlines()[0])["hypotheses"]
+    expected = np.array(records[0]["hypotheses"][0]["attention"]).mean((0, 1))
+    assert np.allclose(hypothesis["alignment"], expected, atol=1e-5)
+
+
+@pytest.mark.end_to_end
+def test_several_checkpoints_translate_as_one(folder, tmp_path, compose_train, tokenizer):
+    one, _ = translate("checkpoint=a.ckpt", "search=beam", cwd=folder)
+    twice, _ = translate("checkpoint=[a.ckpt,a.ckpt]", "search=beam", cwd=folder)
+    both, _ = translate("checkpoint=[a.ckpt,b.ckpt]", "search=beam", cwd=folder)
+    assert one == twice != both
+    content = checkpoint_content(compose_train(*SIZES), tokenizer)
+    content["diglot"]["placeholder"] = None
+    content["diglot"]["languages"] = ["avi", "bol"]
+    other = write_checkpoint(tmp_path / "other.ckpt", content)
+    _, said = translate("search=beam", f"checkpoint=[a.ckpt,{other}]", cwd=folder, code=2)
+    assert "other.ckpt" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.end_to_end
+def test_files_come_out_whole_and_name_what_is_wrong(folder, tmp_path):
+    source, prefix, bad = tmp_path / "in.txt", tmp_path / "prefix.txt", tmp_path / "bad.txt"
+    source.write_text("Ler nin gaser.\nKa gun ne?\n")
+    prefix.write_text("Sa hur\n\n")
+    words = ("checkpoint=a.ckpt", "search=beam", f"input={source}")
+    page, out = tmp_path / "page.html", tmp_path / "out.txt"
+    _, said = translate(*words, f"prefix={prefix}", f"output={out}", f"html={page}", "search.n_best=2", cwd=folder)
+    assert out.read_text().startswith("Sa hur")
+    assert out.read_text().count("\n") == 2
+    assert "<html" in page.read_text()
+    assert f"2 lines: {page}" in said
+    prefix.write_text("Sa hur\n")
+    _, said = translate(*words, f"prefix={prefix}", f"output={tmp_path / 'no.txt'}", cwd=folder, code=2)
+    assert f"{prefix} has 1 lines, and {source} more" in said
+    bad.write_bytes(b"fine\nb\xff\n")
+    _, said = translate("checkpoint=a.ckpt", f"input={bad}", f"output={tmp_path / 'no.txt'}", cwd=folder, code=2)
+    assert f"{bad}, line 2: not UTF-8" in said
+    assert not (tmp_path / "no.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("search=beam", "search.n_best=2"), "search.n_best=2: text has one translation a line"),
+        (("alignments=mean",), "alignments=mean: text has none; say format=json"),
+        (("format=json", "alignments=first"), "alignments=first: must be mean, all, or a layer and a head like 1-3"),
+        (("prefix=x.txt",), "prefix: needs input=FILE"),
+        (("search.length_penalty=median",), "search.length_penalty='median': must be a number or mean"),
+        (("search=sample", "search.top_p=2"), r"top_p \(2"),
+        (("tokens_per_batch=0",), "tokens_per_batch=0: must be positive"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_its_key(folder, words, reason):
+    with initialize_config_dir(str(CONF), version_base=None):
+        config = compose("translate", [f"checkpoint={folder / 'a.ckpt'}", *words])
+    with pytest.raises(UserError, match=reason):
+        refuse_nonsense(config, load_translator(config, checkpoint.load(folder / "a.ckpt"), None))
+
+
+@pytest.mark.parametrize(("words", "named"), [("format=xml", "format='xml'"), ("too_long=drop", "too_long='drop'")])
+def test_a_word_that_is_none_of_the_choices_is_refused_by_its_key(words, named):
+    with initialize_config_dir(str(CONF), version_base=None):
+        config = compose("translate", ["checkpoint=x", words])
+    with pytest.raises(UserError, match=named):
+        check(config, "translate")
+
+
+def test_a_head_that_is_not_there_is_refused():
+    layers = [np.ones((3, 4, 5)) / 5] * 2
+    assert chosen_alignment(layers, "2-3").shape == (4, 5)
+    for asked in ("3-1", "1-4"):
+        with pytest.raises(
+            UserError, match=f"alignments={asked}: this model has 2 layers of cross-attention of 3 heads"
+        ):
+            chosen_alignment(layers, asked)
+
+
+@pytest.mark.end_to_end
+def test_a_line_that_is_typed_is_answered_before_the_next(folder):
+    command = [sys.executable, "-m", "diglot.translate", "checkpoint=a.ckpt", "interactive=true"]
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line in ("Ler nin gaser.", "", "Ka gun ne?"):
+            process.stdin.write(f"{line}\n".encode())
+            process.stdin.flush()
+            assert process.stdout.readline().endswith(b"\n")
+        process.stdin.close()
+        assert process.wait() == 0
+
+
+def test_minimum_bayes_risk_takes_the_text_that_is_worth_most(translator):
+    search = MinimumBayesRisk(n_samples=8, max_len_a=1.0, max_len_b=4, temperature=0.5)
+    (found,) = translator.n_best(["Ler nin gaser."], search)
+    assert len({t.text for t in found}) == len(found)
+    assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
+    assert 0 <= found[-1].score <= found[0].score <= 100
