@@ -47,14 +47,10 @@ class RandomPieces:
     """All that a converter asks a tokenizer."""
 
     pad_id, unk_id, bos_id, eos_id = SPECIAL
-    tgt_model = None
-
-    def __init__(self, pieces: list[str]) -> None:
-        self._pieces = pieces
-        self.src_vocab_size = self.tgt_vocab_size = len(pieces)
+    src_vocab_size = tgt_vocab_size = VOCABULARY
 
     def pieces(self, ids: Any, side: str) -> list[str]:
-        return [self._pieces[i] for i in ids]
+        return [["<pad>", "<unk>", "<s>", "</s>"][i] if i < 4 else f"▁{i}" for i in ids]
 
 
 def random_sources(n: int) -> Sources:
@@ -77,10 +73,13 @@ def ours(model: Transformer, limits: dict[str, Any]) -> Run:
     return run
 
 
-def ctranslate2_run(folder: Path, compute_type: str, threads: int, pieces: list[str], limits: dict[str, Any]) -> Run:
+def ctranslate2_run(folder: Path, compute_type: str, threads: int, tokenizer: Any, limits: dict[str, Any]) -> Run:
     import ctranslate2
 
+    from diglot.formats.parity import options
+
     engine = ctranslate2.Translator(str(folder), compute_type=compute_type, intra_threads=threads, inter_threads=1)
+    pieces = tokenizer.pieces(range(tokenizer.tgt_vocab_size), "tgt")
     ids = {piece: i for i, piece in enumerate(pieces)}
 
     def run(sources: Sources, beam: int) -> list[list[int]]:
@@ -90,10 +89,7 @@ def ctranslate2_run(folder: Path, compute_type: str, threads: int, pieces: list[
             beam_size=beam,
             length_penalty=1,  # the mean
             max_batch_size=0,
-            min_decoding_length=limits.get("min_len_b", 0),
-            max_decoding_length=most,
-            disable_unk=True,
-            suppress_sequences=[[pieces[SPECIAL.pad]], [pieces[SPECIAL.bos]]],
+            **options(tokenizer) | {"min_decoding_length": limits.get("min_len_b", 0), "max_decoding_length": most},
         )
         return [[ids[piece] for piece in each.hypotheses[0]] for each in found]
 
@@ -145,12 +141,10 @@ def main() -> None:
         lines = [line for line in read_lines(options.input) if line.strip()][: options.sentences]
         sources = [source.ids for source in tokenizer.encode(lines, loaded.record["tgt_lang"])]
         limits: dict[str, Any] = {"max_len_a": 2.0, "max_len_b": 20}
-        pieces = tokenizer.pieces(range(tokenizer.tgt_vocab_size), "tgt")
     else:
         model, sources = random_model(), random_sources(options.sentences)
         limits = {"max_len_a": 0.0, "max_len_b": LENGTH, "min_len_b": LENGTH}
-        pieces = ["<pad>", "<unk>", "<s>", "</s>", *(f"▁{i}" for i in range(4, VOCABULARY))]
-        tokenizer = RandomPieces(pieces)
+        tokenizer = RandomPieces()
     sources.sort(key=len)
     batches = [sources[i : i + BATCH] for i in range(0, len(sources), BATCH)]
     with tempfile.TemporaryDirectory() as folder:
@@ -160,7 +154,7 @@ def main() -> None:
 
             ctranslate2.write(model, tokenizer, Path(folder))
             for kind in ("float32", "int8"):
-                runs[f"CTranslate2 {kind}"] = ctranslate2_run(Path(folder), kind, options.threads, pieces, limits)
+                runs[f"CTranslate2 {kind}"] = ctranslate2_run(Path(folder), kind, options.threads, tokenizer, limits)
         else:
             print("CTranslate2 is not installed: left out")
         if options.checkpoint:

@@ -14,7 +14,7 @@ from commands import type_command
 from diglot import checkpoint
 from diglot.config import CONF
 from diglot.config.check import check
-from diglot.decoding import BeamSearch, MinimumBayesRisk
+from diglot.decoding import BeamSearch, SamplingSearch
 from diglot.errors import UserError
 from diglot.translate import chosen_alignment, load_translator, refuse_nonsense
 from diglot.translator import Translation, Translator, split_text
@@ -314,7 +314,7 @@ def test_a_line_that_is_typed_is_answered_before_the_next(folder):
 
 
 def test_minimum_bayes_risk_takes_the_text_that_is_worth_most(translator):
-    search = MinimumBayesRisk(n_samples=8, max_len_a=1.0, max_len_b=4, temperature=0.5)
+    search = SamplingSearch(utility="chrf", n_samples=8, max_len_a=1.0, max_len_b=4, temperature=0.5)
     (found,) = translator.n_best(["Ler nin gaser."], search)
     assert len({t.text for t in found}) == len(found)
     assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)

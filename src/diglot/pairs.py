@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from diglot.data.batching import split_by_budget
+from diglot.data.batching import in_batches
 from diglot.data.flat import FlatIds
 from diglot.data.progress import step
 from diglot.data.text import ParallelText
 from diglot.decoding import pair_scores
-from diglot.errors import UserError, is_out_of_memory
+from diglot.errors import UserError
 from diglot.translator import Translation, Translator
 
 # By so much two computations of one score may differ, with other neighbours in the batch: closer ones are a tie.
@@ -70,26 +71,15 @@ def score_pairs(
                 raise UserError(f"{told} to {longest}")
             fits[i], results[numbers[i]] = False, None
     order = np.flatnonzero(fits)
-    widths = np.maximum(src_lengths, tgt_lengths)
-    order = order[np.argsort(widths[order], kind="stable")]
+    widths = np.maximum(src_lengths, tgt_lengths)[order]
     device = next(model.parameters()).device
+    shown = step(f"scoring {len(pairs):,} pairs", total=len(order)) if show else nullcontext(lambda done: None)
+    with shown as advance:
 
-    def run(advance: Any) -> None:
-        batches = [order[start:stop] for start, stop in split_by_budget(widths[order], tokens_per_batch)]
-        while batches:
-            rows = batches.pop()
-            try:
-                src_ids, labels = (torch.from_numpy(side.ended(rows)).to(device) for side in (src, tgt))
-                found = pair_scores(model, src_ids, labels, translator.special)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                if len(rows) == 1:
-                    raise UserError(
-                        f"line {numbers[rows[0]] + 1} has {widths[rows[0]]} tokens: out of memory"
-                    ) from None
-                batches += np.array_split(rows, 2)
-                continue
+        def work(numbers_of_batch: np.ndarray) -> None:
+            rows = order[numbers_of_batch]
+            src_ids, labels = (torch.from_numpy(side.ended(rows)).to(device) for side in (src, tgt))
+            found = pair_scores(model, src_ids, labels, translator.special)
             for i, log_probs in zip(rows.tolist(), found, strict=True):
                 log_prob = math.fsum(log_probs)
                 if not math.isfinite(log_prob):
@@ -98,11 +88,10 @@ def score_pairs(
                 results[numbers[i]] = PairScore(log_prob, log_probs, pieces, targets[i].count(tokenizer.unk_id))
             advance(len(rows))
 
-    if show:
-        with step(f"scoring {len(pairs):,} pairs", total=len(order)) as advance:
-            run(advance)
-    else:
-        run(lambda done: None)
+        def too_large(number: int) -> str:
+            return f"line {numbers[order[number]] + 1} has {widths[number]} tokens: out of memory"
+
+        in_batches(widths, tokens_per_batch, work, too_large)
     return results
 
 

@@ -9,9 +9,10 @@ from omegaconf import DictConfig
 
 from diglot import checkpoint as checkpoints
 from diglot.config import command
-from diglot.data.text import read_parallel, write_lines
+from diglot.data.text import read_parallel
 from diglot.errors import UserError
 from diglot.glibc import keep_memory
+from diglot.output import written
 from diglot.pairs import PairScore, score_pairs
 from diglot.translator import Translator
 
@@ -24,21 +25,12 @@ def main(config: DictConfig) -> None:
     pairs = read_parallel(config.src, config.tgt, "src and tgt")
     translator = Translator.of(checkpoints.load(config.checkpoint), config.device, None, config.tgt_lang)
     scores = [score for score in score_pairs(translator, pairs, config.tokens_per_batch, show=True) if score]
-    lines = [json.dumps(_line(score, config.pieces), ensure_ascii=False) for score in scores]
+    with written(config.output) as write:
+        write("".join(f"{json.dumps(_line(score, config.pieces), ensure_ascii=False)}\n" for score in scores))
+    told = sys.stderr if config.output is None else sys.stdout
+    print("\n".join(summary(scores)), file=told)
     if config.output is not None:
-        write_lines(config.output, lines)
-        print("\n".join(summary(scores)))
-        print(f"{len(lines):,} lines: {config.output}")
-    else:
-        try:
-            sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode())
-            sys.stdout.buffer.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            sys.stdout = None  # type: ignore[assignment]  # nothing more can be flushed into it
-            raise UserError(f"standard output: cannot be written ({error.strerror})") from None
-        print("\n".join(summary(scores)), file=sys.stderr)
+        print(f"{len(scores):,} lines: {config.output}")
 
 
 def _line(score: PairScore, with_pieces: bool) -> dict[str, Any]:

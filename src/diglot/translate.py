@@ -2,10 +2,10 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from diglot.data.progress import step
 from diglot.data.text import read_blocks, split_lines
 from diglot.errors import UserError
 from diglot.glibc import keep_memory
+from diglot.output import written
 from diglot.page import page
 from diglot.translator import Translation, Translator, together
-from diglot.whole import whole_file
 
 WINDOW = 10_000  # lines that are read, sorted by length and translated before the next ones are
 
@@ -33,45 +33,47 @@ def main(config: DictConfig) -> None:
     loaded = [checkpoints.load(path) for path in paths]
     translator = load_translator(config, loaded[0] if len(loaded) == 1 else together(loaded), config.tgt_lang)
     refuse_nonsense(config, translator)
-    is_interactive = config.input is None and (
-        config.interactive or (config.interactive is None and sys.stdin.isatty())
-    )
-    if sys.stdin is not None and config.input is None and sys.stdin.isatty():
+    is_typed = config.input is None and sys.stdin.isatty()
+    is_interactive = is_typed if config.interactive is None else config.interactive and config.input is None
+    if is_typed:
         print("Translating what you type; end with Ctrl-D.", file=sys.stderr)
-    wants_attention = config.alignments is not None or config.html is not None
+    description = f"translating {config.input or 'standard input'}"
     n_lines = n_cut = 0
-    records: list[dict[str, Any]] = []
-    with ExitStack() as stack:
-        write = stack.enter_context(_written(config.output))
-        description = f"translating {config.input or 'standard input'}"
-        advance = (lambda done: None) if is_interactive else stack.enter_context(step(description))
-        for lines, prefixes in windows(config, 1 if is_interactive else WINDOW):
-            found = translator.n_best(
-                lines,
-                prefixes=prefixes,
-                tokens_per_batch=config.tokens_per_batch,
-                too_long=config.too_long,
-                attention=wants_attention,
-                first_line=n_lines + 1,
-                advance=advance,
-            )
-            if config.format == "text":
-                write("".join(f"{best.text}\n" for best, *_ in found))
-            if config.format == "json" or config.html is not None:
-                of_lines = [
-                    record(n_lines + i, line, translator.source_tokens(line), of_line)
-                    for i, (line, of_line) in enumerate(zip(lines, found, strict=True), start=1)
-                ]
-                if config.format == "json":
-                    write("".join(_json_line(of_line, config.alignments) for of_line in of_lines))
-                records += of_lines if config.html is not None else []
-            n_lines += len(lines)
-            n_cut += sum(best.cut for best, *_ in found)
-        if config.html is not None:
-            title = f"{translator.record.get('src_lang')}-{translator.tgt_lang} {', '.join(map(str, paths))}"
-            with _explained(config.html), whole_file(Path(config.html)) as file:
-                for text in page(title, records):
-                    file.write(text.encode())
+
+    def records() -> Iterator[dict[str, Any]]:
+        """Translate and write, and hand on what is known of each line where it is wanted."""
+        nonlocal n_lines, n_cut
+        shown = nullcontext(lambda done: None) if is_interactive else step(description)
+        with written(config.output) as write, shown as advance:
+            for lines, prefixes in windows(config, 1 if is_interactive else WINDOW):
+                found = translator.n_best(
+                    lines,
+                    prefixes=prefixes,
+                    tokens_per_batch=config.tokens_per_batch,
+                    too_long=config.too_long,
+                    attention=config.alignments is not None or config.html is not None,
+                    first_line=n_lines + 1,
+                    advance=advance,
+                )
+                for line, of_line in zip(lines, found, strict=True):
+                    n_lines += 1
+                    n_cut += of_line[0].cut
+                    if config.format == "text":
+                        write(f"{of_line[0].text}\n")
+                        if config.html is None:  # nobody wants to know more
+                            continue
+                    known = record(n_lines, line, translator.source_tokens(line), of_line)
+                    if config.format == "json":
+                        write(_json_line(known, config.alignments))
+                    yield known
+
+    if config.html is None:
+        deque(records(), maxlen=0)
+    else:
+        title = f"{translator.record['src_lang']}-{translator.tgt_lang} {', '.join(map(str, paths))}"
+        with written(config.html) as write:
+            for text in page(title, records()):
+                write(text)
     if n_cut:
         told = f"{n_cut} of {n_lines} outputs were cut by the length limit (search.max_len_a, search.max_len_b)"
         print(told, file=sys.stderr)
@@ -182,36 +184,6 @@ def chosen_alignment(layers: list[np.ndarray], alignments: str) -> np.ndarray:
         heads = f"{len(layers[0])} heads"
         raise UserError(f"alignments={alignments}: this model has {len(layers)} layers of cross-attention of {heads}")
     return layers[layer][head]
-
-
-@contextmanager
-def _explained(name: str) -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise UserError(f"{name}: cannot be written ({error.strerror})") from None
-
-
-@contextmanager
-def _written(path: str | None) -> Iterator[Callable[[str], None]]:
-    """Write to a file, which is there whole or not at all, or to standard output, at once."""
-    if path is not None:
-        with _explained(path), whole_file(Path(path)) as file:
-            yield lambda text: (file.write(text.encode()), None)[1]
-        return
-
-    def write(text: str) -> None:
-        try:
-            with _explained("standard output"):
-                sys.stdout.buffer.write(text.encode())
-                sys.stdout.buffer.flush()
-        except UserError:
-            sys.stdout = None  # type: ignore[assignment]  # nothing more can be flushed into it
-            raise
-
-    yield write
 
 
 def load_translator(config: DictConfig, loaded: checkpoints.Checkpoint, tgt_lang: str | None) -> Translator:

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from diglot import checkpoint
-from diglot.data.batching import split_by_budget
+from diglot.data.batching import in_batches
 from diglot.data.flat import FlatIds
 from diglot.data.progress import step
 from diglot.data.tokenizer import PAD, Encoded, Tokenizer
 from diglot.decoding import BeamSearch, Ensemble, Hypothesis, Search, SpecialIds
-from diglot.errors import UserError, is_out_of_memory
+from diglot.errors import UserError
 from diglot.model import EncoderDecoder
 
 warn = logging.getLogger("diglot").warning
@@ -202,24 +202,18 @@ class Translator:
                     f"may have {limit} (search.max_len_a, search.max_len_b)"
                 )
         costs = (lengths + search.n_positions(lengths, self.model.max_tgt_positions)).numpy()
-        order = np.argsort(costs, kind="stable")
 
-        batches = [order[start:stop] for start, stop in split_by_budget(costs[order], tokens_per_batch)]
-        while batches:
-            rows = batches.pop()
-            try:
-                of_rows = self._search(search, [units[i] for i in rows], sources.ended(rows), attention)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                if len(rows) == 1:
-                    number = f"line {first_line + units[rows[0]].line} has {lengths[rows[0]]} tokens"
-                    raise UserError(f"{number}: out of memory; a smaller search.beam_size may fit") from None
-                batches += np.array_split(rows, 2)
-                continue
+        def work(rows: np.ndarray) -> None:
+            of_rows = self._search(search, [units[i] for i in rows], sources.ended(rows), attention)
             for i, hypotheses in zip(rows.tolist(), of_rows, strict=True):
                 found[i] = hypotheses
             advance(len(rows))
+
+        def too_large(i: int) -> str:
+            told = f"line {first_line + units[i].line} has {lengths[i]} tokens"
+            return f"{told}: out of memory; a smaller search.beam_size may fit"
+
+        in_batches(costs, tokens_per_batch, work, too_large)
         of_lines: list[list[Translation]] = [[] for _ in lines]
         for unit, hypotheses in zip(units, found, strict=True):
             whole = of_lines[unit.line]

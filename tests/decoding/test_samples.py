@@ -9,7 +9,7 @@ import pytest
 import sacrebleu
 import torch
 
-from diglot.decoding import BeamSearch, Ensemble, Hypothesis, MinimumBayesRisk, Sampling, SpecialIds
+from diglot.decoding import BeamSearch, Ensemble, Hypothesis, SamplingSearch, SpecialIds
 from diglot.model import GruAttention, Transformer
 
 PAD, UNK, BOS, EOS = SPECIAL = SpecialIds(0, 1, 2, 3)
@@ -48,7 +48,7 @@ def log_probs_of(model: Transformer, row: list[int], tokens: list[int]) -> list[
 
 def test_first_tokens_are_drawn_as_often_as_they_are_probable(model: Transformer) -> None:
     n = 4000
-    (found,) = Sampling(n_samples=n, max_len_a=0, max_len_b=1)(model, *sources([[5, 6, 7]]), SPECIAL)
+    (found,) = SamplingSearch(n_samples=n, max_len_a=0, max_len_b=1)(model, *sources([[5, 6, 7]]), SPECIAL)
     with torch.no_grad():
         chances = model(torch.tensor([[5, 6, 7, EOS]]), torch.tensor([[BOS]]))[0, 0].softmax(-1).double()
     chances[[PAD, UNK, BOS]] = 0
@@ -63,7 +63,7 @@ def test_first_tokens_are_drawn_as_often_as_they_are_probable(model: Transformer
 @pytest.mark.parametrize(("temperature", "sharper"), [(0.3, True), (3.0, False)])
 def test_a_low_temperature_makes_the_probable_more_so(model: Transformer, temperature: float, sharper: bool) -> None:
     def distinct(temperature: float) -> int:
-        search = Sampling(n_samples=300, temperature=temperature, max_len_a=0, max_len_b=1)
+        search = SamplingSearch(n_samples=300, temperature=temperature, max_len_a=0, max_len_b=1)
         (found,) = search(model, *sources([[5, 6, 7]]), SPECIAL)
         return len({tuple(hypothesis.tokens) for hypothesis in found})
 
@@ -73,7 +73,7 @@ def test_a_low_temperature_makes_the_probable_more_so(model: Transformer, temper
 def test_the_most_probable_token_alone_is_greedy_search(model: Transformer) -> None:
     src, mask = sources(random_rows(9))
     greedy = BeamSearch(beam_size=1)(model, src, mask, SPECIAL)
-    for search in (Sampling(top_k=1), Sampling(top_p=1e-6), Sampling(temperature=1e-3)):
+    for search in (SamplingSearch(top_k=1), SamplingSearch(top_p=1e-6), SamplingSearch(temperature=1e-3)):
         assert [[h.tokens for h in row] for row in search(model, src, mask, SPECIAL)] == [
             [h.tokens for h in row] for row in greedy
         ]
@@ -87,9 +87,9 @@ def test_tokens_outside_of_the_k_and_of_the_nucleus_never_come(model: Transforme
     chances, order = logits.softmax(-1).sort(descending=True)
     n_nucleus = int((chances.cumsum(0) < 0.6).sum()) + 1
     for search, n in (
-        (Sampling(n_samples=500, top_k=3, max_len_a=0, max_len_b=1), 3),
-        (Sampling(n_samples=500, top_p=0.6, max_len_a=0, max_len_b=1), n_nucleus),
-        (Sampling(n_samples=500, top_k=2, top_p=0.999, max_len_a=0, max_len_b=1), 2),
+        (SamplingSearch(n_samples=500, top_k=3, max_len_a=0, max_len_b=1), 3),
+        (SamplingSearch(n_samples=500, top_p=0.6, max_len_a=0, max_len_b=1), n_nucleus),
+        (SamplingSearch(n_samples=500, top_k=2, top_p=0.999, max_len_a=0, max_len_b=1), 2),
     ):
         (found,) = search(model, *sources([row]), SPECIAL)
         assert {h.tokens[0] if h.tokens else EOS for h in found} == set(order[:n].tolist())
@@ -97,7 +97,7 @@ def test_tokens_outside_of_the_k_and_of_the_nucleus_never_come(model: Transforme
 
 def test_scores_are_log_probabilities_under_the_model_itself(model: Transformer) -> None:
     row = [9, 4, 30]
-    (found,) = Sampling(n_samples=20, temperature=0.5, top_k=5)(model, *sources([row]), SPECIAL)
+    (found,) = SamplingSearch(n_samples=20, temperature=0.5, top_k=5)(model, *sources([row]), SPECIAL)
     for hypothesis in found:
         expected = log_probs_of(model, row, hypothesis.tokens)
         assert hypothesis.log_probs == pytest.approx(expected, abs=1e-4)
@@ -105,7 +105,7 @@ def test_scores_are_log_probabilities_under_the_model_itself(model: Transformer)
 
 
 def test_a_sentence_has_the_same_samples_wherever_it_stands(model: Transformer) -> None:
-    rows, search = random_rows(24), Sampling(n_samples=3, max_len_a=1.0, max_len_b=3)
+    rows, search = random_rows(24), SamplingSearch(n_samples=3, max_len_a=1.0, max_len_b=3)
     alone = [search(model, *sources([row]), SPECIAL)[0] for row in rows]
     assert len({len(h.tokens) for row in alone for h in row}) > 3
     backwards = search(model, *sources(rows[::-1]), SPECIAL)[::-1]
@@ -117,12 +117,12 @@ def test_a_sentence_has_the_same_samples_wherever_it_stands(model: Transformer) 
 
 def test_another_seed_gives_other_samples(model: Transformer) -> None:
     src, mask = sources(random_rows(6))
-    one, again, other = (Sampling(seed=seed)(model, src, mask, SPECIAL) for seed in (1, 1, 2))
+    one, again, other = (SamplingSearch(seed=seed)(model, src, mask, SPECIAL) for seed in (1, 1, 2))
     assert one == again != other
 
 
 def test_a_prefix_and_a_minimum_hold_for_samples_too(model: Transformer) -> None:
-    search = Sampling(n_samples=8, min_len_b=5, max_len_b=9)
+    search = SamplingSearch(n_samples=8, min_len_b=5, max_len_b=9)
     for row in search(model, *sources(random_rows(4)), SPECIAL, [[8, 9], [], [UNK], [8, 9, 10]]):
         assert all(len(h.tokens) >= 5 for h in row)
     begins = [[8, 9], [], [UNK], [8, 9, 10]]
@@ -144,7 +144,7 @@ def test_a_prefix_and_a_minimum_hold_for_samples_too(model: Transformer) -> None
 )
 def test_a_wrong_option_of_sampling_is_named(options: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        Sampling(**options)
+        SamplingSearch(**options)
 
 
 # ------------------------------------------------------------------------------------------------- minimum Bayes risk
@@ -162,7 +162,7 @@ def test_the_text_most_like_all_others_comes_first(utility: str) -> None:
     metric = sacrebleu.CHRF() if utility == "chrf" else sacrebleu.BLEU(effective_order=True)
     expected = {a: np.mean([metric.sentence_score(a, [b]).score for b in texts]) for a in texts}
     hypotheses = [Hypothesis([i], -1.0, False, [-0.5, -0.5]) for i in range(len(texts))]
-    search = MinimumBayesRisk(utility=utility, n_samples=5)  # type: ignore[arg-type]
+    search = SamplingSearch(utility=utility, n_samples=5)  # type: ignore[arg-type]
     found = search.ranked(hypotheses, lambda tokens: texts[tokens[0]])
     assert [(texts[h.tokens[0]], h.score) for h in found] == [
         (text, pytest.approx(worth)) for text, worth in sorted(expected.items(), key=lambda item: -item[1])
@@ -171,7 +171,7 @@ def test_the_text_most_like_all_others_comes_first(utility: str) -> None:
 
 def test_other_searches_leave_their_hypotheses_as_they_are() -> None:
     hypotheses = [Hypothesis([i], -float(i), False, []) for i in range(3)]
-    for search in (BeamSearch(), Sampling(n_samples=3)):
+    for search in (BeamSearch(), SamplingSearch(n_samples=3)):
         assert search.ranked(hypotheses, str) == hypotheses
 
 
@@ -186,7 +186,7 @@ def gru() -> GruAttention:
 
 def test_an_ensemble_of_copies_is_the_model(model: Transformer) -> None:
     src, mask = sources(random_rows(9))
-    for search in (BeamSearch(beam_size=3, n_best=3), Sampling(n_samples=2)):
+    for search in (BeamSearch(beam_size=3, n_best=3), SamplingSearch(n_samples=2)):
         one = search(model, src, mask, SPECIAL)
         three = search(Ensemble([model] * 3), src, mask, SPECIAL)
         for a, b in zip(one, three, strict=True):

@@ -4,10 +4,12 @@ Nothing here has a state that could be lost: a stream is entered at any place by
 grow with the data: a pass over 300 million pairs takes the memory of a pool.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
+
+from diglot.errors import UserError, is_out_of_memory
 
 POOL_SIZE = 200_000
 WIDTH_STEP = 4
@@ -143,6 +145,34 @@ def split_by_budget(lengths: np.ndarray, budget: int) -> list[tuple[int, int]]:
         runs.append((start, stop))
         start = stop
     return runs
+
+
+def in_batches(
+    costs: np.ndarray, budget: int, work: Callable[[np.ndarray], None], too_large: Callable[[int], str]
+) -> None:
+    """Work through items of like costs together, in halves where memory does not hold them.
+
+    Args:
+        costs: of each item.
+        budget: items worked on at once times the greatest of their costs are at most this; an item of more is alone.
+        work: does what is to be done with the items of these numbers, or runs out of memory.
+        too_large: what to say where memory does not hold even the item of this number alone.
+
+    Raises:
+        UserError: saying that.
+    """
+    order = np.argsort(costs, kind="stable")
+    batches = [order[start:stop] for start, stop in split_by_budget(costs[order], budget)]
+    while batches:
+        numbers = batches.pop()
+        try:
+            work(numbers)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(numbers) == 1:
+                raise UserError(too_large(int(numbers[0]))) from None
+            batches += np.array_split(numbers, 2)
 
 
 def bucket_shapes(budget: int, longest: int) -> list[Shape]:

@@ -1,19 +1,9 @@
 """From logits to hypotheses."""
 
-from diglot.decoding.bayes_risk import MinimumBayesRisk
 from diglot.decoding.beam import BeamSearch
 from diglot.decoding.ensemble import Ensemble
-from diglot.decoding.sampling import Sampling
+from diglot.decoding.sampling import SamplingSearch
 from diglot.decoding.score import pair_scores
 from diglot.decoding.search import Hypothesis, Search, SpecialIds
 
-__all__ = [
-    "BeamSearch",
-    "Ensemble",
-    "Hypothesis",
-    "MinimumBayesRisk",
-    "Sampling",
-    "Search",
-    "SpecialIds",
-    "pair_scores",
-]
+__all__ = ["BeamSearch", "Ensemble", "Hypothesis", "SamplingSearch", "Search", "SpecialIds", "pair_scores"]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diglot.decoding.search import log_softmax
 from diglot.model import EncoderDecoder
 
 
@@ -57,7 +58,7 @@ class Ensemble(EncoderDecoder):
     ) -> Tensor:
         caches = [None] * len(self._each) if cache is None else cache.caches
         parts = zip(self._each, memory.split(self._widths, -1), caches, strict=True)
-        each = [model.decode(tgt, own, src_mask, its).float().log_softmax(-1) for model, own, its in parts]
+        each = [log_softmax(model.decode(tgt, own, src_mask, its)) for model, own, its in parts]
         return torch.stack(each).logsumexp(0) - math.log(len(each))
 
     def new_cache(self) -> EnsembleCache:

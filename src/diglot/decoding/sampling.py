@@ -1,19 +1,23 @@
 """Draw translations instead of looking for the most probable one."""
 
 import hashlib
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from diglot.decoding.search import Choice, Search, State, best
+from diglot.decoding.bayes_risk import by_expected_utility
+from diglot.decoding.search import Choice, Hypothesis, Search, State, best
 
 
-class Sampling(Search):
+class SamplingSearch(Search):
     """Draw each token from what the model thinks of it, `n_samples` times independently.
 
     A sentence's random numbers come from `seed` and its own tokens, so that its samples are the same wherever it
     stands. Hypotheses come out in the order in which they were drawn; their scores are log-probabilities under the
-    model itself, whatever they were drawn from.
+    model itself, whatever they were drawn from. With a utility they come out by their expected utility, each text once
+    (minimum Bayes risk: Eikema and Aziz, 2020), which costs n_samples^2 comparisons a sentence.
 
     Args:
         n_samples: hypotheses of a sentence.
@@ -22,6 +26,7 @@ class Sampling(Search):
         top_p: draw from the fewest most probable tokens that have this probability together (the nucleus: Holtzman et
             al., 2020); None: from all. With top_k: of those.
         seed: with another one, other samples.
+        utility: chrf (sacrebleu's chrF2) or bleu (its sentence BLEU, 13a), both from 0 to 100; None: none.
         min_len_a, min_len_b, max_len_a, max_len_b: see Search.
     """
 
@@ -33,6 +38,7 @@ class Sampling(Search):
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int = 1,
+        utility: Literal["chrf", "bleu"] | None = None,
         min_len_a: float = 0.0,
         min_len_b: int = 0,
         max_len_a: float = 2.0,
@@ -46,6 +52,8 @@ class Sampling(Search):
             raise ValueError(f"top_k ({top_k}) must be positive")
         if top_p is not None and not 0 < top_p <= 1:
             raise ValueError(f"top_p ({top_p}) must be above 0 and at most 1")
+        if utility not in (None, "chrf", "bleu"):
+            raise ValueError(f"utility ({utility}) must be chrf or bleu")
         super().__init__(
             n_live=n_samples,
             n_best=n_samples,
@@ -55,16 +63,20 @@ class Sampling(Search):
             max_len_b=max_len_b,
         )
         self.n_samples, self.temperature, self.top_k, self.top_p, self.seed = n_samples, temperature, top_k, top_p, seed
-        self.n_first = n_samples
+        self.utility, self.n_first = utility, n_samples
+
+    def ranked(self, hypotheses: list[Hypothesis], read: Callable[[list[int]], str]) -> list[Hypothesis]:
+        return hypotheses if self.utility is None else by_expected_utility(hypotheses, read, self.utility)
 
     def start(self, state: State, src: Tensor) -> None:
         # Drawn on the CPU, so that a GPU gives the same ones, and for all steps at once.
-        chances = torch.zeros((len(src), self.n_samples, int(state.limits.max()) + 1), dtype=torch.float64)
+        dtype = state.scores.dtype
+        chances = torch.zeros((len(src), self.n_samples, int(state.limits.max()) + 1), dtype=dtype)
         limits = state.limits.tolist()
         for row, (tokens, padding, limit) in enumerate(zip(src.cpu(), state.padding.cpu(), limits, strict=True)):
             own = repr((self.seed, tokens[~padding].tolist())).encode()
             generator = torch.Generator().manual_seed(int.from_bytes(hashlib.blake2b(own, digest_size=8).digest()))
-            drawn = torch.rand((limit + 1, self.n_samples), dtype=torch.float64, generator=generator)
+            drawn = torch.rand((limit + 1, self.n_samples), dtype=dtype, generator=generator)
             chances[row, :, : limit + 1] = drawn.T
         state.chances = chances.to(src.device)
 
@@ -89,12 +101,13 @@ class Sampling(Search):
         ids: Tensor | None = None
         if self.top_k is not None:
             log_probs, ids = best(log_probs, min(self.top_k, log_probs.size(-1)))
-        weights = (log_probs / self.temperature).double().softmax(-1)
+        weights = (log_probs.to(chances.dtype) / self.temperature).softmax(-1)
         if self.top_p is not None:
             weights, order = weights.sort(-1, descending=True)
             ids = order if ids is None else ids.gather(-1, order)
             weights = weights.masked_fill(weights.cumsum(-1) - weights >= self.top_p, 0.0)
         sums = weights.cumsum(-1)
-        wanted = chances[..., None] * sums[..., -1:] * (1 - 1e-12)
-        drawn = torch.searchsorted(sums, wanted, right=True).clamp(max=sums.size(-1) - 1)
+        # Below the whole sum, with rounding: what stands behind the last token that may come has no weight.
+        wanted = chances[..., None] * sums[..., -1:] * (1 - 4 * torch.finfo(sums.dtype).eps)
+        drawn = torch.searchsorted(sums, wanted, right=True).clamp(max=sums.size(-1) - 1)  # where they are no numbers
         return (drawn if ids is None else ids.gather(-1, drawn))[..., 0]

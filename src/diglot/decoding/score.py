@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from diglot.decoding.search import SpecialIds
+from diglot.decoding.search import SpecialIds, log_softmax
 from diglot.model import EncoderDecoder
 
 
@@ -11,7 +11,7 @@ from diglot.model import EncoderDecoder
 def pair_scores(model: EncoderDecoder, src: Tensor, labels: Tensor, special: SpecialIds) -> list[list[float]]:
     """How probable each token of a target is, after the source and the tokens before it (teacher forcing).
 
-    In evaluation mode, from logits turned into float32, so that what else is in the batch changes a value by no more
+    In evaluation mode, in float32 at least, so that what else is in the batch changes a value by no more
     than rounding (below 1e-4). Their sum is the log-probability that a search would give the same tokens.
 
     Args:
@@ -38,10 +38,10 @@ def pair_scores(model: EncoderDecoder, src: Tensor, labels: Tensor, special: Spe
     try:
         model.eval()
         with torch.autocast(src.device.type, enabled=False):
-            logits = model(src, tgt_in, src != special.pad).float()  # (B, T, V)
+            log_probs = log_softmax(model(src, tgt_in, src != special.pad))  # (B, T, V)
     finally:
         for module, mode in modes:
             module.training = mode
-    chosen = logits.gather(-1, labels[:, :, None])[:, :, 0] - logits.logsumexp(-1)  # (B, T)
+    chosen = log_probs.gather(-1, labels[:, :, None])[:, :, 0]  # (B, T)
     lengths = (labels != special.pad).sum(1)
     return [row[:length] for row, length in zip(chosen.tolist(), lengths.tolist(), strict=True)]

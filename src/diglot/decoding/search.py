@@ -163,7 +163,7 @@ class Search:
 
         Args:
             state: before the step; its scores become those after it.
-            log_probs: of each next token (R, n, V), -inf where one is forbidden; the step may overwrite them.
+            log_probs: of each next token (R, n, V), -inf where one is forbidden.
             length: tokens of a hypothesis that ends in this step, </s> counted.
         """
         raise NotImplementedError
@@ -200,7 +200,7 @@ class Search:
         tgt = torch.cat((torch.full((n_all, 1), special.bos, device=device), rules.shared), 1)
         n_shared = rules.shared.size(1)
         with _watching(model, self.watches_source) as seen:
-            log_probs = _log_probs(model.decode(tgt, memory, src_mask, cache))  # (B, n_shared + 1, V)
+            log_probs = log_softmax(model.decode(tgt, memory, src_mask, cache))  # (B, n_shared + 1, V)
             # Of long outputs sums in float32 would differ in the fourth place from batch to batch.
             dtype = torch.float32 if device.type == "mps" else torch.float64
             state = State(n, self.n_best, limits, minima, ~src_mask, special.eos, dtype)
@@ -240,7 +240,7 @@ class Search:
                 else:
                     cache.select(rows)
                 logits = model.decode(tokens.reshape(-1, 1), memory, src_mask, cache)[:, -1]  # (R n, V)
-                log_probs = _log_probs(logits).unflatten(0, (-1, n))
+                log_probs = log_softmax(logits).unflatten(0, (-1, n))
         history.keep(state)
         return history.hypotheses()
 
@@ -278,13 +278,13 @@ class _Rules:
         self.soonest_limit = int(limits.min())
 
     def apply(self, state: State, log_probs: Tensor, length: int) -> Tensor:
-        """What is left of log_probs (R, n, V) in the step in which hypotheses of `length` tokens, </s> counted, end."""
-        plain = log_probs
+        """What is left of log_probs (R, n, V), which are overwritten, where hypotheses that end have `length` tokens,
+        </s> counted."""
         state.at_limit = None
-        if length <= self.forced.size(1):
+        if length <= self.forced.size(1):  # before anything is banned: an <unk> may be forced
             token = self.forced[state.sentences, length - 1]
-            place = token.clamp(min=0)[:, None, None].expand(-1, plain.size(1), 1)
-            only = torch.full_like(plain, -torch.inf).scatter_(2, place, plain.gather(2, place))
+            place = token.clamp(min=0)[:, None, None].expand(-1, log_probs.size(1), 1)
+            only = torch.full_like(log_probs, -torch.inf).scatter_(2, place, log_probs.gather(2, place))
         log_probs[:, :, self.banned] = -torch.inf
         if length > self.soonest_limit:
             state.at_limit = state.limits < length
@@ -356,7 +356,8 @@ class _History:
         return [row or [Hypothesis([], float("-inf"), True, [float("-inf")])] for row in found]
 
 
-def _log_probs(logits: Tensor) -> Tensor:
+def log_softmax(logits: Tensor) -> Tensor:
+    """Log-probabilities, in float32 at least."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
 

@@ -84,7 +84,7 @@ class KeyValueCache:
         """Add the newest keys and values and return all."""
         before, self._seen = self._seen, self._seen + keys.size(2)
         if self._buffers is None:
-            self._buffers = keys, values  # all there is to know of a source, or of one call: nothing may follow
+            self._buffers = keys, values  # without room: behind a source's nothing follows
         elif self._seen > self._buffers[0].size(2):
             old_keys, old_values = (old[:, :, :before] for old in self._buffers)
             self._buffers = self._with_room(old_keys), self._with_room(old_values)
