@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diglot.decoding.search import best
+from diglot.decoding.state import best
 
 
 @given(st.integers(1, 700), st.integers(1, 12), st.integers(0, 10_000), st.booleans())

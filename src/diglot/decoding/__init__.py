@@ -4,6 +4,7 @@ from diglot.decoding.beam import BeamSearch
 from diglot.decoding.ensemble import Ensemble
 from diglot.decoding.sampling import SamplingSearch
 from diglot.decoding.score import pair_scores
-from diglot.decoding.search import Hypothesis, Search, SpecialIds
+from diglot.decoding.search import Search
+from diglot.decoding.state import Hypothesis, SpecialIds
 
 __all__ = ["BeamSearch", "Ensemble", "Hypothesis", "SamplingSearch", "Search", "SpecialIds", "pair_scores"]

@@ -6,7 +6,7 @@ from typing import Literal
 
 import sacrebleu
 
-from diglot.decoding.search import Hypothesis
+from diglot.decoding.state import Hypothesis
 
 
 def by_expected_utility(

@@ -6,7 +6,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from diglot.decoding.search import Choice, Search, State, best
+from diglot.decoding.search import Search
+from diglot.decoding.state import Choice, State, best
 
 
 class BeamSearch(Search):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diglot.decoding.search import log_softmax
+from diglot.decoding.state import log_softmax
 from diglot.model import EncoderDecoder
 
 

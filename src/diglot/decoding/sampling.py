@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from diglot.decoding.bayes_risk import by_expected_utility
-from diglot.decoding.search import Choice, Hypothesis, Search, State, best
+from diglot.decoding.search import Search
+from diglot.decoding.state import Choice, Hypothesis, State, best
 
 
 class SamplingSearch(Search):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from diglot.decoding.search import SpecialIds, log_softmax
+from diglot.decoding.state import SpecialIds, log_softmax
 from diglot.model import EncoderDecoder
 
 
