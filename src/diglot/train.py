@@ -188,7 +188,7 @@ def train(config: DictConfig) -> Path:
             *progress_callbacks(kept),
             speed,
             signals,  # after all that has a state: a checkpoint holds that of the whole update
-            TakeUp(kept, begun.validation_due_since is not None, data.n_updates, begun.has_stopped),
+            TakeUp(kept, begun.validation_due_since, data.n_updates, begun.has_stopped),
         ],
         plugins=[AtomicCheckpointIO(checkpoints.read, checkpoints.check_made_of)],
         max_epochs=1,

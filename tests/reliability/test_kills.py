@@ -53,6 +53,20 @@ def test_averaged_weights_are_as_exact_as_the_weights(tmp_path: Path, text: list
         assert story.differences == []
 
 
+@pytest.mark.promise("A run that is killed at any time, as often as you like, ends as if it had not been, bit for bit")
+@pytest.mark.parametrize("logger", ["csv", "tensorboard"])
+def test_a_validation_that_is_killed_again_and_again_is_logged_once(
+    tmp_path: Path, text: list[str], logger: str
+) -> None:
+    """Each time when all of it is logged, and the checkpoint after it is being written."""
+    reference = lives.whole([*text, *SMALL, f"logger={logger}", "run.validate_every=26"], tmp_path / "whole")
+    story = lives.told(
+        reference, tmp_path / "killed", 3 * [Fault(signal.SIGKILL, operation=0, update=2, within="save")]
+    )
+    assert [life.status for life in story.lives] == [*3 * [-signal.SIGKILL], 0]
+    assert story.differences == []
+
+
 @pytest.mark.promise("No pair is lost or repeated within a pass, wherever in it a run is cut short")
 def test_each_pass_holds_each_pair_once_wherever_it_is_cut(tmp_path: Path, text: list[str]) -> None:
     words = [*text, *SMALL, "run.passes=2", "run.validate_every=1", "data.batches_per_update=1"]

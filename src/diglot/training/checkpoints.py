@@ -100,6 +100,7 @@ class Checkpoints(L.Callback):
         self.best_update = 0
         self.best_metrics: dict[str, float] = {}  # all dev scores of the best checkpoint, as they are logged
         self.place: tuple[int, ...] = ()  # where the stream of batches stands after the newest update
+        self.due_since: float | None = None  # Unix time: a validation that is made up for was to be from then on
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero or not self.best_update:
@@ -121,13 +122,14 @@ class Checkpoints(L.Callback):
         if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         assert isinstance(pl_module, TranslationTask)
-        self.save(trainer, pl_module, validation_is_due=True)
+        # What of a validation was logged in vain is known by its time, also if it is broken off again.
+        self.save(trainer, pl_module, due_since=self.due_since or time.time())
 
-    def save(self, trainer: L.Trainer, pl_module: TranslationTask, validation_is_due: bool = False) -> None:
-        """Write `last.ckpt`, between two updates."""
+    def save(self, trainer: L.Trainer, pl_module: TranslationTask, due_since: float | None = None) -> None:
+        """Write `last.ckpt`, between two updates; before a validation with the time from which on it is due."""
         pl_module.record["update"], pl_module.record["place"] = trainer.global_step, list(self.place)
         flush(trainer.loggers)
-        pl_module.record["validation_due_since"] = time.time() if validation_is_due else None
+        pl_module.record["validation_due_since"] = due_since
         pl_module.record["has_stopped"] = trainer.should_stop
         with self._explained():
             if trainer.is_global_zero and self.last.exists():
@@ -161,6 +163,7 @@ class Checkpoints(L.Callback):
         best = sorted(self.scores, key=lambda update: (-self.scores[update], update))[: self.keep_best]
         self.scores = {update: self.scores[update] for update in {*best, *sorted(self.scores)[-self.keep_last :]}}
         pl_module.record["dev_bleu"] = score
+        self.due_since = None
         self.save(trainer, pl_module)
         if trainer.is_global_zero:
             with self._explained():
@@ -196,20 +199,22 @@ class TakeUp(L.Callback):
 
     Args:
         kept: knows which updates were validated.
-        validation_is_due: whether the checkpoint was written before a validation, which is made up for.
+        due_since: the time of a validation before which the checkpoint was written, and which is made up for; None: of
+            none.
         total_updates: length of the run. Where all are done, Lightning is made with one more: else it would do nothing.
         has_stopped: whether the run had been told to end before.
     """
 
-    def __init__(self, kept: Checkpoints, validation_is_due: bool, total_updates: int, has_stopped: bool) -> None:
-        self.kept, self.total_updates = kept, total_updates
-        self.validation_is_due, self.has_stopped = validation_is_due, has_stopped
+    def __init__(self, kept: Checkpoints, due_since: float | None, total_updates: int, has_stopped: bool) -> None:
+        self.kept, self.due_since = kept, due_since
+        self.total_updates, self.has_stopped = total_updates, has_stopped
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         trainer.fit_loop.epoch_loop.max_steps = self.total_updates
         trainer.should_stop = self.has_stopped or trainer.global_step >= self.total_updates
         # A run may have become so short that it is over where no validation was to be.
-        if self.validation_is_due or (trainer.should_stop and trainer.global_step not in self.kept.scores):
+        self.kept.due_since = self.due_since
+        if self.due_since is not None or (trainer.should_stop and trainer.global_step not in self.kept.scores):
             self._validate(trainer)
 
     def _validate(self, trainer: L.Trainer) -> None:
