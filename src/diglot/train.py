@@ -61,7 +61,7 @@ from diglot.training.progress import progress_callbacks
 from diglot.training.report import best_scores, end_report, hyper_parameters, samples, start_report, write_results
 from diglot.training.run import Run, StopAfterLastUpdate
 from diglot.training.scores import Scores
-from diglot.training.signals import Signals, Stopped, leaving_at_once
+from diglot.training.signals import LeaveFirst, Signals, Stopped, leaving_at_once
 from diglot.training.speed import Speed
 from diglot.training.task import TranslationTask
 from diglot.training.watch import Watcher
@@ -179,6 +179,7 @@ def train(config: DictConfig) -> Path:
         strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout),
         logger=logger,
         callbacks=[
+            LeaveFirst(signals),
             largest,
             scores,
             *watching,

@@ -1,15 +1,20 @@
 """Kill a run whenever you like: what comes of it in the end is what had come of it without."""
 
 import json
+import os
 import random
 import signal
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+import lightning as L
 import lives
 import pytest
 from lives import SMALL, Fault
+
+from diglot.training.checkpoints import Checkpoints
+from diglot.training.task import TranslationTask
 
 pytestmark = pytest.mark.reliability
 
@@ -65,6 +70,33 @@ def test_a_validation_that_is_killed_again_and_again_is_logged_once(
     )
     assert [life.status for life in story.lives] == [*3 * [-signal.SIGKILL], 0]
     assert story.differences == []
+
+
+def die_when_it_has_saved() -> None:
+    save = Checkpoints.save
+
+    def struck(self: Checkpoints, trainer: L.Trainer, task: TranslationTask, due_since: float | None = None) -> None:
+        save(self, trainer, task, due_since)
+        if trainer.training:  # no validation is the reason
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Checkpoints.save = struck  # type: ignore[method-assign]
+
+
+@pytest.mark.promise("A run that is killed at any time, as often as you like, ends as if it had not been, bit for bit")
+@pytest.mark.parametrize("kind", ["logger=csv", "logger=tensorboard", "data.batches_per_update=3"])
+def test_what_a_signal_saves_has_been_logged(tmp_path: Path, text: list[str], kind: str) -> None:
+    words = [*text, *SMALL, "run.validate_every=9", kind]
+    reference = lives.whole(words, tmp_path / "whole")
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    for update, more in ((4, "run.folder=run"), (6, "resume=run"), (12, "resume=run")):
+        life = lives.run([*words, more], folder, Fault(signal.SIGTERM, update=update), die_when_it_has_saved)
+        assert life.status == -signal.SIGKILL, life.said
+        assert lives.torch.load(folder / "run" / "last.ckpt", weights_only=True)["global_step"] == update + 1
+    life = lives.run([*words, "resume=run"], folder)
+    assert life.status == 0, life.said
+    assert lives.differences(reference.left, lives.left(folder)) == []
 
 
 @pytest.mark.promise("No pair is lost or repeated within a pass, wherever in it a run is cut short")

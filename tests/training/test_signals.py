@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from diglot.training.signals import ASKING, Signals, Stopped
+from diglot.training.signals import ASKING, LeaveFirst, Signals, Stopped
 from diglot.training.task import TranslationTask
 
 
@@ -23,7 +23,15 @@ class Kept(list[int]):
 
 def stub_trainer(update: int, accumulates: bool = False) -> Any:
     loop = SimpleNamespace(_should_accumulate=lambda: accumulates)
-    return SimpleNamespace(global_step=update, max_steps=100, world_size=1, fit_loop=loop, should_stop=False)
+    connector = SimpleNamespace(_get_loops_state_dict=lambda: {"after": update})
+    return SimpleNamespace(
+        global_step=update,
+        max_steps=100,
+        world_size=1,
+        fit_loop=loop,
+        should_stop=False,
+        _checkpoint_connector=connector,
+    )
 
 
 @pytest.fixture
@@ -40,14 +48,18 @@ def test_a_signal_is_heeded_after_the_update_and_its_logs(number: int, task: Tra
     signals = Signals(kept, validate_every=10)  # type: ignore[arg-type]
     try:
         signals.on_train_start()
-        signals.on_train_batch_start()
+        first = LeaveFirst(signals)
+        first.on_train_batch_start(stub_trainer(3), task, None, 0)  # type: ignore[arg-type]
         os.kill(os.getpid(), number)
         for trainer in (stub_trainer(3, accumulates=True), stub_trainer(4)):
-            assert not kept
             signals.on_train_batch_end(trainer, task, None, None, 0)  # type: ignore[arg-type]
-        assert kept == [4]
+            assert not kept  # the update is still to be logged
         with pytest.raises(Stopped, match=signal.Signals(number).name):
-            signals.on_train_batch_start()
+            first.on_train_batch_start(trainer, task, None, 0)  # type: ignore[arg-type]
+        assert kept == [4]
+        content = {"loops": {"after": 5}}
+        signals.on_save_checkpoint(trainer, task, content)
+        assert content == {"loops": {"after": 4}}
         signals.on_exception()
         assert signal.getsignal(number) == signal.SIG_DFL
     finally:

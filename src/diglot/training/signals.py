@@ -66,7 +66,8 @@ class Signals(L.Callback):
         self.received = 0
         self._before: dict[int, Any] = {}
         self._asked_before: Tensor | None = None
-        self._leaves = 0
+        self._leaves = 0  # the signal by which the run ends as soon as a checkpoint is written
+        self._loops: dict[str, Any] = {}
 
     def on_train_start(self, *_: Any) -> None:  # not before: Lightning sets handlers of its own
         if threading.current_thread() is threading.main_thread():
@@ -87,12 +88,23 @@ class Signals(L.Callback):
         number = self._asked(trainer)
         # A validation writes a checkpoint of its own before it begins.
         if number and trainer.global_step % self.validate_every and not trainer.should_stop:
+            # Not yet: what the update came to is still to be logged, and a checkpoint never knows more than the curves.
+            # Lightning goes on from where its loops stand now.
+            self._leaves, self._loops = number, trainer._checkpoint_connector._get_loops_state_dict()
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        if self._leaves:
+            checkpoint["loops"] = self._loops
+
+    def leave_before_batch(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Write a checkpoint and leave, if a signal has asked for it after the update before.
+
+        Raises:
+            Stopped: naming the signal.
+        """
+        if self._leaves:
             assert isinstance(pl_module, TranslationTask)
             self.kept.save(trainer, pl_module)
-            self._leaves = number  # not yet: what the update came to is still to be logged
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        if self._leaves:
             raise Stopped(self._leaves)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -131,3 +143,19 @@ class Signals(L.Callback):
         # A GPU is not waited for: the answer is that of the call before.
         before, self._asked_before = self._asked_before, asked
         return 0 if before is None else int(before)
+
+
+class LeaveFirst(L.Callback):
+    """Lets `Signals` end a run before any other callback has seen the batch that will not be trained on: the first one.
+
+    Args:
+        signals: knows whether the run ends.
+    """
+
+    def __init__(self, signals: Signals) -> None:
+        self.signals = signals
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        self.signals.leave_before_batch(trainer, pl_module)
