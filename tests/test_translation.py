@@ -1,5 +1,6 @@
 """Lines in, as many lines out, whatever the batch and the neighbours; long lines, prefixes, ensembles, JSON."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -21,7 +22,6 @@ from diglot.translator import Translation, Translator, split_text
 from made import checkpoint_content, write_checkpoint
 
 SIZES = ("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40", "model/position=sinusoidal")
-NEAR = 1e-5  # two hypotheses so near each other may change places with the rounding of sums
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def same(found: list[Translation], expected: list[Translation]) -> int:
     for a, b in zip(found, expected, strict=True):
         assert a.score == pytest.approx(b.score, abs=1e-4)
         if a.text != b.text:
-            assert abs(a.score - b.score) < NEAR
+            assert a.near_tie or b.near_tie
             ties += 1
     return ties
 
@@ -100,13 +100,12 @@ def test_n_best_are_distinct_best_first_and_told_in_whole(translator):
     (found,) = translator.n_best(["Ler nin gaser."], BeamSearch(beam_size=4, n_best=4), attention=True)
     assert len({tuple(t.tokens) for t in found}) == 4
     assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
-    sources = translator.source_tokens("Ler nin gaser.")
-    assert sources[-1] == "</s>"
     for t in found:
+        assert "".join(t.source_tokens) == "▁Ler▁nin▁gaser.</s>"
         assert t.tokens[-1] == "</s>"
         assert len(t.log_probs) == len(t.tokens)
         assert translator.search.score(sum(t.log_probs), len(t.tokens)) == pytest.approx(t.score, abs=1e-4)
-        assert [layer.shape for layer in t.attention] == [(3, len(t.tokens), len(sources))] * 2
+        assert [layer.shape for layer in t.attention] == [(3, len(t.tokens), len(t.source_tokens))] * 2
         assert np.allclose(np.stack(t.attention).sum(-1), 1, atol=1e-5)
 
 
@@ -145,12 +144,17 @@ def short(folder: Path) -> Translator:
     return made
 
 
+def n_tokens(translator: Translator, text: str) -> int:
+    """</s> counted."""
+    return len(translator.tokenizer.encode([text])[0].ids) + 1
+
+
 def test_a_line_that_is_too_long_is_translated_in_pieces_or_cut_and_named(short, caplog):
     long = "Ler nin gaser. Ka gun ne? Foz su femim, los pez sanos ta puros. Ler ka foz."
     lines = ["Ler nin.", long, "Ka gun ne?"]
-    n = len(short.source_tokens(long))
+    n = n_tokens(short, long)
     assert n > 24
-    pieces = [text for _, text in split_text(long, lambda text: len(short.source_tokens(text)) <= 24)]
+    pieces = [text for _, text in split_text(long, lambda text: n_tokens(short, text) <= 24)]
     with caplog.at_level("WARNING"):
         found = short.n_best(lines, first_line=100)
     assert (
@@ -169,6 +173,36 @@ def test_a_line_that_is_too_long_is_translated_in_pieces_or_cut_and_named(short,
         cut = short.n_best(lines, too_long="cut")[1][0]
     assert f"line 2 has {n} tokens; this model's positions reach to 24: its end is left out" in caplog.text
     assert cut.text != whole.text
+    assert len(cut.source_tokens) == 24
+
+
+@pytest.mark.parametrize("too_long", ["pieces", "cut"])
+def test_what_is_known_of_a_long_line_fits_what_the_model_has_read(short, too_long):
+    long = "Ler nin gaser. Ka gun ne? Foz su femim, los pez sanos ta puros. Ler ka foz."
+    search = BeamSearch(beam_size=3, n_best=3, max_len_a=1.0, max_len_b=4)
+    (found,) = short.n_best([long], search, too_long=too_long, attention=True)
+    assert len({t.tokens for t in found}) == 3
+    assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
+    for t in found:
+        assert len(t.tokens) == len(t.log_probs)
+        assert [layer.shape for layer in t.attention] == [(3, len(t.tokens), len(t.source_tokens))] * 2
+        assert np.allclose(np.stack(t.attention).sum(-1), 1, atol=1e-5)
+    ends = found[0].source_tokens.count("</s>")
+    assert ends == (1 if too_long == "cut" else found[0].tokens.count("</s>"))
+    best = found[0]
+    if too_long == "pieces":  # no piece has seen another
+        first = best.source_tokens.index("</s>") + 1
+        rows = best.tokens.index("</s>") + 1
+        assert np.stack(best.attention)[:, :, :rows, first:].max() == 0
+        assert np.stack(best.attention)[:, :, rows:, :first].max() == 0
+    # Of all ways to join the pieces' three best, the three with the greatest sums.
+    pieces = [text for _, text in split_text(long, lambda text: n_tokens(short, text) <= 24)]
+    if too_long == "pieces":
+        each = [[t.score for t in of_piece] for of_piece in short.n_best(pieces, search)]
+        sums = sorted((sum(scores) for scores in itertools.product(*each)), reverse=True)
+        assert [t.score for t in found] == pytest.approx(sums[:3], abs=1e-4)
+    samples = short.n_best([long], SamplingSearch(n_samples=4, max_len_a=1.0, max_len_b=4), too_long=too_long)[0]
+    assert len(samples) == 4
 
 
 @pytest.mark.parametrize(
@@ -210,6 +244,7 @@ def test_json_tells_all_and_text_the_best_of_it(folder):
     told, _ = translate(*words, "search.n_best=3", "alignments=all", cwd=folder)
     records = [json.loads(line) for line in told.splitlines()]
     assert [record["line"] for record in records] == [1, 2, 3]
+    assert all(isinstance(record["near_tie"], bool) for record in records)
     assert [record["source"] for record in records] == ["Ler nin gaser.", "", "Ka gun ne?"]
     assert [len(record["hypotheses"]) for record in records] == [3, 1, 3]
     for record in (records[0], records[2]):

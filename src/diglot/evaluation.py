@@ -214,6 +214,7 @@ def _of_model(
     wrong, with_any = placeholder_errors(translator, sources, [t.text for t in translations])
     return {
         "cut_by_length_limit": sum(t.cut for t in translations),
+        "near_ties": sum(t.near_tie for t in translations),
         "placeholder_errors": {"lines": wrong, "of": with_any},
         "search_errors": search_errors(translator, sources, references, translations),
         "search": translator.search.options,
@@ -256,6 +257,8 @@ def table(results: dict[str, Any]) -> list[str]:
         lines.append(f"{errors['lines']} of {errors['of']} lines with placeholders have wrong ones")
     if results.get("cut_by_length_limit"):
         lines.append(f"outputs cut by the length limit: {results['cut_by_length_limit']}")
+    if results.get("near_ties"):
+        lines.append(f"near ties, which other batches may decide otherwise: {results['near_ties']}")
     if (errors := results.get("search_errors")) and errors["of"]:
         told = f"Search errors: {errors['n_search_errors']:,} of {errors['of']:,} ({errors['share']:.1%}), where the"
         lines.append(f"{told} model prefers a reference; errors of the model itself: {errors['n_model_errors']:,}")

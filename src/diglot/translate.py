@@ -38,11 +38,11 @@ def main(config: DictConfig) -> None:
     if is_typed:
         print("Translating what you type; end with Ctrl-D.", file=sys.stderr)
     description = f"translating {config.input or 'standard input'}"
-    n_lines = n_cut = 0
+    n_lines = n_cut = n_close = 0
 
     def records() -> Iterator[dict[str, Any]]:
         """Translate and write, and hand on what is known of each line where it is wanted."""
-        nonlocal n_lines, n_cut
+        nonlocal n_lines, n_cut, n_close
         shown = nullcontext(lambda done: None) if is_interactive else step(description)
         with written(config.output) as write, shown as advance:
             for lines, prefixes in windows(config, 1 if is_interactive else WINDOW):
@@ -58,11 +58,12 @@ def main(config: DictConfig) -> None:
                 for line, of_line in zip(lines, found, strict=True):
                     n_lines += 1
                     n_cut += of_line[0].cut
+                    n_close += of_line[0].near_tie
                     if config.format == "text":
                         write(f"{of_line[0].text}\n")
                         if config.html is None:  # nobody wants to know more
                             continue
-                    known = record(n_lines, line, translator.source_tokens(line), of_line)
+                    known = record(n_lines, line, of_line)
                     if config.format == "json":
                         write(_json_line(known, config.alignments))
                     yield known
@@ -77,6 +78,10 @@ def main(config: DictConfig) -> None:
     if n_cut:
         told = f"{n_cut} of {n_lines} outputs were cut by the length limit (search.max_len_a, search.max_len_b)"
         print(told, file=sys.stderr)
+    if n_close:
+        print(
+            f"{n_close} of {n_lines} searches had a near tie, which other batches may decide otherwise", file=sys.stderr
+        )
     for path in filter(None, (config.output, config.html)):
         print(f"{n_lines:,} lines: {path}", file=sys.stderr)
 
@@ -137,12 +142,13 @@ def windows(config: DictConfig, size: int) -> Iterator[tuple[Lines, Lines | None
         raise UserError(f"{config.prefix} has more lines than the {n:,} of {config.input}")
 
 
-def record(number: int, line: str, source_tokens: Sequence[str], found: Sequence[Translation]) -> dict[str, Any]:
+def record(number: int, line: str, found: Sequence[Translation]) -> dict[str, Any]:
     """All that is known of a line's translations, as plain data but for the attention, which are arrays."""
     return {
         "line": number,
         "source": line,
-        "source_tokens": list(source_tokens),
+        "source_tokens": list(found[0].source_tokens),
+        "near_tie": found[0].near_tie,
         "hypotheses": [
             {
                 "text": t.text,

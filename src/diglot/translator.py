@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -31,8 +32,9 @@ class Translation(NamedTuple):
         cut: whether the length limit ended it.
         tokens: the target's subwords and </s>; of a line in pieces those of all.
         log_probs: the model's natural log-probability of each of them.
-        attention: of each layer what its heads look at when they predict each token (H, T, S); none where it was not
-            asked for, or the line was translated in pieces.
+        source_tokens: what the model has read: the source's subwords and </s>; of a line in pieces those of all.
+        attention: of each layer what its heads look at when they predict each token (H, T, S), where it was asked for.
+        near_tie: whether a choice was so close that rounding may make it otherwise: see diglot.decoding.Hypothesis.
     """
 
     text: str
@@ -40,7 +42,9 @@ class Translation(NamedTuple):
     cut: bool
     tokens: tuple[str, ...] = ()
     log_probs: tuple[float, ...] = ()
+    source_tokens: tuple[str, ...] = ()
     attention: tuple[np.ndarray, ...] = ()
+    near_tie: bool = False
 
 
 class _Unit(NamedTuple):
@@ -178,7 +182,7 @@ class Translator:
                 that all their hypotheses may have, are at most this many together, padding counted: memory grows with
                 it. A sentence of more is searched alone.
             too_long: what becomes of a line that is longer than the model's positions reach, after a warning: it is
-                translated in pieces, whose best translations are joined, or its end is left out.
+                translated in pieces, whose translations are joined, or its end is left out.
             attention: whether cross-attention is wanted, which costs a second reading of each hypothesis.
             first_line: the number by which the first line is called.
             advance: called with the number of lines, or pieces of them, that have just been done.
@@ -217,7 +221,7 @@ class Translator:
         of_lines: list[list[Translation]] = [[] for _ in lines]
         for unit, hypotheses in zip(units, found, strict=True):
             whole = of_lines[unit.line]
-            of_lines[unit.line] = [_joined(whole[0], unit.joint, hypotheses[0])] if whole else hypotheses
+            of_lines[unit.line] = _joined(search, whole, unit.joint, hypotheses) if whole else hypotheses
         return [hypotheses or [Translation("", 0.0, False)] for hypotheses in of_lines]
 
     def _units(
@@ -261,13 +265,20 @@ class Translator:
             def read(ids: list[int], unit: _Unit = unit) -> str:
                 return self.tokenizer.decode(ids, unit.source.placeholders)
 
+            source_tokens = (*self.tokenizer.pieces(unit.source.ids, "src"), "</s>")
             translations.append([])
             for hypothesis in search.ranked(hypotheses, read):
-                text = read(hypothesis.tokens).rstrip("\r")  # before a line feed it would be half of a line's end
-                tokens = (*self.tokenizer.pieces(hypothesis.tokens, "tgt"), "</s>")
-                looked = self._attention(unit, hypothesis) if attention else ()
                 translations[-1].append(
-                    Translation(text, hypothesis.score, hypothesis.cut, tokens, tuple(hypothesis.log_probs), looked)
+                    Translation(
+                        read(hypothesis.tokens).rstrip("\r"),  # before a line feed it would be half of a line's end
+                        hypothesis.score,
+                        hypothesis.cut,
+                        (*self.tokenizer.pieces(hypothesis.tokens, "tgt"), "</s>"),
+                        tuple(hypothesis.log_probs),
+                        source_tokens,
+                        self._attention(unit, hypothesis) if attention else (),
+                        hypothesis.near_tie,
+                    )
                 )
         return translations
 
@@ -277,17 +288,34 @@ class Translator:
         tgt_in = torch.tensor([[self.special.bos, *hypothesis.tokens]], device=device)
         return tuple(weights[0].cpu().numpy() for weights in self.model.attention_weights(src, tgt_in).cross)
 
-    def source_tokens(self, line: str) -> list[str]:
-        """The subwords that the model sees of a line, and </s>; of a blank line none."""
-        if not line.strip():
-            return []
-        return [*self.tokenizer.pieces(self.tokenizer.encode([line], self.tgt_lang)[0].ids, "src"), "</s>"]
+
+def _joined(search: Search, before: list[Translation], joint: str, after: list[Translation]) -> list[Translation]:
+    """The translations of a line from those of two parts of it."""
+    if isinstance(search, BeamSearch):  # the best of all pairs, whose scores are sums
+        pairs = sorted(product(before, after), key=lambda pair: -(pair[0].score + pair[1].score))[: search.n_best]
+    else:
+        pairs = list(zip(before, after, strict=False))
+    return [
+        Translation(
+            joint.join((a.text, b.text)),
+            a.score + b.score,
+            a.cut or b.cut,
+            a.tokens + b.tokens,
+            a.log_probs + b.log_probs,
+            a.source_tokens + b.source_tokens,
+            tuple(map(_side_by_side, a.attention, b.attention)),
+            a.near_tie or b.near_tie,
+        )
+        for a, b in pairs
+    ]
 
 
-def _joined(a: Translation, joint: str, b: Translation) -> Translation:
-    return Translation(
-        joint.join((a.text, b.text)), a.score + b.score, a.cut or b.cut, a.tokens + b.tokens, a.log_probs + b.log_probs
-    )
+def _side_by_side(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The attention of two parts (H, T, S), neither of which looks at the other."""
+    heads, rows, columns = a.shape
+    both = np.zeros((heads, rows + b.shape[1], columns + b.shape[2]), a.dtype)
+    both[:, :rows, :columns], both[:, rows:, columns:] = a, b
+    return both
 
 
 # Where a long text is best split: behind the end of a sentence, behind what divides one, and between words.

@@ -10,6 +10,7 @@ import sacrebleu
 import torch
 
 from diglot.decoding import BeamSearch, Ensemble, Hypothesis, SamplingSearch, SpecialIds
+from diglot.decoding.sampling import gumbel
 from diglot.model import GruAttention, Transformer
 
 PAD, UNK, BOS, EOS = SPECIAL = SpecialIds(0, 1, 2, 3)
@@ -113,6 +114,52 @@ def test_a_sentence_has_the_same_samples_wherever_it_stands(model: Transformer) 
         assert [h.tokens for h in found] == [h.tokens for h in expected]
         assert [h.score for h in found] == pytest.approx([h.score for h in expected], abs=1e-4)
     assert search(model, *sources([rows[0]] * 2), SPECIAL)[0] == search(model, *sources([rows[0]] * 2), SPECIAL)[1]
+
+
+def test_random_numbers_are_those_of_splitmix() -> None:
+    mask = 2**64 - 1
+
+    def splitmix(key: int, number: int) -> int:
+        z = (key + (number + 1) * 0x9E3779B97F4A7C15) & mask
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB & mask
+        return z ^ (z >> 31)
+
+    assert splitmix(0, 0) == 0xE220A8397B1DCDAF
+    keys = [0, 1, 2**62 + 12345, 2**63 - 2]
+    found = gumbel(torch.tensor(keys)[:, None], torch.arange(50), torch.float64)
+    for key, row in zip(keys, found.tolist(), strict=True):
+        chances = [((splitmix(key, i) >> 12) + 0.5) / 2**52 for i in range(50)]
+        assert row == pytest.approx([-math.log(-math.log(chance)) for chance in chances], rel=1e-12)
+    assert gumbel(torch.tensor([[5]]), torch.arange(100_000), torch.float32).isfinite().all()
+
+
+def test_rounding_changes_no_sample_of_a_large_vocabulary() -> None:
+    """What differs from batch to batch by the millionth part draws the same tokens, or says that it was close."""
+    generator = torch.Generator().manual_seed(1)
+    log_probs = (3 * torch.randn((200, 1, 30_000), generator=generator)).log_softmax(-1)
+    keys = torch.randint(2**63 - 1, (200, 1), generator=generator)
+    search = SamplingSearch()
+    tokens, lead = search.draw(log_probs, keys)
+    assert (lead < 1e-5).sum() <= 1
+    for _ in range(3):
+        other, _ = search.draw(log_probs * (1 + 1e-6 * torch.randn(log_probs.shape, generator=generator)), keys)
+        assert (other == tokens)[lead >= 2e-5].all()
+
+
+def test_samples_that_rounding_may_change_are_marked() -> None:
+    search = SamplingSearch()
+    log_probs = torch.full((1, 1, 9), -torch.inf)
+    log_probs[..., 5], log_probs[..., 6] = 0.0, 0.0
+    keys = torch.tensor([[77]])
+    noise = gumbel(keys[..., None], torch.arange(9), torch.float64)[0, 0]
+    log_probs[..., 6] = noise[5] - noise[6]
+    assert abs(float(search.draw(log_probs, keys)[1])) < 1e-5
+    log_probs[..., 6] += 0.1
+    tokens, lead = search.draw(log_probs, keys)
+    assert (int(tokens), float(lead)) == (6, pytest.approx(0.1, abs=1e-6))
+    log_probs[..., 6] = -torch.inf  # one token alone may come
+    assert float(search.draw(log_probs, keys)[1]) == math.inf
 
 
 def test_another_seed_gives_other_samples(model: Transformer) -> None:

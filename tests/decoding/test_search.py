@@ -320,6 +320,39 @@ def test_neighbours_change_nothing_for_a_transformer(build_model: Callable[..., 
     assert_same(in_batches(search, model, rows, 64), alone)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam_size": 1},
+        {"beam_size": 3},
+        {"beam_size": 4, "n_best": 3, "length_penalty": 0.0},
+        {"beam_size": 2, "length_penalty": "mean", "min_len_b": 2},
+        {"beam_size": 3, "word_reward": 0.3},
+    ],
+    ids=str,
+)
+def test_what_rounding_decides_is_marked_and_little_else(options: dict[str, Any]) -> None:
+    """Logits of which many are equal, but for noise as small as that of sums."""
+
+    def noisy(seed: int) -> Logits:
+        def logits(source: tuple[int, ...], prefix: tuple[int, ...]) -> np.ndarray:
+            random = np.random.default_rng([7, *source, 99, *prefix])
+            noise = np.random.default_rng([seed, *source, 99, *prefix]).normal(scale=3e-7, size=V)
+            coarse = random.integers(0, 4, V).astype(float)
+            return coarse + noise if random.random() < 0.5 else random.normal(scale=2.0, size=V) + noise
+
+        return logits
+
+    rows, search = random_rows(150, 5, V), BeamSearch(**options, max_len_a=1.0, max_len_b=2)
+    found = [in_batches(search, TableModel(noisy(seed)), rows, 50) for seed in (1, 2, 3)]
+    differs = [len({str([h.tokens for h in run[i]]) for run in found}) > 1 for i in range(len(rows))]
+    marked = [any(h.near_tie for run in found for h in run[i]) for i in range(len(rows))]
+    assert any(differs)
+    assert all(near_tie for near_tie, other in zip(marked, differs, strict=True) if other)
+    clear = in_batches(search, TableModel(random_logits(11)), rows, 50)
+    assert not any(h.near_tie for row in clear for h in row)
+
+
 def test_sentences_that_are_done_leave_when_half_of_all_are() -> None:
     """And so the shapes that a model sees stay few."""
 

@@ -87,13 +87,15 @@ class BeamSearch(Search):
 
     def extend(self, state: State, log_probs: Tensor, length: int) -> Choice:
         n, k = self.n_live, self.n_best
-        # Each prefix can end in one way only, so the best 2 n of all extensions hold n that go on.
-        log_probs, tokens = best(log_probs, 2 * n)  # (R, n, 2 n)
+        # Each prefix can end in one way only, so the best 2 n of all extensions hold n that go on; one more says how
+        # close it was.
+        log_probs, tokens = best(log_probs, 2 * n + 1)  # (R, n, 2 n + 1)
         totals = (state.scores[..., None] + log_probs).flatten(1)
-        totals, places = totals.topk(min(2 * n, totals.size(1)))  # (R, 2 n)
+        totals, places = totals.topk(min(2 * n + 1, totals.size(1)))  # (R, 2 n + 1)
         parents = places // log_probs.size(2)
         tokens, log_probs = tokens.flatten(1).gather(1, places), log_probs.flatten(1).gather(1, places)
         ends = tokens == state.eos
+        state.compare(totals[:, n - 1], totals[:, n])
 
         # What ends among the best n joins the hypotheses that have ended.
         ending = (ends & totals.isfinite())[:, :n]
@@ -106,7 +108,9 @@ class BeamSearch(Search):
             cut = torch.zeros_like(ending)
             if state.at_limit is not None and state.wants_more is not None:
                 cut = state.at_limit[:, None] & state.wants_more.gather(1, parents[:, :n])
-            state.ended_scores, order = torch.cat((state.ended_scores, scores), 1).topk(k)
+            ranked, order = torch.cat((state.ended_scores, scores), 1).topk(k + 1)
+            state.compare(ranked[:, :-1], ranked[:, 1:])
+            state.ended_scores, order = ranked[:, :k], order[:, :k]
 
             def merge(old: Tensor, new: Tensor) -> Tensor:
                 return torch.cat((old, new), 1).gather(1, order)
@@ -117,13 +121,16 @@ class BeamSearch(Search):
             state.ended_cut = merge(state.ended_cut, cut)
 
         # The best n of the rest go on.
-        state.scores, kept = totals.masked_fill(ends, -torch.inf).topk(n)
+        going, kept = totals.masked_fill(ends, -torch.inf).topk(n + 1)
+        state.compare(going[:, n - 1], going[:, n])
+        state.scores, kept = going[:, :n], kept[:, :n]
         parents, tokens, log_probs = (x.gather(1, kept) for x in (parents, tokens, log_probs))
 
         # Log-probabilities only fall, the norm is greatest at the limit, and nothing is covered by more than one.
         last = state.limits.to(state.scores.dtype) + 1
         reward = self.word_reward * (last if self.word_reward > 0 else length + 1)
         attainable = state.scores[:, 0] / self.norm(last) + reward
+        state.compare(state.ended_scores[:, -1], attainable)
         state.done |= state.ended_scores[:, -1] >= attainable
         if n == 1:
             state.done |= ending[:, 0]

@@ -16,9 +16,11 @@ class SamplingSearch(Search):
     """Draw each token from what the model thinks of it, `n_samples` times independently.
 
     A sentence's random numbers come from `seed` and its own tokens, so that its samples are the same wherever it
-    stands. Hypotheses come out in the order in which they were drawn; their scores are log-probabilities under the
-    model itself, whatever they were drawn from. With a utility they come out by their expected utility, each text once
-    (minimum Bayes risk: Eikema and Aziz, 2020), which costs n_samples^2 comparisons a sentence.
+    stands. Each token is the one with the greatest sum of log-probability and a number of its own from the Gumbel
+    distribution: the two greatest are seldom so close that rounding decides, however large the vocabulary. Hypotheses
+    come out in the order in which they were drawn; their scores are log-probabilities under the model itself, whatever
+    they were drawn from. With a utility they come out by their expected utility, each text once (minimum Bayes risk:
+    Eikema and Aziz, 2020), which costs n_samples^2 comparisons a sentence.
 
     Args:
         n_samples: hypotheses of a sentence.
@@ -70,20 +72,20 @@ class SamplingSearch(Search):
         return hypotheses if self.utility is None else by_expected_utility(hypotheses, read, self.utility)
 
     def start(self, state: State, src: Tensor) -> None:
-        # Drawn on the CPU, so that a GPU gives the same ones, and for all steps at once.
-        dtype = state.scores.dtype
-        chances = torch.zeros((len(src), self.n_samples, int(state.limits.max()) + 1), dtype=dtype)
+        # From the CPU's generator, so that a GPU gets the same ones.
+        keys = torch.zeros((len(src), self.n_samples, int(state.limits.max()) + 1), dtype=torch.long)
         limits = state.limits.tolist()
         for row, (tokens, padding, limit) in enumerate(zip(src.cpu(), state.padding.cpu(), limits, strict=True)):
             own = repr((self.seed, tokens[~padding].tolist())).encode()
             generator = torch.Generator().manual_seed(int.from_bytes(hashlib.blake2b(own, digest_size=8).digest()))
-            drawn = torch.rand((limit + 1, self.n_samples), dtype=dtype, generator=generator)
-            chances[row, :, : limit + 1] = drawn.T
-        state.chances = chances.to(src.device)
+            drawn = torch.randint(2**63 - 1, (limit + 1, self.n_samples), generator=generator)
+            keys[row, :, : limit + 1] = drawn.T
+        state.keys = keys.to(src.device)
 
     def extend(self, state: State, log_probs: Tensor, length: int) -> Choice:
-        assert state.chances is not None
-        tokens = self.draw(log_probs, state.chances[:, :, length - 1])
+        assert state.keys is not None
+        tokens, lead = self.draw(log_probs, state.keys[:, :, length - 1])
+        state.compare(lead.masked_fill(state.scores.isinf(), torch.inf), torch.zeros_like(lead))
         log_probs = log_probs.gather(2, tokens[..., None])[..., 0]
         totals = state.scores + log_probs
         ends = (tokens == state.eos) & totals.isfinite()
@@ -97,18 +99,48 @@ class SamplingSearch(Search):
         state.scores = totals.masked_fill(ends, -torch.inf)
         return Choice(slots, tokens, log_probs)
 
-    def draw(self, log_probs: Tensor, chances: Tensor) -> Tensor:
-        """The tokens (R, n) at which the sum of their probabilities (R, n, V) passes uniform random numbers (R, n)."""
-        ids: Tensor | None = None
+    def draw(self, log_probs: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw a token from each of log_probs (R, n, V).
+
+        Args:
+            log_probs: unnormalised, too; -inf: cannot come.
+            keys: of whose random numbers they are drawn (R, n), int64.
+
+        Returns:
+            The tokens (R, n), and by how much each was ahead of the next.
+        """
+        ids = torch.arange(log_probs.size(-1), device=keys.device)
         if self.top_k is not None:
             log_probs, ids = best(log_probs, min(self.top_k, log_probs.size(-1)))
-        weights = (log_probs.to(chances.dtype) / self.temperature).softmax(-1)
+        values = log_probs.double() if keys.device.type != "mps" else log_probs
+        values = values / self.temperature
         if self.top_p is not None:
-            weights, order = weights.sort(-1, descending=True)
-            ids = order if ids is None else ids.gather(-1, order)
-            weights = weights.masked_fill(weights.cumsum(-1) - weights >= self.top_p, 0.0)
-        sums = weights.cumsum(-1)
-        # Below the whole sum, with rounding: what stands behind the last token that may come has no weight.
-        wanted = chances[..., None] * sums[..., -1:] * (1 - 4 * torch.finfo(sums.dtype).eps)
-        drawn = torch.searchsorted(sums, wanted, right=True).clamp(max=sums.size(-1) - 1)  # where they are no numbers
-        return (drawn if ids is None else ids.gather(-1, drawn))[..., 0]
+            weights, order = values.softmax(-1).sort(-1, descending=True)
+            values, ids = values.gather(-1, order), ids.expand_as(order).gather(-1, order)
+            values = values.masked_fill(weights.cumsum(-1) - weights >= self.top_p, -torch.inf)
+        noisy = values + gumbel(keys[..., None], ids, values.dtype)
+        values, places = best(noisy, 2)
+        lead = values[..., 0] - values[..., 1] if values.size(-1) > 1 else torch.full_like(values[..., 0], torch.inf)
+        return ids.expand_as(noisy).gather(-1, places[..., :1])[..., 0], lead
+
+
+def gumbel(keys: Tensor, numbers: Tensor, dtype: torch.dtype) -> Tensor:
+    """Numbers from the standard Gumbel distribution, which depend on a key and a number alone, on every device.
+
+    The number-th of those that the generator SplitMix64 (Steele et al., 2014) makes from the key.
+    """
+    bits = numbers * _STEP + keys + _STEP  # int64 wraps around
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        bits = (bits ^ _shifted(bits, shift)) * factor
+    bits = bits ^ _shifted(bits, 31)
+    n_bits = 52 if dtype == torch.float64 else 23  # so that neither 0 nor 1 comes out
+    chances = (_shifted(bits, 64 - n_bits).to(dtype) + 0.5) * 2.0**-n_bits
+    return -(-chances.log()).log()
+
+
+_STEP = -0x61C8864680B583EB
+
+
+def _shifted(bits: Tensor, n: int) -> Tensor:
+    """Shifted to the right without regard to a sign."""
+    return (bits >> n) & ((1 << (64 - n)) - 1)

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+NEAR = 1e-5  # what is less apart is a near tie
+
 
 class SpecialIds(NamedTuple):
     """The four ids that are no text."""
@@ -23,12 +25,15 @@ class Hypothesis(NamedTuple):
         score: what hypotheses are compared by, higher is better: see the search.
         cut: whether the length limit ended it against the model's will.
         log_probs: the model's natural log-probability of each token given all before it, and of </s>.
+        near_tie: whether in the search of its sentence a choice was so close (by NEAR) that the rounding of sums, which
+            differs from batch to batch, may make it otherwise. The same for all hypotheses of a sentence.
     """
 
     tokens: list[int]
     score: float
     cut: bool
     log_probs: list[float]
+    near_tie: bool = False
 
 
 class Choice(NamedTuple):
@@ -52,12 +57,13 @@ class State:
         ended_log_probs: of their </s> (R, k).
         ended_cut: whether the length limit ended them (R, k).
         done: sentences that need no more steps (R,); they stay until half of all are done, with no hypothesis left.
+        near_tie: sentences in which a choice was close (R,).
         limits: the most tokens of each sentence's translation (R,).
         minima: the fewest.
         latest_minimum: the greatest of them in the batch.
         padding: True on source tokens that are none (R, S).
         eos: the id of </s>.
-        chances: a search's own random numbers (R, n, T).
+        keys: of a search's own random numbers (R, n, T).
         coverage: how much the hypotheses have looked at each source token (R, n, S), where anybody wants to know.
         at_limit: sentences of which only </s> may follow now (R,); None: none is there.
         wants_more: hypotheses of which the model wants to write on, where some are at their limit (R, n).
@@ -82,12 +88,17 @@ class State:
         self.ended_log_probs = torch.zeros_like(self.ended_scores)
         self.ended_cut = torch.zeros((n_all, n_best), dtype=torch.bool, device=device)
         self.done = torch.zeros(n_all, dtype=torch.bool, device=device)
+        self.near_tie = torch.zeros_like(self.done)
         self.limits, self.minima, self.padding, self.eos = limits, minima, padding, eos
         self.latest_minimum = int(minima.max())
         self.coverage: Tensor | None = None
-        self.chances: Tensor | None = None
+        self.keys: Tensor | None = None
         self.at_limit: Tensor | None = None
         self.wants_more: Tensor | None = None
+
+    def compare(self, better: Tensor, worse: Tensor) -> None:
+        """Remember the sentences of which values (R, ...) that a choice has told apart are close together."""
+        self.near_tie |= ((better - worse).abs() < NEAR).view(len(better), -1).any(1)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these sentences only."""
@@ -120,10 +131,10 @@ class History:
     def keep(self, state: State) -> None:
         """Remember what has ended of the sentences that are done."""
         ended = (state.ended_scores, state.ended_steps, state.ended_parents, state.ended_log_probs, state.ended_cut)
-        self.ended.append(tuple(x[state.done].cpu() for x in (state.sentences, *ended)))
+        self.ended.append(tuple(x[state.done].cpu() for x in (state.sentences, state.near_tie, *ended)))
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        sentences, scores, steps, parents, end_log_probs, cut = (torch.cat(x) for x in zip(*self.ended, strict=True))
+        sentences, near_ties, scores, steps, parents, end_log_probs, cut = map(torch.cat, zip(*self.ended, strict=True))
         sentence = sentences.repeat_interleave(scores.size(1))
         all_tokens, all_parents, all_log_probs = self.tokens.cpu(), self.parents.cpu().long(), self.log_probs.cpu()
         steps, place = steps.flatten(), parents.flatten()
@@ -138,6 +149,7 @@ class History:
         found: list[list[Hypothesis]] = [[] for _ in range(self.tokens.size(1))]
         rows = zip(
             sentence.tolist(),
+            near_ties.repeat_interleave(scores.size(1)).tolist(),
             steps.tolist(),
             tokens.tolist(),
             log_probs.tolist(),
@@ -146,9 +158,10 @@ class History:
             cut.flatten().tolist(),
             strict=True,
         )
-        for number, length, its_tokens, its_log_probs, end, score, was_cut in rows:
+        for number, near_tie, length, its_tokens, its_log_probs, end, score, was_cut in rows:
             if score != float("-inf"):
-                found[number].append(Hypothesis(its_tokens[:length], score, was_cut, [*its_log_probs[:length], end]))
+                log_probs_and_end = [*its_log_probs[:length], end]
+                found[number].append(Hypothesis(its_tokens[:length], score, was_cut, log_probs_and_end, near_tie))
         # A model that gives no token a chance (its weights are not finite, say) has still one thing to say: nothing.
         return [row or [Hypothesis([], float("-inf"), True, [float("-inf")])] for row in found]
 
