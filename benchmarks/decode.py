@@ -11,6 +11,7 @@ missing is left out and said.
 """
 
 import argparse
+import copy
 import statistics
 import tempfile
 import time
@@ -26,6 +27,7 @@ from diglot import checkpoint
 from diglot.config import CONF, build
 from diglot.data.text import read_lines
 from diglot.decoding import BeamSearch, SpecialIds
+from diglot.decoding.layout import lay_out_for_few_rows
 from diglot.glibc import keep_memory
 from diglot.model import Transformer
 
@@ -148,7 +150,9 @@ def main() -> None:
     sources.sort(key=len)
     batches = [sources[i : i + BATCH] for i in range(0, len(sources), BATCH)]
     with tempfile.TemporaryDirectory() as folder:
-        runs: dict[str, Run] = {"diglot": ours(model, limits)}
+        ours_model = copy.deepcopy(model)
+        lay_out_for_few_rows(ours_model)
+        runs: dict[str, Run] = {"diglot": ours(ours_model, limits)}
         if find_spec("ctranslate2"):
             from diglot.formats import ctranslate2
 

@@ -16,6 +16,7 @@ from diglot.data.flat import FlatIds
 from diglot.data.progress import step
 from diglot.data.tokenizer import PAD, Encoded, Tokenizer
 from diglot.decoding import BeamSearch, Ensemble, Hypothesis, Search, SpecialIds
+from diglot.decoding.layout import lay_out_for_few_rows
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
 
@@ -123,6 +124,8 @@ class Translator:
             torch.zeros(1, device=device).item()
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise UserError(f"device={device}: cannot be used ({str(error).splitlines()[0]})") from None
+        if torch.device(device).type == "cpu":
+            lay_out_for_few_rows(model)
         return cls(model, loaded.tokenizer, search or loaded.search, loaded.record, tgt_lang)
 
     def translate(self, lines: Sequence[str], beam: int | None = None) -> list[str]:
