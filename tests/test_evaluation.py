@@ -265,6 +265,7 @@ def test_a_checkpoint_is_scored_on_references_of_its_own_and_compared(tmp_path):
     assert errors["of"] == 9
     assert errors["share"] == errors["n_search_errors"] / 9
     assert "the search has missed it" in errors["search_error"]
+    assert results["near_ties"] == 0
     assert "Search errors: " in done.stdout.decode()
 
     # The same system as a file, with nothing of a model; and the checkpoint as the baseline.

@@ -31,6 +31,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory, compose_train, tokenizer) -
         write_checkpoint(folder / f"{name}.ckpt", checkpoint_content(compose_train(*SIZES), tokenizer, seed))
     learned = compose_train(*SIZES, "model/position=learned", "model.position.max_positions=24")
     write_checkpoint(folder / "short.ckpt", checkpoint_content(learned, tokenizer))
+    even = checkpoint_content(compose_train(*SIZES, "model.tying=none"), tokenizer)  # all tokens are equally probable
+    even["state_dict"] |= {
+        name: torch.zeros_like(value) for name, value in even["state_dict"].items() if "output" in name
+    }
+    write_checkpoint(folder / "even.ckpt", even)
     return folder
 
 
@@ -259,6 +264,16 @@ def test_json_tells_all_and_text_the_best_of_it(folder):
     (hypothesis,) = json.loads(one.splitlines()[0])["hypotheses"]
     expected = np.array(records[0]["hypotheses"][0]["attention"]).mean((0, 1))
     assert np.allclose(hypothesis["alignment"], expected, atol=1e-5)
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("search", ["greedy", "beam"])
+def test_near_ties_are_marked_and_counted(folder, search):
+    told, said = translate("checkpoint=even.ckpt", f"search={search}", "format=json", "search.max_len_b=2", cwd=folder)
+    assert [json.loads(line)["near_tie"] for line in told.splitlines()] == [True, False, True]
+    assert "2 of 3 searches had a near tie" in said
+    told, said = translate("checkpoint=a.ckpt", f"search={search}", "format=json", cwd=folder)
+    assert "near tie" not in said
 
 
 @pytest.mark.end_to_end
