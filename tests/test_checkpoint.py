@@ -3,7 +3,7 @@
 import pytest
 
 from diglot import checkpoint
-from diglot.config import resolved
+from diglot.config import changes, resolved
 from diglot.errors import UserError
 
 
@@ -32,3 +32,26 @@ def test_weights_of_another_model_are_refused_by_key(compose_train, word):
 def test_weights_of_another_dropout_are_taken(compose_train):
     words = ("model.dropout=0.3", "model.embedding_dropout=0.2")
     checkpoint.refuse_other_model(resolved(compose_train(*words).model), resolved(compose_train().model))
+
+
+def test_a_run_from_before_a_choice_was_made_goes_on_as_the_one_that_made_none(compose_train):
+    now = resolved(compose_train("search=beam"))
+    assert now["search"]["length_penalty"] == 0.6
+    long_before = ("word_reward", "coverage_penalty", "n_best", "min_len_a", "min_len_b", "length_penalty")
+    before = now | {"search": {key: value for key, value in now["search"].items() if key not in long_before}}
+    before.pop("export")
+    assert changes(before, now) == []
+    other = now | {"search": now["search"] | {"word_reward": 0.5, "length_penalty": 0.0}}
+    assert {change.key: (change.before, change.now) for change in changes(before, other)} == {
+        "search.word_reward": (0.0, 0.5),
+        "search.length_penalty": (0.6, 0.0),
+    }
+    # Of another class, or of one that is there no more, nothing is known.
+    for target in ("diglot.decoding.SamplingSearch", "diglot.decoding.Gone", None):
+        other = {"_target_": target, "beam_size": 4}
+        assert {change.key for change in changes({"search": other}, {"search": now["search"]})} >= {
+            "search._target_",
+            "search.length_penalty",
+        }
+    gone = {"_target_": "diglot.decoding.Gone", "beam_size": 4}
+    assert [change.key for change in changes({"search": gone}, {"search": {**gone, "n_best": 1}})] == ["search.n_best"]

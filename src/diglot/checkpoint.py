@@ -1,6 +1,5 @@
 """A checkpoint is whole: model, tokenizer and search are rebuilt from it alone, and loading it runs no code."""
 
-import inspect
 import re
 import warnings
 from collections.abc import Iterator
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import torch
-from hydra.utils import get_class
 from omegaconf import DictConfig
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
@@ -276,12 +274,6 @@ def refuse_other_model(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
     Raises:
         UserError: naming the first key in which they differ.
     """
-    for key, a, b in different_values(with_defaults(theirs), with_defaults(mine), "model"):
+    for key, a, b in different_values(theirs, mine, "model"):
         if "dropout" not in key:
             raise UserError(f"{key} is {a} there and {b} here")
-
-
-def with_defaults(model: dict[str, Any]) -> dict[str, Any]:
-    """A model's config with what it does not say: one that was written before there was a choice made none."""
-    parameters = inspect.signature(get_class(model["_target_"])).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty} | model

@@ -1,10 +1,12 @@
 """In what two configs differ."""
 
+import inspect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from hydra.utils import get_object
 from omegaconf import OmegaConf
 
 from diglot.errors import UserError
@@ -24,12 +26,28 @@ LONGEST = 1_000_000  # characters of a run's config; it has a few thousand
 
 
 def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The keys at which two configs differ, with what stands there; a key that is missing stands for null."""
+    """The keys at which two configs differ, with what stands there.
+
+    A key that is missing stands for what its class takes where nothing is said, or else for null: a config that was
+    written before there was a choice has made none.
+    """
     if isinstance(a, dict) and isinstance(b, dict):
+        is_same_class = a.get("_target_") == b.get("_target_") and a.keys() != b.keys()
+        unsaid = _defaults(a.get("_target_")) if is_same_class else {}
         for key in {**a, **b}:
-            yield from different_values(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
+            value, other = (config.get(key, unsaid.get(key)) for config in (a, b))
+            yield from different_values(value, other, f"{path}.{key}" if path else str(key))
     elif a != b:
         yield path, a, b
+
+
+def _defaults(target: Any) -> dict[str, Any]:
+    """What a class takes where nothing is said."""
+    try:
+        parameters = inspect.signature(get_object(target)).parameters.values()
+    except Exception:  # there is no such class any more, or no such thing as a signature of it
+        return {}
+    return {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
 
 
 class Change(NamedTuple):
