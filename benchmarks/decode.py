@@ -150,9 +150,9 @@ def main() -> None:
     sources.sort(key=len)
     batches = [sources[i : i + BATCH] for i in range(0, len(sources), BATCH)]
     with tempfile.TemporaryDirectory() as folder:
-        ours_model = copy.deepcopy(model)
-        lay_out_for_few_rows(ours_model)
-        runs: dict[str, Run] = {"diglot": ours(ours_model, limits)}
+        laid_out = copy.deepcopy(model)
+        lay_out_for_few_rows(laid_out)
+        runs: dict[str, Run] = {"diglot": ours(laid_out, limits), "diglot, not laid out": ours(model, limits)}
         if find_spec("ctranslate2"):
             from diglot.formats import ctranslate2
 
