@@ -288,7 +288,7 @@ def say(tmp_path, monkeypatch, capsys) -> Callable[..., str]:
     def typed(*words: str) -> str:
         before = sorted(tmp_path.rglob("*"))
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["diglot-evaluate", *words, "device=cpu", "output=s"])
+        monkeypatch.setattr(sys, "argv", ["diglot-evaluate", "device=cpu", "output=s", *words])
         monkeypatch.setattr(Translator, "translate_all", None)
         GlobalHydra.instance().clear()
         with pytest.raises(SystemExit) as stopped:
@@ -317,6 +317,8 @@ def say(tmp_path, monkeypatch, capsys) -> Callable[..., str]:
         (("checkpoint", "data", "baseline=none.txt"), "none.txt: no such file"),
         (("checkpoint", "data", "references=3"), "references=3: must be text or a list"),
         (("checkpoint", "data", "baseline=[a,b]"), "must be text or null"),
+        (("hypotheses=two.bol", "data", "search.beam_size=2"), "search.beam_size: hypotheses are scored as they are"),
+        (("checkpoint", "data", "output=few.avi/x"), "few.avi/x cannot be made: few.avi is no folder"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_translated(tmp_path, say, words, wanted):

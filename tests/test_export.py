@@ -232,12 +232,17 @@ def test_no_folder_but_an_earlier_export_is_replaced(untrained, tokenizer, tmp_p
             exporting.export(loaded, "ctranslate2", tmp_path / name, "format", 0)
     assert [file.name for file in mine.iterdir()] == ["config.json"]
 
+    (tmp_path / "out").mkdir()  # empty: nothing is lost
     for form in ("safetensors", "ctranslate2", "safetensors"):
         exporting.export(loaded, form, tmp_path / "out", "format", 0)
     assert {file.name for file in (tmp_path / "out").iterdir()} == {
         *("model.safetensors", "config.json", "tokenizer.model")
     }
     assert {file.name for file in tmp_path.iterdir()} == {"mine", "link", "out"}
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"output=.*out: no export made notes\.txt in it, which would be lost"):
+        exporting.export(loaded, "ctranslate2", tmp_path / "out", "format", 0)
+    assert (tmp_path / "out" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("form", ["ctranslate2", "safetensors"])

@@ -289,6 +289,37 @@ def test_several_checkpoints_translate_as_one(folder, tmp_path, compose_train, t
     _, said = translate("search=beam", f"checkpoint=[a.ckpt,{other}]", cwd=folder, code=2)
     assert "other.ckpt" in said
     assert said.count("\n") == 1
+    content = checkpoint_content(compose_train(*SIZES), tokenizer, languages=("bol", "avi"))
+    back = write_checkpoint(tmp_path / "back.ckpt", content)
+    _, said = translate("search=beam", f"checkpoint=[a.ckpt,{back}]", cwd=folder, code=2)
+    assert said == f"diglot-translate: {back} translates bol-avi, and a.ckpt avi-bol\n"
+
+
+@pytest.mark.end_to_end
+def test_models_of_other_heads_translate_as_one_but_no_page_shows_them(folder, compose_train, tokenizer, tmp_path):
+    gru = compose_train("model=gru_attention", "model.d_model=24")
+    other = write_checkpoint(tmp_path / "gru.ckpt", checkpoint_content(gru, tokenizer))
+    words = (f"checkpoint=[a.ckpt,{other}]", "search=beam")
+    told, _ = translate(*words, "format=json", "alignments=3-1", cwd=folder)
+    assert len(json.loads(told.splitlines()[0])["hypotheses"][0]["alignment"]) > 0
+    _, said = translate(*words, "format=json", "alignments=3-2", cwd=folder, code=2)
+    assert said == "diglot-translate: alignments=3-2: its layer 3 has 1 heads\n"
+    _, said = translate(*words, f"html={tmp_path / 'page.html'}", cwd=folder, code=2)
+    assert "html: the page needs the same number of heads in all cross-attention; here its layers have 3, 3, 1" in said
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.end_to_end
+def test_whoever_reads_may_go(folder):
+    lines = "Ler nin gaser.\n" * 3
+    command = [sys.executable, "-m", "diglot.translate", "checkpoint=a.ckpt", "interactive=true"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=folder, **pipes) as process:
+        process.stdout.close()
+        process.stdin.write(lines.encode())
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
 
 
 @pytest.mark.end_to_end
@@ -310,6 +341,14 @@ def test_files_come_out_whole_and_name_what_is_wrong(folder, tmp_path):
     _, said = translate("checkpoint=a.ckpt", f"input={bad}", f"output={tmp_path / 'no.txt'}", cwd=folder, code=2)
     assert f"{bad}, line 2: not UTF-8" in said
     assert not (tmp_path / "no.txt").exists()
+    before = (folder / "a.ckpt").read_bytes()
+    _, said = translate("checkpoint=a.ckpt", "output=a.ckpt", cwd=folder, code=2)
+    assert said == "diglot-translate: output=a.ckpt: is the checkpoint a.ckpt, too; name another file\n"
+    assert (folder / "a.ckpt").read_bytes() == before
+    _, said = translate("checkpoint=[]", cwd=folder, code=2)
+    assert said == "diglot-translate: checkpoint=[]: names no checkpoint\n"
+    _, said = translate("checkpoint=a.ckpt", "input=Jos\u00e9.txt", cwd=folder, code=2)
+    assert "put a value with special characters in quotes" in said
 
 
 @pytest.mark.parametrize(
@@ -322,6 +361,10 @@ def test_files_come_out_whole_and_name_what_is_wrong(folder, tmp_path):
         (("search.length_penalty=median",), "search.length_penalty='median': must be a number or mean"),
         (("search=sample", "search.top_p=2"), r"top_p \(2"),
         (("tokens_per_batch=0",), "tokens_per_batch=0: must be positive"),
+        (("search=sample", "search.n_samples=3"), "search.n_samples=3: text has one translation a line"),
+        (("format=json", "alignments=9-1"), "alignments=9-1: this model has 2 layers of cross-attention"),
+        (("format=json", "alignments=2-4"), "alignments=2-4: its layer 2 has 3 heads"),
+        (("search.max_len_a=1e30",), r"max_len_a \(1e\+30\) must be at most 1000"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_its_key(folder, words, reason):
@@ -331,7 +374,15 @@ def test_what_makes_no_sense_is_refused_by_its_key(folder, words, reason):
         refuse_nonsense(config, load_translator(config, checkpoint.load(folder / "a.ckpt"), None))
 
 
-@pytest.mark.parametrize(("words", "named"), [("format=xml", "format='xml'"), ("too_long=drop", "too_long='drop'")])
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("format=xml", "format='xml'"),
+        ("too_long=drop", "too_long='drop'"),
+        ("output=", "^output= is empty: leave it out$"),
+        ("html=", "^html= is empty"),
+    ],
+)
 def test_a_word_that_is_none_of_the_choices_is_refused_by_its_key(words, named):
     with initialize_config_dir(str(CONF), version_base=None):
         config = compose("translate", ["checkpoint=x", words])
@@ -342,11 +393,10 @@ def test_a_word_that_is_none_of_the_choices_is_refused_by_its_key(words, named):
 def test_a_head_that_is_not_there_is_refused():
     layers = [np.ones((3, 4, 5)) / 5] * 2
     assert chosen_alignment(layers, "2-3").shape == (4, 5)
-    for asked in ("3-1", "1-4"):
-        with pytest.raises(
-            UserError, match=f"alignments={asked}: this model has 2 layers of cross-attention of 3 heads"
-        ):
-            chosen_alignment(layers, asked)
+    with pytest.raises(UserError, match="alignments=3-1: this model has 2 layers of cross-attention"):
+        chosen_alignment(layers, "3-1")
+    with pytest.raises(UserError, match="alignments=1-4: its layer 1 has 3 heads"):
+        chosen_alignment(layers, "1-4")
 
 
 @pytest.mark.end_to_end

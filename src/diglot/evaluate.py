@@ -12,6 +12,7 @@ from diglot.data.text import PairFiles
 from diglot.errors import UserError
 from diglot.evaluation import Baseline, EvaluationSet, Hypotheses, evaluate, kept_text, read_lines_for, table
 from diglot.glibc import keep_memory
+from diglot.output import refuse_unwritable
 from diglot.training.metrics import Scorer
 from diglot.translate import load_translator
 from diglot.translator import Translator
@@ -29,6 +30,9 @@ def main(config: DictConfig) -> None:
         checkpoints.find(config.checkpoint) if config.checkpoint is not None else Path(config.hypotheses).expanduser()
     )
     loaded = checkpoints.load(path) if config.checkpoint is not None else None
+    searched = [key for key, value in resolved(config.search).items() if value is not None]
+    if searched and loaded is None and not names_checkpoint(config.baseline):
+        raise UserError(f"search.{searched[0]}: hypotheses are scored as they are")
     corpus = build_corpus(config.data) if config.get("data") is not None else None
     translator = translator_of(config, loaded, corpus) if loaded is not None else None
     rival = rival_of(config, corpus, translator)
@@ -41,7 +45,8 @@ def main(config: DictConfig) -> None:
     if config.baseline is not None:
         other = rival or hypotheses_of("baseline", config.baseline, evaluated, corpus)
         baseline = Baseline(config.baseline, other)
-    folder = Path(config.output) if config.output else path.parent / "evaluation" / evaluated.split
+    folder = Path(config.output).expanduser() if config.output else path.parent / "evaluation" / evaluated.split
+    refuse_unwritable(folder)
     results = evaluate(system, evaluated, scorer, folder, baseline=baseline)
     print("\n".join(table(results)))
     print(f"Hypotheses, references and results: {results['folder']}/")
@@ -59,7 +64,7 @@ def translator_of(config: DictConfig, loaded: checkpoints.Checkpoint, corpus: Co
 
 def rival_of(config: DictConfig, corpus: Corpus | None, translator: Translator | None) -> Translator | None:
     """The translator to compare with; None: the baseline is a file of lines, or there is none."""
-    if config.baseline is None or not is_checkpoint(Path(config.baseline).expanduser()):
+    if not names_checkpoint(config.baseline):
         return None
     rival = translator_of(config, checkpoints.load(config.baseline), corpus)
     # What files are called says little.
@@ -70,8 +75,11 @@ def rival_of(config: DictConfig, corpus: Corpus | None, translator: Translator |
     return rival
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Whether a path is that of a checkpoint, or of a run's folder, and not of text."""
+def names_checkpoint(name: str | None) -> bool:
+    """Whether a path is that of a checkpoint, or of a run's folder, and not of text, or none."""
+    if name is None:
+        return False
+    path = Path(name).expanduser()
     if path.is_dir() or path.suffix == ".ckpt":
         return True
     try:

@@ -21,6 +21,8 @@ def main(config: DictConfig) -> None:
     path = checkpoints.find(config.checkpoint)
     if config.check < 0:
         raise UserError(f"check={config.check}: must not be negative")
+    if config.format == "safetensors" and config.input is not None:
+        raise UserError(f"input={config.input}: with format=safetensors nothing is compared")
     folder = Path(config.output).expanduser() if config.output else path.parent / config.format
     refuse_foreign(folder)
     print("\n".join(export(checkpoints.load(path), config.format, folder, "format", config.check, config.input)))

@@ -12,7 +12,7 @@ from diglot.config import command
 from diglot.data.text import read_parallel
 from diglot.errors import UserError
 from diglot.glibc import keep_memory
-from diglot.output import written
+from diglot.output import refuse_same, written
 from diglot.pairs import PairScore, score_pairs
 from diglot.translator import Translator
 
@@ -23,9 +23,11 @@ def main(config: DictConfig) -> None:
     if config.tokens_per_batch < 1:
         raise UserError(f"tokens_per_batch={config.tokens_per_batch}: must be positive")
     pairs = read_parallel(config.src, config.tgt, "src and tgt")
-    translator = Translator.of(checkpoints.load(config.checkpoint), config.device, None, config.tgt_lang)
-    scores = [score for score in score_pairs(translator, pairs, config.tokens_per_batch, show=True) if score]
+    loaded = checkpoints.load(config.checkpoint)
+    refuse_same({"output": config.output}, {"checkpoint": loaded.path, "src": config.src, "tgt": config.tgt})
+    translator = Translator.of(loaded, config.device, None, config.tgt_lang)
     with written(config.output) as write:
+        scores = [score for score in score_pairs(translator, pairs, config.tokens_per_batch, show=True) if score]
         write("".join(f"{json.dumps(_line(score, config.pieces), ensure_ascii=False)}\n" for score in scores))
     told = sys.stderr if config.output is None else sys.stdout
     print("\n".join(summary(scores)), file=told)

@@ -17,7 +17,7 @@ from diglot.data.progress import step
 from diglot.data.text import read_blocks, split_lines
 from diglot.errors import UserError
 from diglot.glibc import keep_memory
-from diglot.output import written
+from diglot.output import refuse_same, written
 from diglot.page import page
 from diglot.translator import Translation, Translator, together
 
@@ -30,6 +30,11 @@ Lines = list[str]
 def main(config: DictConfig) -> None:
     keep_memory()
     paths = config.checkpoint if isinstance(config.checkpoint, ListConfig) else [config.checkpoint]
+    if not paths:
+        raise UserError("checkpoint=[]: names no checkpoint")
+    files = {"output": config.output, "html": config.html}
+    read = {f"checkpoint {path}": checkpoints.find(path) for path in paths}
+    refuse_same(files, read | {"input": config.input, "prefix": config.prefix})
     loaded = [checkpoints.load(path) for path in paths]
     translator = load_translator(config, loaded[0] if len(loaded) == 1 else together(loaded), config.tgt_lang)
     refuse_nonsense(config, translator)
@@ -72,7 +77,7 @@ def main(config: DictConfig) -> None:
         deque(records(), maxlen=0)
     else:
         title = f"{translator.record['src_lang']}-{translator.tgt_lang} {', '.join(map(str, paths))}"
-        with written(config.html) as write:
+        with written(config.html, "html") as write:
             for text in page(title, records()):
                 write(text)
     if n_cut:
@@ -94,30 +99,45 @@ def refuse_nonsense(config: DictConfig, translator: Translator) -> None:
     """
     if config.tokens_per_batch < 1:
         raise UserError(f"tokens_per_batch={config.tokens_per_batch}: must be positive")
-    n_best = translator.search.options.get("n_best", 1)
-    if n_best > 1 and config.format == "text" and config.html is None:
-        raise UserError(f"search.n_best={n_best}: text has one translation a line; say format=json or html=FILE")
+    if config.format == "text" and config.html is None:
+        options = translator.search.options
+        # Of samples with a utility the best one is wanted.
+        for key in ("n_best",) if options.get("utility") else ("n_best", "n_samples"):
+            if options.get(key, 1) > 1:
+                told = "text has one translation a line; say format=json or html=FILE"
+                raise UserError(f"search.{key}={options[key]}: {told}")
     if config.alignments is not None:
         if config.format == "text":
             raise UserError(f"alignments={config.alignments}: text has none; say format=json")
-        layers = translator.model.attentions()["cross"]
-        if not layers:
+        heads = translator.cross_heads()
+        if not heads:
             raise UserError(f"alignments={config.alignments}: this model has no cross-attention")
         if config.alignments not in ("mean", "all"):
-            chosen(config.alignments)
+            chosen(config.alignments, heads)
+    if config.html is not None and len(set(heads := translator.cross_heads())) > 1:
+        told = f"here its layers have {', '.join(map(str, heads))}"
+        raise UserError(f"html: the page needs the same number of heads in all cross-attention; {told}")
     if config.prefix is not None and config.input is None:
         raise UserError("prefix: needs input=FILE, a line of one for each of the other")
 
 
-def chosen(alignments: str) -> tuple[int, int]:
+def chosen(alignments: str, heads: Sequence[int]) -> tuple[int, int]:
     """The layer and the head, from 0, that "LAYER-HEAD", from 1, names.
 
+    Args:
+        alignments: as it was typed.
+        heads: of each layer, how many there are.
+
     Raises:
-        UserError: it names none.
+        UserError: it names none that there is.
     """
     layer, _, head = str(alignments).partition("-")
     if not (layer.isdecimal() and head.isdecimal() and int(layer) and int(head)):
         raise UserError(f"alignments={alignments}: must be mean, all, or a layer and a head like 1-3")
+    if int(layer) > len(heads):
+        raise UserError(f"alignments={alignments}: this model has {len(heads)} layers of cross-attention")
+    if int(head) > heads[int(layer) - 1]:
+        raise UserError(f"alignments={alignments}: its layer {layer} has {heads[int(layer) - 1]} heads")
     return int(layer) - 1, int(head) - 1
 
 
@@ -185,10 +205,7 @@ def chosen_alignment(layers: list[np.ndarray], alignments: str) -> np.ndarray:
     """
     if alignments == "mean":
         return np.stack([layer.mean(0) for layer in layers]).mean(0)
-    layer, head = chosen(alignments)
-    if layer >= len(layers) or head >= len(layers[layer]):
-        heads = f"{len(layers[0])} heads"
-        raise UserError(f"alignments={alignments}: this model has {len(layers)} layers of cross-attention of {heads}")
+    layer, head = chosen(alignments, [len(layer) for layer in layers])
     return layers[layer][head]
 
 

@@ -218,7 +218,7 @@ class Translator:
 
         def too_large(i: int) -> str:
             told = f"line {first_line + units[i].line} has {lengths[i]} tokens"
-            return f"{told}: out of memory; a smaller search.beam_size may fit"
+            return f"{told}: out of memory; a smaller search.beam_size, search.max_len_a or search.max_len_b may fit"
 
         in_batches(costs, tokens_per_batch, work, too_large)
         of_lines: list[list[Translation]] = [[] for _ in lines]
@@ -284,6 +284,12 @@ class Translator:
                     )
                 )
         return translations
+
+    def cross_heads(self) -> list[int]:
+        """How many heads each layer of cross-attention has."""
+        device = next(self.model.parameters()).device
+        src, tgt_in = (torch.tensor([[token]], device=device) for token in (self.special.eos, self.special.bos))
+        return [weights.size(1) for weights in self.model.attention_weights(src, tgt_in).cross]
 
     def _attention(self, unit: _Unit, hypothesis: Hypothesis) -> tuple[np.ndarray, ...]:
         device = next(self.model.parameters()).device
@@ -352,11 +358,14 @@ def together(loaded: Sequence[checkpoint.Checkpoint]) -> checkpoint.Checkpoint:
     """Several checkpoints as one, whose model is an ensemble of theirs, and all else the first one's.
 
     Raises:
-        UserError: naming one whose vocabulary is another.
+        UserError: naming one whose vocabulary or languages are others.
     """
     first = loaded[0]
     for other in loaded[1:]:
         a, b = ((x.tokenizer.model, x.tokenizer.tgt_model, x.tokenizer.languages) for x in (first, other))
         if a != b:
             raise UserError(f"{other.path} has another tokenizer than {first.path}: an ensemble needs one vocabulary")
+        ours, theirs = (f"{x.record['src_lang']}-{x.record['tgt_lang']}" for x in (first, other))
+        if ours != theirs:
+            raise UserError(f"{other.path} translates {theirs}, and {first.path} {ours}")
     return first._replace(model=Ensemble([each.model for each in loaded]))

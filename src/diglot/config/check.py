@@ -112,7 +112,9 @@ def check(config: DictConfig, config_name: str) -> None:
     types = OUR_TYPES | TYPES_OF_COMMANDS.get(config_name, {})
     for key, value in plain.items():
         wanted = types.get(str(key))
-        if wanted is not None and not fits(value, wanted):
+        if wanted is not None and value == "":
+            found.append(f"{key!s}= is empty: leave it out")
+        elif wanted is not None and not fits(value, wanted):
             found.append(f"{key!s}={value!r}: must be {describe(wanted)}")
         found += mistakes(value, str(key))
     if found:

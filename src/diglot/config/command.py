@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 import hydra
@@ -53,6 +53,8 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
                     if HydraConfig.get().mode == RunMode.MULTIRUN:  # but its launcher has to know of it
                         raise
                     fail(error)
+                except BrokenPipeError:  # nor is this, whose reader has gone
+                    leave_quietly()
                 except OmegaConfBaseException as error:  # past the check it is no mistake of the user's
                     raise RuntimeError(f"a fault of diglot's: {error}") from error
 
@@ -66,9 +68,8 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
             except KeyboardInterrupt:
                 print(f"diglot-{config_name}: interrupted", file=sys.stderr)
                 sys.exit(130)
-            except BrokenPipeError:  # whoever read our output has gone
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                sys.exit(141)
+            except BrokenPipeError:
+                leave_quietly()
             except Exception as error:
                 if started and not isinstance(error, UserError):  # a fault of ours
                     raise
@@ -82,6 +83,12 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
         return main
 
     return decorate
+
+
+def leave_quietly() -> NoReturn:
+    """Whoever read our output has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(141)
 
 
 _load = ConfigLoaderImpl.load_configuration
@@ -152,7 +159,7 @@ def explain(error: BaseException, config_name: str, words: Sequence[str] | None 
         extra = {"optuna": "optuna", "submitit": "slurm"}[match.group(1)]
         how = f"pip install 'diglot[{extra}]', or in a checkout .venv/bin/pip install -e '.[{extra}]'"
         return f"{match.group(1)} is not installed: {how}"
-    if "mismatched input" in text or "token recognition" in text or "no viable alternative" in text:
+    if re.search("mismatched input|token recognition|no viable alternative|LexerNoViableAlt", text):
         what = str(getattr(error, "override", None) or text.splitlines()[0])
         return f"cannot read the override {what}: put a value with special characters in quotes, 'key=\"value\"'"
     lines = [line.strip() for line in text.splitlines() if line.strip()]

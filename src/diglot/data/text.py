@@ -211,14 +211,14 @@ def read_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
         raise UserError(f"{path}: the file is empty")
 
 
-def refuse_address(key: str, path: str | Path) -> None:
-    """Make sure that what is to be read is on this machine: nothing is fetched that was not asked to be.
+def refuse_address(key: str, path: str | Path, what: str = "a file is needed: fetch it first") -> None:
+    """Make sure that a file is on this machine: nothing is fetched that was not asked to be.
 
     Raises:
         UserError: it is an address.
     """
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)) and not Path(path).exists():
-        raise UserError(f"{key}={path}: this is an address, and a file is needed: fetch it first")
+        raise UserError(f"{key}={path}: this is an address, and {what}")
 
 
 def read_lines(path: str | Path) -> list[str]:

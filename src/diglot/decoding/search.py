@@ -11,6 +11,8 @@ from torch import Tensor
 from diglot.decoding.state import Choice, History, Hypothesis, SpecialIds, State, log_softmax
 from diglot.model import EncoderDecoder
 
+MOST_A, MOST_B = 1_000, 1_000_000  # beyond that a limit is a slip
+
 
 class Search:
     """The base of all searches. Each sentence is searched as if it were alone: neither its neighbours nor its padding
@@ -34,6 +36,8 @@ class Search:
     ) -> None:
         if not (max_len_a >= 0 and max_len_b >= 0 and max_len_a + max_len_b > 0):
             raise ValueError(f"max_len_a ({max_len_a}) and max_len_b ({max_len_b}) must allow some output")
+        if not (max_len_a <= MOST_A and max_len_b <= MOST_B):
+            raise ValueError(f"max_len_a ({max_len_a}) must be at most {MOST_A}, and max_len_b ({max_len_b}) {MOST_B}")
         if not 0 <= min_len_a <= max_len_a:
             raise ValueError(f"min_len_a ({min_len_a}) must be from 0 to max_len_a ({max_len_a})")
         if not 0 <= min_len_b <= max_len_b:

@@ -1,5 +1,6 @@
 """The folder of an export: there whole or not at all."""
 
+import fnmatch
 import json
 import os
 import shutil
@@ -17,6 +18,8 @@ from diglot.whole import scratch_folder, sync_folder, temporary_name
 
 # In which of its files a folder says that an export made it.
 ABOUT = ("diglot.json", "config.json")
+# What else an export writes.
+WRITTEN = (*ABOUT, "model.bin", "model.safetensors", "tokenizer.model", "tokenizer.tgt.model", "*_vocabulary.*")
 
 
 @contextmanager
@@ -46,15 +49,20 @@ def export_folder(folder: Path) -> Iterator[Path]:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Make sure that a folder is an earlier export's, or not there.
+    """Make sure that a folder is an earlier export's and no more, or empty, or not there.
 
     Raises:
-        UserError: it is there.
+        UserError: it holds something else.
     """
-    refuse_address("output", folder)
-    is_ours = not folder.is_symlink() and any(_says_so(folder / name) for name in ABOUT)
-    if (folder.exists() or folder.is_symlink()) and not is_ours:
+    refuse_address("output", folder, "a folder is needed")
+    if not (folder.exists() or folder.is_symlink()):
+        return
+    names = [file.name for file in folder.iterdir()] if folder.is_dir() and not folder.is_symlink() else None
+    if names is None or (names and not any(_says_so(folder / name) for name in ABOUT)):
         raise UserError(f"output={folder} exists already, and no export made it: name another folder")
+    for name in sorted(names):
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in WRITTEN):
+            raise UserError(f"output={folder}: no export made {name} in it, which would be lost: name another folder")
 
 
 def _says_so(file: Path) -> bool:

@@ -54,7 +54,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             raise UserError(f"{path}: this checkpoint could not be read again ({error}): {hint}") from None
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
             reason = file.error if file and file.error else error
-            raise UserError(f"{path}: the checkpoint cannot be written ({str(reason).splitlines()[0]})") from error
+            told = getattr(reason, "strerror", None) or str(reason).splitlines()[0]
+            raise UserError(f"{path}: the checkpoint cannot be written ({told})") from error
 
 
 class Failing:
