@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diglot import make
+from diglot import make, start
 
 ROOT = Path(__file__).parents[1]
 TARGETS = [
@@ -32,8 +32,8 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 STAND_IN = f"""\
 #!{sys.executable} -IS
 import json, os, sys
-sys.path.insert(0, {str(ROOT / "src" / "diglot")!r})
-import make
+sys.path.insert(0, {str(ROOT / "src")!r})
+from diglot import make
 print(json.dumps([sys.argv[1:], make.arguments(os.environ)]))
 """
 
@@ -215,6 +215,17 @@ def test_main_becomes_the_command(monkeypatch):
     monkeypatch.setenv("ARGS", "-m")
     make.main()
     assert started == [(["diglot-train", "-m", "x=a b", "y=$"], False)]
+
+
+def test_ctrl_c_while_a_command_is_imported_is_one_line(monkeypatch, capsys):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(start.importlib, "import_module", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        start.translate()
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "diglot-translate: interrupted\n"
 
 
 def test_help_is_the_default_and_lists_every_target(folder):

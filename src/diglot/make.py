@@ -5,12 +5,13 @@ make takes `model/position=rotary` for a variable of its own. Putting such varia
 leaves them untouched: in MAKEFLAGS. See the head of the Makefile for what a user may type.
 """
 
-import importlib
 import os
 import re
 import shlex
 import sys
 from collections.abc import Mapping
+
+from diglot.start import start
 
 MAKEFILE_VARIABLES = re.compile(r"(ARGS|PYTHON|LOGDIR|PIP_\w+):?=")
 
@@ -49,7 +50,7 @@ def main() -> None:
     # What this run starts in turn is none of this make's business.
     for name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "ARGS"):
         os.environ.pop(name, None)
-    importlib.import_module(f"diglot.{command}").main()
+    start(command)
 
 
 if __name__ == "__main__":
