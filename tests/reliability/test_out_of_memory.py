@@ -92,7 +92,9 @@ def test_where_a_translation_does_not_fit_it_is_made_in_parts(build_model: Any, 
     refuse(translator.model, "encode", rows=2)
     assert translator.translate(lines) == expected
     refuse(translator.model, "encode", rows=0)
-    with pytest.raises(UserError, match=r"line \d+ has \d+ tokens: out of memory; a smaller search.beam_size may fit"):
+    with pytest.raises(
+        UserError, match=r"line \d+ has \d+ tokens: out of memory; a smaller search.beam_size, search.max"
+    ):
         translator.translate(lines)
 
 
