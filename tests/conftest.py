@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -20,6 +21,8 @@ from diglot.model import Transformer
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"  # of the commands that tests start: several run at once
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("diglot", deadline=None)  # how fast a busy machine is says nothing of the code
+hypothesis.settings.load_profile("diglot")
 
 # Sizes that all differ, so that an axis taken for another one is seen: D 24, H 3, K 8, F 40.
 SMALL = ("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40", "model.dropout=0.0")
