@@ -168,7 +168,7 @@ def train(config: DictConfig) -> Path:
         model.compile(dynamic=True)
     scores = Scores(data, scorer, folder / "text" / f"dev.translated.{corpus.tgt_lang}")
     kept, speed, largest = Checkpoints(folder, run.keep_best, run.keep_last), Speed(), LargestBatch(data)
-    kept.place = tuple(begun.place or ())
+    kept.place, kept.due_since = tuple(begun.place or ()), begun.validation_due_since
     signals = Signals(kept, run.validate_every)
     accumulation = data.updates(world_size=processes.world_size).accumulation
     make_logger = build(config.logger, "logger")
@@ -188,8 +188,8 @@ def train(config: DictConfig) -> Path:
             StopAfterLastUpdate(),
             *progress_callbacks(kept),
             speed,
-            signals,  # after all that has a state: a checkpoint holds that of the whole update
-            TakeUp(kept, begun.validation_due_since, data.n_updates, begun.has_stopped),
+            signals,  # after all that may end the run by itself
+            TakeUp(kept, data.n_updates, begun.has_stopped),
         ],
         plugins=[AtomicCheckpointIO(checkpoints.read, checkpoints.check_made_of)],
         max_epochs=1,

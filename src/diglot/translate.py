@@ -43,11 +43,11 @@ def main(config: DictConfig) -> None:
     if is_typed:
         print("Translating what you type; end with Ctrl-D.", file=sys.stderr)
     description = f"translating {config.input or 'standard input'}"
-    n_lines = n_cut = n_close = 0
+    n_lines = n_cut = n_near_ties = 0
 
     def records() -> Iterator[dict[str, Any]]:
         """Translate and write, and hand on what is known of each line where it is wanted."""
-        nonlocal n_lines, n_cut, n_close
+        nonlocal n_lines, n_cut, n_near_ties
         shown = nullcontext(lambda done: None) if is_interactive else step(description)
         with written(config.output) as write, shown as advance:
             for lines, prefixes in windows(config, 1 if is_interactive else WINDOW):
@@ -63,7 +63,7 @@ def main(config: DictConfig) -> None:
                 for line, of_line in zip(lines, found, strict=True):
                     n_lines += 1
                     n_cut += of_line[0].cut
-                    n_close += of_line[0].near_tie
+                    n_near_ties += of_line[0].near_tie
                     if config.format == "text":
                         write(f"{of_line[0].text}\n")
                         if config.html is None:  # nobody wants to know more
@@ -83,9 +83,10 @@ def main(config: DictConfig) -> None:
     if n_cut:
         told = f"{n_cut} of {n_lines} outputs were cut by the length limit (search.max_len_a, search.max_len_b)"
         print(told, file=sys.stderr)
-    if n_close:
+    if n_near_ties:
         print(
-            f"{n_close} of {n_lines} searches had a near tie, which other batches may decide otherwise", file=sys.stderr
+            f"{n_near_ties} of {n_lines} searches had a near tie, which other batches may decide otherwise",
+            file=sys.stderr,
         )
     for path in filter(None, (config.output, config.html)):
         print(f"{n_lines:,} lines: {path}", file=sys.stderr)

@@ -32,8 +32,9 @@ def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any,
     written before there was a choice has made none.
     """
     if isinstance(a, dict) and isinstance(b, dict):
-        is_same_class = a.get("_target_") == b.get("_target_") and a.keys() != b.keys()
-        unsaid = _defaults(a.get("_target_")) if is_same_class else {}
+        target = a.get("_target_")
+        is_same_class = target is not None and target == b.get("_target_")
+        unsaid = _defaults(target) if is_same_class and a.keys() != b.keys() else {}
         for key in {**a, **b}:
             value, other = (config.get(key, unsaid.get(key)) for config in (a, b))
             yield from different_values(value, other, f"{path}.{key}" if path else str(key))

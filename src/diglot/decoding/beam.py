@@ -95,7 +95,7 @@ class BeamSearch(Search):
         parents = places // log_probs.size(2)
         tokens, log_probs = tokens.flatten(1).gather(1, places), log_probs.flatten(1).gather(1, places)
         ends = tokens == state.eos
-        state.compare(totals[:, n - 1], totals[:, n])
+        state.note_near_ties(totals[:, n - 1] - totals[:, n])
 
         # What ends among the best n joins the hypotheses that have ended.
         ending = (ends & totals.isfinite())[:, :n]
@@ -109,7 +109,7 @@ class BeamSearch(Search):
             if state.at_limit is not None and state.wants_more is not None:
                 cut = state.at_limit[:, None] & state.wants_more.gather(1, parents[:, :n])
             ranked, order = torch.cat((state.ended_scores, scores), 1).topk(k + 1)
-            state.compare(ranked[:, :-1], ranked[:, 1:])
+            state.note_near_ties(ranked[:, :-1] - ranked[:, 1:])
             state.ended_scores, order = ranked[:, :k], order[:, :k]
 
             def merge(old: Tensor, new: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class BeamSearch(Search):
 
         # The best n of the rest go on.
         going, kept = totals.masked_fill(ends, -torch.inf).topk(n + 1)
-        state.compare(going[:, n - 1], going[:, n])
+        state.note_near_ties(going[:, n - 1] - going[:, n])
         state.scores, kept = going[:, :n], kept[:, :n]
         parents, tokens, log_probs = (x.gather(1, kept) for x in (parents, tokens, log_probs))
 
@@ -130,7 +130,7 @@ class BeamSearch(Search):
         last = state.limits.to(state.scores.dtype) + 1
         reward = self.word_reward * (last if self.word_reward > 0 else length + 1)
         attainable = state.scores[:, 0] / self.norm(last) + reward
-        state.compare(state.ended_scores[:, -1], attainable)
+        state.note_near_ties(state.ended_scores[:, -1] - attainable)
         state.done |= state.ended_scores[:, -1] >= attainable
         if n == 1:
             state.done |= ending[:, 0]

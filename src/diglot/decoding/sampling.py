@@ -84,8 +84,8 @@ class SamplingSearch(Search):
 
     def extend(self, state: State, log_probs: Tensor, length: int) -> Choice:
         assert state.keys is not None
-        tokens, lead = self.draw(log_probs, state.keys[:, :, length - 1])
-        state.compare(lead.masked_fill(state.scores.isinf(), torch.inf), torch.zeros_like(lead))
+        tokens, lead = self.draw(log_probs, state.keys[:, :, length - 1], state.scores.dtype)
+        state.note_near_ties(lead.masked_fill(state.scores.isinf(), torch.inf))
         log_probs = log_probs.gather(2, tokens[..., None])[..., 0]
         totals = state.scores + log_probs
         ends = (tokens == state.eos) & totals.isfinite()
@@ -99,12 +99,13 @@ class SamplingSearch(Search):
         state.scores = totals.masked_fill(ends, -torch.inf)
         return Choice(slots, tokens, log_probs)
 
-    def draw(self, log_probs: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    def draw(self, log_probs: Tensor, keys: Tensor, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
         """Draw a token from each of log_probs (R, n, V).
 
         Args:
             log_probs: unnormalised, too; -inf: cannot come.
             keys: of whose random numbers they are drawn (R, n), int64.
+            dtype: to compute in.
 
         Returns:
             The tokens (R, n), and by how much each was ahead of the next.
@@ -112,13 +113,12 @@ class SamplingSearch(Search):
         ids = torch.arange(log_probs.size(-1), device=keys.device)
         if self.top_k is not None:
             log_probs, ids = best(log_probs, min(self.top_k, log_probs.size(-1)))
-        values = log_probs.double() if keys.device.type != "mps" else log_probs
-        values = values / self.temperature
+        values = log_probs.to(dtype) / self.temperature
         if self.top_p is not None:
             weights, order = values.softmax(-1).sort(-1, descending=True)
             values, ids = values.gather(-1, order), ids.expand_as(order).gather(-1, order)
             values = values.masked_fill(weights.cumsum(-1) - weights >= self.top_p, -torch.inf)
-        noisy = values + gumbel(keys[..., None], ids, values.dtype)
+        noisy = values + gumbel(keys[..., None], ids, dtype)
         values, places = best(noisy, 2)
         lead = values[..., 0] - values[..., 1] if values.size(-1) > 1 else torch.full_like(values[..., 0], torch.inf)
         return ids.expand_as(noisy).gather(-1, places[..., :1])[..., 0], lead

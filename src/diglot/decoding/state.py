@@ -96,9 +96,13 @@ class State:
         self.at_limit: Tensor | None = None
         self.wants_more: Tensor | None = None
 
-    def compare(self, better: Tensor, worse: Tensor) -> None:
-        """Remember the sentences of which values (R, ...) that a choice has told apart are close together."""
-        self.near_tie |= ((better - worse).abs() < NEAR).view(len(better), -1).any(1)
+    def note_near_ties(self, gaps: Tensor) -> None:
+        """Remember the sentences in which a choice was close.
+
+        Args:
+            gaps: between what was chosen and what was not (R, ...); no number: there was no choice.
+        """
+        self.near_tie |= (gaps.abs() < NEAR).view(len(gaps), -1).any(1)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these sentences only."""

@@ -101,7 +101,7 @@ class Checkpoints(L.Callback):
         self.best_update = 0
         self.best_metrics: dict[str, float] = {}  # all dev scores of the best checkpoint, as they are logged
         self.place: tuple[int, ...] = ()  # where the stream of batches stands after the newest update
-        self.due_since: float | None = None  # Unix time: a validation that is made up for was to be from then on
+        self.due_since: float | None = None  # Unix time from which on a validation is due that is made up for
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero or not self.best_update:
@@ -199,23 +199,19 @@ class TakeUp(L.Callback):
     """What a run that goes on does first.
 
     Args:
-        kept: knows which updates were validated.
-        due_since: the time of a validation before which the checkpoint was written, and which is made up for; None: of
-            none.
+        kept: knows which updates were validated, and whether a validation was due, which is made up for.
         total_updates: length of the run. Where all are done, Lightning is made with one more: else it would do nothing.
         has_stopped: whether the run had been told to end before.
     """
 
-    def __init__(self, kept: Checkpoints, due_since: float | None, total_updates: int, has_stopped: bool) -> None:
-        self.kept, self.due_since = kept, due_since
-        self.total_updates, self.has_stopped = total_updates, has_stopped
+    def __init__(self, kept: Checkpoints, total_updates: int, has_stopped: bool) -> None:
+        self.kept, self.total_updates, self.has_stopped = kept, total_updates, has_stopped
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         trainer.fit_loop.epoch_loop.max_steps = self.total_updates
         trainer.should_stop = self.has_stopped or trainer.global_step >= self.total_updates
         # A run may have become so short that it is over where no validation was to be.
-        self.kept.due_since = self.due_since
-        if self.due_since is not None or (trainer.should_stop and trainer.global_step not in self.kept.scores):
+        if self.kept.due_since is not None or (trainer.should_stop and trainer.global_step not in self.kept.scores):
             self._validate(trainer)
 
     def _validate(self, trainer: L.Trainer) -> None:
