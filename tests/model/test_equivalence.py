@@ -268,3 +268,31 @@ def test_every_bucket_is_the_one_that_the_formula_says(causal: bool) -> None:
     position = RelativeBias(d_model=D, n_heads=H, d_head=K, causal=causal, n_buckets=32, max_distance=128)
     offsets = list(range(-300, 301))
     assert position.bucket(torch.tensor(offsets)).tolist() == [bucket(o, causal, 32, 128) for o in offsets]
+
+
+@pytest.mark.parametrize(("n_buckets", "max_distance", "starts"), [(36, 50, {27: 30}), (12, 162, {8: 18, 10: 54})])
+def test_a_bucket_starts_where_the_formula_reaches_it_exactly(
+    n_buckets: int, max_distance: int, starts: dict[int, int]
+) -> None:
+    """Ties, which the rounding of a logarithm does not decide."""
+    position = RelativeBias(D, H, K, causal=True, n_buckets=n_buckets, max_distance=max_distance)
+    for wanted, start in starts.items():
+        assert position.bucket(torch.tensor([1 - start, -start])).tolist() == [wanted - 1, wanted]
+
+
+def test_buckets_do_not_hang_on_how_a_machine_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def buckets() -> list[int]:
+        position = RelativeBias(D, H, K, causal=True, n_buckets=36, max_distance=50)
+        return position.bucket(-torch.arange(100)).tolist()
+
+    here, log = buckets(), torch.Tensor.log
+    for to in (0.0, math.inf):
+        monkeypatch.setattr(torch.Tensor, "log", lambda x, to=to: torch.nextafter(log(x), torch.tensor(to)))
+        assert buckets() == here
+
+
+def test_buckets_are_compiled_as_they_are() -> None:
+    position = RelativeBias(D, H, K, causal=False)
+    offsets = torch.arange(-40, 40)
+    compiled = torch.compile(position.bucket, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(offsets), position.bucket(offsets))

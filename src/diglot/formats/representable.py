@@ -1,12 +1,14 @@
 """What CTranslate2 cannot hold of the models there are, each found by comparing it with ours."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
 import torch
 
-from diglot.model.position import RelativeBias
+from diglot.model.position import RelativeBias, bucket_starts
 
 # The classes that have a counterpart, as a config may spell them, by the name of their choice.
 MODELS = {"diglot.model.Transformer", "diglot.model.transformer.Transformer"}
@@ -77,7 +79,7 @@ def _parts(model: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _buckets(key: str, node: Mapping[str, Any], stacks: tuple[bool, ...]) -> Iterator[str]:
-    """CTranslate2 counts buckets in float32 all through, which puts some distances into the bucket beside ours.
+    """Yield a reason if CTranslate2, which computes buckets in float32, might put a distance into another bucket.
 
     Args:
         key: of the position encoding.
@@ -87,25 +89,58 @@ def _buckets(key: str, node: Mapping[str, Any], stacks: tuple[bool, ...]) -> Ite
     options = {name: value for name, value in node.items() if not name.startswith("_")}
     max_distance = options.get("max_distance", 128)
 
-    def moved(max_distance: int) -> list[int]:
-        """The distances that change their bucket."""
-        found: list[int] = []
+    def moved(max_distance: int) -> Iterator[int]:
+        """Yield the distances that may change their bucket."""
         for causal in stacks:
-            position = RelativeBias(1, 1, 1, causal, **{**options, "max_distance": max_distance})
+            with torch.device("meta"):
+                position = RelativeBias(1, 1, 1, causal, **{**options, "max_distance": max_distance})
             n_buckets = position.table.num_embeddings // (1 if causal else 2)
             n_exact = n_buckets // 2
-            distances = np.arange(n_exact, max_distance + 1)
-            share = np.log(np.float32(distances) / np.float32(n_exact)) / np.log(np.float32(max_distance / n_exact))
-            theirs = (np.float32(n_exact) + share * np.float32(n_buckets - n_exact)).astype(int).clip(max=n_buckets - 1)
-            found += distances[theirs != position.bucket(-torch.from_numpy(distances)).numpy()].tolist()
-        return found
+            starts = bucket_starts(n_exact, n_buckets - n_exact, max_distance)
+            for distance in sorted({near for start in starts for near in (start - 1, start) if near > n_exact}):
+                ours = n_exact + bisect_right(starts, distance)
+                if _their_buckets(distance, n_exact, n_buckets, max_distance) != {ours}:
+                    yield distance
 
-    if found := moved(max_distance):
-        nearest = next(value for value in range(max_distance + 1, 2**31) if not moved(value))
+    if (found := next(moved(max_distance), None)) is not None:
+        nearest = next(value for value in range(max_distance + 1, 2**31) if next(moved(value), None) is None)
         yield (
-            f"{key}.max_distance={max_distance}: CTranslate2 rounds the bucket of distance {found[0]} otherwise; "
+            f"{key}.max_distance={max_distance}: CTranslate2 may round the bucket of distance {found} otherwise; "
             f"nearest: {key}.max_distance={nearest}"
         )
+
+
+def _their_buckets(distance: int, n_exact: int, n_buckets: int, max_distance: int) -> set[int]:
+    """Return the buckets that CTranslate2 may compute for a distance, on whatever machine it runs.
+
+    Division, multiplication and addition of float32 are the same everywhere. The logarithm is not, nor is whether a
+    compiler fuses the multiplication and the addition.
+    """
+    far, exact, n_far = np.float32(distance), np.float32(n_exact), np.float32(n_buckets - n_exact)
+    found = set()
+    for numerator in _logarithms(far / exact):
+        for denominator in _logarithms(np.float32(max_distance) / exact):
+            share = numerator / denominator
+            fused = np.float32(float(exact) + float(share) * float(n_far))
+            found |= {min(int(value), n_buckets - 1) for value in (exact + share * n_far, fused)}
+    return found
+
+
+def _logarithms(x: np.float32) -> list[np.float32]:
+    """Return what a library may compute for the natural logarithm of x > 1 in float32.
+
+    Libraries err by less than 0.9 units in the last place (glibc's by up to 0.82), so the result is one of the two
+    float32 around the exact value, and a single one where the exact value is very close to it.
+    """
+    with localcontext(prec=30):
+        exact = Decimal(float(x)).ln()
+        nearest = np.float32(float(exact))
+        around = (np.nextafter(nearest, np.float32(0)), nearest, np.nextafter(nearest, np.float32(np.inf)))
+        return [
+            value
+            for value in around
+            if abs(Decimal(float(value)) - exact) < Decimal(float(np.spacing(nearest))) * 9 / 10
+        ]
 
 
 def _norms(model: Mapping[str, Any]) -> Iterator[str]:

@@ -160,6 +160,32 @@ class RelativeBias(PositionEncoding):
             base = (offset > 0) * n_buckets
             distance = offset.abs()
         n_exact = n_buckets // 2
-        ratio = distance.clamp(min=1).float() / n_exact
-        far = n_exact + (ratio.log() / math.log(self.max_distance / n_exact) * (n_buckets - n_exact)).long()
-        return base + torch.where(distance < n_exact, distance, far.clamp(max=n_buckets - 1))
+        starts = torch.tensor(bucket_starts(n_exact, n_buckets - n_exact, self.max_distance), device=offset.device)
+        return base + distance.clamp(max=n_exact) + torch.bucketize(distance, starts, right=True)
+
+
+@torch.compiler.assume_constant_result
+def bucket_starts(n_exact: int, n_far: int, max_distance: int) -> tuple[int, ...]:
+    """Return the smallest distance of each logarithmic bucket of `RelativeBias` after the first, in order.
+
+    The bucket of a distance d is n_exact + n_far * log(d / n_exact) / log(max_distance / n_exact), rounded down. That
+    is often exactly an integer, where the rounding of a processor's logarithm would decide, and a checkpoint has to
+    mean the same everywhere: so such ties are decided by integers.
+
+    Args:
+        n_exact: number of distances with a bucket of their own.
+        n_far: number of logarithmic buckets.
+        max_distance: from this distance on, all fall into the last bucket.
+    """
+    starts = []
+    for bucket in range(1, n_far):
+        start = n_exact * (max_distance / n_exact) ** (bucket / n_far)
+        nearest = round(start)
+        if abs(start - nearest) > 1e-12 * start:  # far more than float64 errs
+            starts.append(math.ceil(start))
+            continue
+        divisor = math.gcd(bucket, n_far)
+        steps, of = bucket // divisor, n_far // divisor
+        is_reached = nearest**of >= max_distance**steps * n_exact ** (of - steps)
+        starts.append(nearest if is_reached else nearest + 1)
+    return tuple(starts)
