@@ -231,6 +231,10 @@ def test_two_sweeps_never_share_a_folder_at_a_time(here, type_sweep):
     _, err = type_sweep("model.n_heads=1,2", "sweep.folder=other", code=2)
     assert "sweep.folder=other exists and is no sweep's folder" in err
     assert [path.name for path in Path("other").iterdir()] == ["thesis.txt"]
+    Path("other/.lock").touch()  # which other programs leave, too
+    Path("other/table.csv").write_text("somebody's")
+    with pytest.raises(UserError, match=r"sweep\.folder=other exists and is no sweep's folder"):
+        sweep.Sweep(Path("other"), "dev/bleu").lock()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from diglot.job import OUTPUT, Job, command, run, say, slug
 from diglot.training.folder import JOB
 
 LOCK = ".lock"
+TABLES = ("table.csv", "table.md", "table.png")
 
 
 def main() -> None:
@@ -55,8 +56,7 @@ class Sweep:
         """
         path = self.folder / LOCK
         try:
-            if self.folder.exists() and not path.exists() and any(self.folder.iterdir()):
-                raise UserError(f"sweep.folder={self.folder} exists and is no sweep's folder")
+            self._refuse_foreign()
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = path.open("a")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,6 +64,13 @@ class Sweep:
             raise UserError(f"another sweep is at work in {self.folder}") from None
         except OSError as error:
             raise UserError(f"sweep.folder={self.folder} cannot be used: {error.strerror}") from None
+
+    def _refuse_foreign(self) -> None:
+        """Make sure that what a sweep writes replaces nothing of others."""
+        there = {each.name for each in self.folder.iterdir()} if self.folder.exists() else set()
+        has_jobs = any(self.folder.glob(f"*/{JOB}"))
+        if there and (LOCK not in there or not (has_jobs or there <= {LOCK, *TABLES})):
+            raise UserError(f"sweep.folder={self.folder} exists and is no sweep's folder")
 
     def unlock(self) -> None:
         if self._lock is not None:

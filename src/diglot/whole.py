@@ -1,21 +1,25 @@
 """Files and folders that are there whole or not at all, and what killed processes have left of them.
 
-What is being made stands beside its final name, as `.NAME.` and eight hexadecimal digits, and is locked by the process
-that makes it. The lock ends with the process however that ends, so that what is not locked is nobody's any more.
+What is being made stands beside its final name, as `.NAME.diglot-XXXXXXXX.tmp` with eight hexadecimal digits, and is
+locked by the process that makes it. The lock ends with the process however that ends, so that what is not locked is
+nobody's any more. Only names with that mark are ever removed: what other programs and people have put there stays.
 """
 
 import fcntl
+import hashlib
 import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}", re.DOTALL)
-_LOCK = re.compile(r"\.(.+)\.lock", re.DOTALL)
+_TEMPORARY = re.compile(r"\.(.+)\.diglot-[0-9a-f]{8}\.tmp", re.DOTALL)
+_LOCK = re.compile(r"\.(.+)\.diglot\.lock", re.DOTALL)
+_LONGEST = 200  # bytes of a name that a marked one holds as it is: file systems take 255
 
 
 @contextmanager
@@ -107,7 +111,7 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
     with suppress(OSError):  # what cannot be removed is in nobody's way
         for path in folder.iterdir():
             match = _TEMPORARY.fullmatch(path.name) or _LOCK.fullmatch(path.name)
-            if match and name in (None, match[1]):
+            if match and (name is None or _shortened(name) == match[1]):
                 with suppress(OSError):
                     _remove_if_left(path)
 
@@ -117,9 +121,10 @@ def _remove_if_left(path: Path) -> None:
     try:
         if not (_lock(descriptor) and _is(path, descriptor)):
             return
-        if path.is_dir():
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
             shutil.rmtree(path, ignore_errors=True)
-        elif not (_LOCK.fullmatch(path.name) and os.fstat(descriptor).st_size):  # ours are empty
+        elif stat.S_ISREG(found.st_mode) and not (_LOCK.fullmatch(path.name) and found.st_size):  # our locks are empty
             path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
@@ -127,7 +132,20 @@ def _remove_if_left(path: Path) -> None:
 
 def temporary_name(path: Path) -> Path:
     """Where something stands before it has its name."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    return path.with_name(f".{_shortened(path.name)}.diglot-{secrets.token_hex(4)}.tmp")
+
+
+def lock_name(path: Path) -> Path:
+    """The file to lock while something is made that takes its name later."""
+    return path.with_name(f".{_shortened(path.name)}.diglot.lock")
+
+
+def _shortened(name: str) -> str:
+    """A name that leaves room for our mark: a hash stands for the end of a long one."""
+    encoded = os.fsencode(name)
+    if len(encoded) <= _LONGEST:
+        return name
+    return os.fsdecode(encoded[: _LONGEST // 2]) + hashlib.sha256(encoded).hexdigest()[:20]
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """What killed processes leave behind is removed by the next one, and what living ones make is left alone."""
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -43,7 +44,7 @@ def make_a_folder(path: Path, ready: Any) -> None:
 
 
 def hold_a_lock(path: Path, ready: Any) -> None:
-    with whole.locked(path.with_name(f".{path.name}.lock"), nullcontext):
+    with whole.locked(whole.lock_name(path), nullcontext):
         ready.set()
         time.sleep(60)
 
@@ -87,34 +88,49 @@ def test_what_a_living_process_makes_stays_and_what_a_killed_one_made_goes(
 
 
 def test_only_what_looks_like_ours_is_removed(tmp_path: Path) -> None:
-    kept = [".hidden", ".last.ckpt.abc", "last.ckpt.0123abcd", ".lock", ".x.partial", ".ABC.0123ABCD"]
+    kept = [".hidden", ".last.ckpt.abc", ".out.txt.20251129", "last.ckpt.diglot-0123abcd.tmp", ".lock", ".x.lock"]
+    kept += [".x.partial", ".x.diglot-0123ABCD.tmp", ".x.tmp", ".~lock.out.txt#"]
     for name in kept:
         (tmp_path / name).touch()
-    (tmp_path / ".full.lock").write_text("somebody's")
-    (tmp_path / ".link.0123abcd").symlink_to(tmp_path / ".hidden")
-    (tmp_path / ".last.ckpt.0123abcd").touch()
-    (tmp_path / ".text.0123abcd").mkdir()
+    (tmp_path / ".backup.20251129").mkdir()
+    (tmp_path / ".full.diglot.lock").write_text("somebody's")
+    (tmp_path / ".link.diglot-0123abcd.tmp").symlink_to(tmp_path / ".hidden")
+    os.mkfifo(tmp_path / ".pipe.diglot-0123abcd.tmp")
+    kept += [".backup.20251129", ".full.diglot.lock", ".link.diglot-0123abcd.tmp", ".pipe.diglot-0123abcd.tmp"]
+    (tmp_path / ".last.ckpt.diglot-0123abcd.tmp").touch()
+    (tmp_path / ".text.diglot-0123abcd.tmp").mkdir()
+    (tmp_path / ".x.diglot.lock").touch()
     whole.remove_leftovers(tmp_path)
-    assert names(tmp_path) == sorted([*kept, ".full.lock", ".link.0123abcd"])
+    assert names(tmp_path) == sorted(kept)
     whole.remove_leftovers(tmp_path / "missing")
 
 
+def test_a_name_as_long_as_a_file_system_takes_leaves_room_for_the_mark(tmp_path: Path) -> None:
+    one, other = tmp_path / ("ü" * 127), tmp_path / ("ü" * 126 + "x")
+    left = whole.temporary_name(other)
+    left.touch()
+    write_bytes(one, b"whole")
+    assert names(tmp_path) == sorted([one.name, left.name])
+    write_bytes(other, b"whole")
+    assert names(tmp_path) == sorted([one.name, other.name])
+
+
 def test_whoever_writes_removes_what_killed_writers_of_the_same_left(tmp_path: Path) -> None:
-    for name in (".a.00000000", ".b.00000000", ".c.00000000", ".d.00000000"):
-        (tmp_path / name).write_bytes(b"half")
+    for name in "abcd":
+        (tmp_path / f".{name}.diglot-00000000.tmp").write_bytes(b"half")
     write_bytes(tmp_path / "a", b"whole")
     _link(tmp_path / "a", tmp_path / "b")
     with whole.scratch_folder(tmp_path / "c"):
         pass
-    assert names(tmp_path) == [".d.00000000", "a", "b"]
+    assert names(tmp_path) == [".d.diglot-00000000.tmp", "a", "b"]
 
 
 def test_a_run_that_goes_on_removes_what_the_killed_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DIGLOT_RUN_FOLDER", raising=False)
     (tmp_path / "text").mkdir()
     (tmp_path / "config.yaml").touch()
-    for file in (tmp_path / ".last.ckpt.01234567", tmp_path / "text" / ".dev.translated.de.01234567"):
-        file.touch()
+    for name in (".last.ckpt", "text/.dev.translated.de"):
+        (tmp_path / f"{name}.diglot-01234567.tmp").touch()
 
     class Alone:
         is_first, are_met = True, False
@@ -174,8 +190,8 @@ def test_where_there_are_no_locks_files_are_made_and_nothing_is_removed(
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(whole.fcntl, "flock", no_locks)
-    (tmp_path / ".a.00000000").touch()
+    (tmp_path / ".a.diglot-00000000.tmp").touch()
     write_bytes(tmp_path / "a", b"whole")
     with whole.locked(tmp_path / ".x.lock", nullcontext):
         pass
-    assert names(tmp_path) == [".a.00000000", "a"]
+    assert names(tmp_path) == [".a.diglot-00000000.tmp", "a"]

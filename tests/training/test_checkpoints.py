@@ -133,6 +133,34 @@ def test_more_are_kept_where_more_are_asked_for(tmp_path: Path, task: Translatio
     assert (tmp_path / "update_mine.ckpt").exists()
 
 
+@pytest.mark.parametrize("keep", [1, 2])
+def test_checkpoints_of_others_that_have_such_names_stay(tmp_path: Path, task: TranslationTask, keep: int) -> None:
+    others = ["update_5.ckpt", "update_007.ckpt", "update_².ckpt", "update_mine.ckpt", "update_.ckpt"]
+    for name in others:
+        (tmp_path / name).write_bytes(b"somebody's")
+    callback = Checkpoints(tmp_path, keep_last=keep)
+    for update, bleu in ((10, 5.0), (20, 8.0), (30, 7.0), (40, 7.0)):
+        validate(callback, task, update, bleu)
+    assert all((tmp_path / name).read_bytes() == b"somebody's" for name in others)
+    own = [f"update_{n}.ckpt" for n in ((20, 30, 40) if keep > 1 else ())]
+    assert names(tmp_path) == sorted([*others, *own, "best.ckpt", "last.ckpt", "previous.ckpt"])
+
+
+def test_a_kill_before_the_checkpoint_that_is_no_longer_kept_was_removed_is_made_good(
+    tmp_path: Path, task: TranslationTask
+) -> None:
+    callback = Checkpoints(tmp_path, keep_last=2)
+    for update, bleu in ((10, 5.0), (20, 8.0), (30, 7.0)):
+        validate(callback, task, update, bleu)
+    before = callback.state_dict()
+    before["named"] = [10, *before["named"]]  # as it is written in last.ckpt, before anything is removed
+    (tmp_path / "update_10.ckpt").write_bytes(b"not removed")
+    again = Checkpoints(tmp_path, keep_last=2)
+    again.load_state_dict(before)
+    again.on_train_start(StubTrainer(global_step=30, is_global_zero=True), task)  # type: ignore[arg-type]
+    assert not (tmp_path / "update_10.ckpt").exists()
+
+
 def test_a_score_of_zero_is_a_best_score_too(tmp_path: Path, task: TranslationTask) -> None:
     validate(Checkpoints(tmp_path), task, 1, 0.0)
     assert names(tmp_path) == ["best.ckpt", "last.ckpt"]

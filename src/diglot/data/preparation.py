@@ -35,7 +35,7 @@ from diglot.data.shards import ABOUT, Rows, Shards, ShardWriter, finish, open_sh
 from diglot.data.text import BLOCK, MixedText, Parallel, ParallelText, corpora_of, hash_pair, write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
-from diglot.whole import locked, remove_leftovers
+from diglot.whole import lock_name, locked, remove_leftovers
 
 _FORMAT = 2  # raise it when the same options make other files
 _PROGRESS, _HASHES = "progress.json", "hashes"
@@ -174,9 +174,8 @@ def left_out(about: Mapping[str, Any], max_len: int) -> list[str]:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """One process at a time, however the others end."""
-    lock = folder.with_name(f".{folder.name}.lock")
     try:
-        with locked(lock, lambda: step("waiting for another process that prepares the same text")):
+        with locked(lock_name(folder), lambda: step("waiting for another process that prepares the same text")):
             remove_leftovers(folder.parent)
             yield
     except OSError as error:

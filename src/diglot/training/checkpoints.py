@@ -97,6 +97,7 @@ class Checkpoints(L.Callback):
         self.previous = folder / "previous.ckpt"
         self.keep_best, self.keep_last = keep_best, keep_last
         self.scores: dict[int, float] = {}  # of the validations whose checkpoints are kept, by update
+        self.named: set[int] = set()  # updates whose checkpoint this run has called update_N.ckpt
         self.best_score = float("-inf")
         self.best_update = 0
         self.best_metrics: dict[str, float] = {}  # all dev scores of the best checkpoint, as they are logged
@@ -163,6 +164,8 @@ class Checkpoints(L.Callback):
         self.scores[trainer.global_step] = score
         best = sorted(self.scores, key=lambda update: (-self.scores[update], update))[: self.keep_best]
         self.scores = {update: self.scores[update] for update in {*best, *sorted(self.scores)[-self.keep_last :]}}
+        if self.keep_best > 1 or self.keep_last > 1:
+            self.named.add(trainer.global_step)
         pl_module.record["dev_bleu"] = score
         self.due_since = None
         self.save(trainer, pl_module)
@@ -174,12 +177,14 @@ class Checkpoints(L.Callback):
         """Give the newest checkpoint, after these many updates, its other names, and remove what is not kept."""
         if update == self.best_update:
             _link(self.last, self.best)
-        if self.keep_best > 1 or self.keep_last > 1:
-            _link(self.last, self.last.with_name(f"update_{update}.ckpt"))
-        for file in self.last.parent.glob("update_*.ckpt"):
-            number = file.stem.removeprefix("update_")
-            if number.isdigit() and int(number) <= update and int(number) not in self.scores:
-                file.unlink(missing_ok=True)
+        if update in self.named:
+            _link(self.last, self._numbered(update))
+        for number in self.named - self.scores.keys():  # others of such a name are not this run's
+            self._numbered(number).unlink(missing_ok=True)
+        self.named &= self.scores.keys()
+
+    def _numbered(self, update: int) -> Path:
+        return self.last.with_name(f"update_{update}.ckpt")
 
     def describe(self) -> str:
         """One sentence about what there is."""
@@ -187,12 +192,14 @@ class Checkpoints(L.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         best = {"best_score": self.best_score, "best_update": self.best_update, "best_metrics": self.best_metrics}
-        return best | {"scores": self.scores}
+        return best | {"scores": self.scores, "named": sorted(self.named)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best_score, self.best_update = state_dict["best_score"], state_dict["best_update"]
         self.best_metrics = dict(state_dict["best_metrics"])
         self.scores = dict(state_dict.get("scores", {self.best_update: self.best_score}))
+        more = self.scores if self.keep_best > 1 or self.keep_last > 1 else ()  # of a run that did not write it down
+        self.named = set(state_dict.get("named", more))
 
 
 class TakeUp(L.Callback):
