@@ -16,10 +16,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from diglot.data.children import how_it_ended
 from diglot.data.text import write_bytes
 from diglot.errors import RESUME_ME, UserError
 from diglot.training.folder import JOB, RESULTS, quoted
-from diglot.training.processes import how_it_ended
 
 OUTPUT = "output.txt"  # what a job says
 

@@ -1,7 +1,9 @@
 """From a corpus to batches: what is kept, what the tensors hold, and what the user is told."""
 
+import os
 import pickle
 import re
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from diglot.data.batching import WIDTH_STEP
 from diglot.data.corpus import Corpus, Files, Sample
 from diglot.data.flat import FlatIds
 from diglot.data.mixed import Mixed
-from diglot.data.module import TranslationData, eval_batches
+from diglot.data.module import TimedLoader, TranslationData, eval_batches
 from diglot.data.sampling import Sampling
 from diglot.data.text import ParallelText, write_lines
 from diglot.data.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerTrainer
@@ -398,3 +400,59 @@ def test_the_pairs_of_a_pass_are_told_where_there_are_weights(tmp_path: Path, to
     for weight, many in ((0.1, "none"), (1e17, "too many")):
         with pytest.raises(UserError, match=re.escape(f"few.weight={weight:g}: {many} of 3 pairs for a pass")):
             mixed(weight)
+
+
+# ------------------------------------------------------------------------------------------------------ loader workers
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
+        RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"),
+        RuntimeError("Pin memory thread exited unexpectedly"),
+        ConnectionResetError(104, "Connection reset by peer"),
+        FileNotFoundError(2, "No such file or directory"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("statuses", "said"),
+    [([-9], "was killed by SIGKILL"), ([0, -11], "was killed by SIGSEGV"), ([3], "failed with exit status 3")],
+)
+def test_how_a_worker_ended_is_said_whatever_the_library_says_first(error, statuses, said):
+    assert module.worker_failure(error, statuses) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("DataLoader worker (pid(s) 7) exited unexpectedly", "ended too early"),
+        ("DataLoader timed out", "does not answer"),
+        ("Caught KeyError in DataLoader worker process 0.\nTraceback ...\nKeyError: 5", "failed with KeyError: 5"),
+        ("size mismatch", None),
+    ],
+)
+def test_what_else_ends_training_is_told_from_a_worker_that_died(text, said):
+    assert module.worker_failure(RuntimeError(text), [0]) == said
+
+
+class Deadly(torch.utils.data.Dataset):
+    """Ends the process that asks for item 3."""
+
+    def __getitem__(self, item):
+        return item if item != 3 else os.kill(os.getpid(), signal.SIGKILL)
+
+    def __len__(self):
+        return 4
+
+
+def test_the_loader_knows_how_its_workers_ended():
+    handler = signal.getsignal(signal.SIGCHLD)
+    loader = TimedLoader(Deadly(), batch_size=None, num_workers=2, persistent_workers=True)
+    try:
+        with pytest.raises(RuntimeError) as raised:
+            list(loader)
+        loader.end_workers(raised.value)
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+    assert loader.exit_statuses == [-signal.SIGKILL]

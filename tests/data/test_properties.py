@@ -618,7 +618,9 @@ def test_when_a_process_that_tokenises_is_killed_the_same_command_goes_on(
             os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
 
     monkeypatch.setattr(ShardWriter, "append", and_kill)
-    with pytest.raises(UserError, match="a process that tokenised was killed; the same command goes on from here"):
+    with pytest.raises(
+        UserError, match="a process that tokenised was killed by SIGKILL; the same command goes on from here"
+    ):
         prepare_mixture(tokenizer, tmp_path, n_processes=2)
     assert 4 <= n_done < N_BLOCKS
     before, n_done = n_done, 100

@@ -30,6 +30,8 @@ def break_down(kind: str) -> None:
             raise ZeroDivisionError("injected")
         case "exit":
             raise SystemExit(0)
+        case "status":
+            os._exit(3)
         case "memory":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 

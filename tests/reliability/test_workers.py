@@ -32,8 +32,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("kill", "was killed by signal: Killed"),
+        ("kill", "was killed by SIGKILL"),
         ("stop", "does not answer"),
+        ("status", "failed with exit status 3"),
+        pytest.param("exit", "ended too early", marks=pytest.mark.exhaustive),
         ("raise", "failed with ZeroDivisionError: injected"),
         pytest.param("hang", "does not answer", marks=pytest.mark.exhaustive),
         pytest.param("memory", "failed with torch.OutOfMemoryError: CUDA", marks=pytest.mark.exhaustive),

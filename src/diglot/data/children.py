@@ -1,10 +1,23 @@
-"""Processes that end when the one that started them has died, however it did."""
+"""Processes that this one starts: how they end when it has died, and how to say how they ended."""
 
 import multiprocessing
 import os
+import signal
 import threading
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+
+def how_it_ended(status: int) -> str:
+    """An exit status in words."""
+    if status == 0:
+        return "ended without results"
+    number = -status if status < 0 else status - 128
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"failed with exit status {status}"
+    return f"was killed by {name}" if status < 0 else f"was stopped by {name}"
 
 
 def end_with_parent(*_: Any) -> None:

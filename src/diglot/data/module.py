@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ from diglot.data.batching import (
     split_by_budget,
     updates_in,
 )
-from diglot.data.children import end_with_parent
+from diglot.data.children import end_with_parent, how_it_ended
 from diglot.data.corpus import Corpus
 from diglot.data.doctor import Diagnosis, diagnose
 from diglot.data.flat import FlatIds
@@ -283,7 +284,11 @@ class TranslationData(L.LightningDataModule):
 
     def on_exception(self, exception: BaseException) -> None:
         if self._loader is not None:
-            self._loader.end_workers()
+            self._loader.end_workers(exception)
+
+    def worker_failure(self, error: BaseException) -> str | None:
+        """Return what happened to a process that collates, where that is what ended training; else None."""
+        return worker_failure(error, self._loader.exit_statuses if self._loader else ())
 
     def val_dataloader(self) -> DataLoader:
         trainer = self.trainer
@@ -300,9 +305,11 @@ class TimedLoader(DataLoader):
         waited: seconds.
         timeout_of_batch: seconds that a batch may take the workers; 0: any. Not DataLoader's own timeout: that is none
             where a worker stops in the middle of handing over a batch.
+        exit_statuses: of the workers that had ended by themselves when training ended with an error.
     """
 
     waited = 0.0
+    exit_statuses: Sequence[int] = ()
     timeout_of_batch = 0.0
     _asked: float | None = None  # when, for the batch that is waited for
     _gave_up = False
@@ -343,25 +350,41 @@ class TimedLoader(DataLoader):
     def _workers(self) -> Sequence[Any]:
         return getattr(self._iterator, "_workers", ())
 
-    def end_workers(self) -> None:
-        """Kill the processes that collate: one that hangs or is stopped would be waited for when this one ends."""
-        if self._workers:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises
+    def end_workers(self, error: BaseException) -> None:
+        """Note how workers ended, and kill the others: one that hangs or is stopped would be waited for when this
+        process ends.
+
+        Args:
+            error: what training ended with.
+        """
+        if not self._workers:
+            return
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises
+        if not self._gave_up:
+            if isinstance(error, (RuntimeError, OSError, EOFError)):
+                # A dying process closes its files, which may be the first that is noticed, before it has a status.
+                wait([worker.sentinel for worker in self._workers], timeout=0.5)
+            self.exit_statuses = [worker.exitcode for worker in self._workers if worker.exitcode is not None]
         for worker in self._workers:
             worker.kill()
 
 
-def worker_failure(error: BaseException) -> str | None:
-    """What is wrong with a process that collates, where an error of torch's loader says so; else None. Such an error
-    may come up anywhere, for it may be that of a signal."""
+def worker_failure(error: BaseException, exit_statuses: Sequence[int] = ()) -> str | None:
+    """Return what happened to a process that collates, where that is what ended training; else None.
+
+    Args:
+        error: what training ended with. Where a worker died, this may be one of several errors of torch's loader,
+            raised anywhere since a signal raises it, or one of the operating system about a closed connection.
+        exit_statuses: of the workers that had ended by themselves; a negative one is the number of a signal.
+    """
     text = str(error)
     if "DataLoader timed out" in text:
         return "does not answer"
     if "in DataLoader worker process" in text:
         return f"failed with {text.strip().splitlines()[-1].strip()}"
-    if found := re.search(r"DataLoader worker \(pid.*?\) (is killed by signal: [^.]*|exited unexpectedly[^.]*)", text):
-        return found[1].replace("is killed", "was killed")
-    return None
+    if failed := [status for status in exit_statuses if status]:
+        return how_it_ended(failed[0])
+    return "ended too early" if re.search(r"DataLoader worker \(pid", text) else None
 
 
 def eval_batches(

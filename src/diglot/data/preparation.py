@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import signal
 import sys
 import time
 import unicodedata
@@ -21,6 +22,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -28,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diglot.data.children import end_with_parent
+from diglot.data.children import end_with_parent, how_it_ended
 from diglot.data.progress import step
 from diglot.data.sampling import Sampler, Sampling
 from diglot.data.shards import ABOUT, Rows, Shards, ShardWriter, finish, open_shards
@@ -298,6 +300,8 @@ def _in_order(blocks: Iterator[Block], treatment: Treatment, n_processes: int) -
         return
     # Not forked: a copy of a process with threads may wait for ever for a lock that one of them held.
     context = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
+    workers: set[BaseProcess] = set()
     try:
         with ProcessPoolExecutor(n_processes, context, _begin_process, (treatment,)) as pool:
             running: deque[tuple[Block, Future[Done]]] = deque()
@@ -305,6 +309,7 @@ def _in_order(blocks: Iterator[Block], treatment: Treatment, n_processes: int) -
                 for block in every:
                     with _bare_main():
                         running.append((block, pool.submit(encode, block)))
+                    workers |= set(multiprocessing.active_children()) - others
                     if len(running) > 2 * n_processes:
                         oldest, future = running.popleft()
                         yield oldest, future.result()
@@ -313,7 +318,13 @@ def _in_order(blocks: Iterator[Block], treatment: Treatment, n_processes: int) -
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
     except BrokenProcessPool as error:
-        raise UserError("a process that tokenised was killed; the same command goes on from here") from error
+        for each in workers:
+            each.join(5)
+        statuses = sorted((each.exitcode or 0 for each in workers), key=lambda status: status in (0, -signal.SIGTERM))
+        how = (
+            how_it_ended(statuses[0]) if statuses else "ended too early"
+        )  # the pool ends the other processes with SIGTERM
+        raise UserError(f"a process that tokenised {how}; the same command goes on from here") from error
 
 
 @contextmanager

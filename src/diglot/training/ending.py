@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import lightning as L
 
-from diglot.data.module import TranslationData, worker_failure
+from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes
 from diglot.errors import NON_FINITE, RESUME_ME, UserError
 from diglot.training.checkpoints import Checkpoints
@@ -63,7 +63,7 @@ def fail(
         raise UserError(f"{largest.refusal},{more}") from None
     if largest.refusal:
         raise UserError(f"{largest.refusal}; so {goes_on}") from None
-    if reason := worker_failure(error):
+    if reason := data.worker_failure(error):
         raise UserError(f"one of the data.n_workers={data.n_workers} processes {reason}; {goes_on}") from None
     if is_lost:
         raise UserError(

@@ -23,6 +23,7 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasti
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
+from diglot.data.children import how_it_ended
 from diglot.errors import UserError
 
 
@@ -67,18 +68,6 @@ def lost_another(error: BaseException, world_size: int) -> bool:
         isinstance(error, RuntimeError) and re.search(r"gloo|NCCL|ProcessGroup|[Tt]imed out|closed by peer", str(error))
     )
     return world_size > 1 and bool(of_torch)
-
-
-def how_it_ended(status: int) -> str:
-    """An exit status in words."""
-    if status == 0:
-        return "ended without results"
-    number = -status if status < 0 else status - 128
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        return f"failed with exit status {status}"
-    return f"was killed by {name}" if status < 0 else f"was stopped by {name}"
 
 
 class Distributed(DDPStrategy):
