@@ -20,6 +20,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from diglot.glibc import keep_memory  # before torch: see diglot.threads
+
+# isort: split
 import torch
 from hydra import compose, initialize_config_dir
 
@@ -28,7 +31,6 @@ from diglot.config import CONF, build
 from diglot.data.text import read_lines
 from diglot.decoding import BeamSearch, SpecialIds
 from diglot.decoding.layout import lay_out_for_few_rows
-from diglot.glibc import keep_memory
 from diglot.model import Transformer
 
 LENGTH, BATCH, VOCABULARY = 15, 64, 8000

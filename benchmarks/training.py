@@ -4,17 +4,23 @@
 
 Every round times all variants one after the other, so that a busy machine slows them alike. The table gives medians,
 and each variant's time as a multiple of the step as it is. The model is the default one, on batches of 65 x 17 tokens.
+The last table compares how threads wait, alone and beside one busy process per core.
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from unittest import mock
 
+from diglot.glibc import keep_memory  # before torch: see diglot.threads
+from diglot.threads import SHORT_SPIN
+
+# isort: split
 import torch
 from hydra import compose, initialize_config_dir
 from torch import nn
@@ -22,11 +28,17 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diglot.config import CONF, build
-from diglot.glibc import keep_memory
 from diglot.model.dropout import Dropout
 from diglot.training.loss import TokenLoss, token_loss
 
 VOCAB_SIZE, ROWS, LENGTH = 4000, 65, 17
+# What a process finds in its environment for each way to wait; diglot sets a short spin where it finds nothing.
+WAYS_TO_WAIT = {
+    "short spin, as it is": {},
+    "GNU's default spin": {"GOMP_SPINCOUNT": "300000"},
+    "one thread": {"OMP_NUM_THREADS": "1"},
+}
+SET_BY_USERS = {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", *SHORT_SPIN}
 
 
 def composed_loss(logits: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor, eps: float) -> TokenLoss:
@@ -105,11 +117,10 @@ def main() -> None:
             times[name] += timed(variant, 1)
     medians = {name: statistics.median(found) for name, found in times.items()}
     # What glibc does with freed memory cannot be undone: each way has processes of its own, in turns.
-    again = [sys.executable, __file__, "--threads", str(options.threads), "--rounds", str(options.rounds), "--memory"]
     by_memory: dict[str, list[float]] = {"kept": [], "given-back": []}
     for _ in range(3):
         for way, found in by_memory.items():
-            found.append(float(subprocess.run([*again, way], capture_output=True, text=True, check=True).stdout))
+            found.append(in_process(options, way, os.environ))
     ratio = statistics.median(by_memory["given-back"]) / statistics.median(by_memory["kept"])
     first = next(iter(medians.values()))
     print(f"torch {torch.__version__}, {options.threads} threads, median of {options.rounds} rounds")
@@ -117,6 +128,42 @@ def main() -> None:
         print(f"{name:42} {1000 * median:7.1f} ms  x{median / first:.2f}")
     print(f"{'freed memory given back to the system':42} {'':10}  x{ratio:.2f}")
     print(f"target tokens a second as it is: {int(step.tgt_mask.sum()) / first:,.0f}")
+    compare_waiting(options)
+
+
+def in_process(options: argparse.Namespace, memory: str, environment: Mapping[str, str]) -> float:
+    """Return the median time of a step in a process of its own."""
+    threads = environment.get("OMP_NUM_THREADS", str(options.threads))
+    words = ["--threads", threads, "--rounds", str(options.rounds), "--memory", memory]
+    command = [sys.executable, __file__, *words]
+    return float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+
+
+def compare_waiting(options: argparse.Namespace) -> None:
+    """Print what each way to wait costs, alone and beside other work, all in turns."""
+    bare = {name: value for name, value in os.environ.items() if name not in SET_BY_USERS}
+    times: dict[tuple[str, bool], list[float]] = {(way, busy): [] for way in WAYS_TO_WAIT for busy in (False, True)}
+    for _ in range(3):
+        for (way, busy), found in times.items():
+            with busy_cores() if busy else nullcontext():
+                found.append(in_process(options, "kept", {**bare, **WAYS_TO_WAIT[way]}))
+    medians = {case: statistics.median(found) for case, found in times.items()}
+    print(f"{'how threads wait':30} {'alone':>18} {'beside busy cores':>20}")
+    for way in WAYS_TO_WAIT:
+        cells = [(medians[way, busy], medians[next(iter(WAYS_TO_WAIT)), busy]) for busy in (False, True)]
+        print(f"{way:30} " + "  ".join(f"{1000 * time:9.1f} ms x{time / ours:5.2f}" for time, ours in cells))
+
+
+@contextmanager
+def busy_cores() -> Iterator[None]:
+    """Keep each core busy by a process of its own."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def timed(function: Callable[[], None], times: int) -> list[float]:

@@ -16,6 +16,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from diglot.glibc import keep_memory  # before torch: see diglot.threads
+
+# isort: split
 import lightning as L
 import torch
 from hydra import compose, initialize_config_dir
@@ -24,7 +27,6 @@ from omegaconf import DictConfig
 
 from diglot.config import CONF, build, build_corpus, build_data
 from diglot.data.module import TranslationData
-from diglot.glibc import keep_memory
 from diglot.training.metrics import Scorer
 from diglot.training.scores import Scores
 from diglot.training.speed import Speed

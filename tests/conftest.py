@@ -5,6 +5,9 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from diglot.data.text import ParallelText  # before torch: see diglot.threads
+
+# isort: split
 import hypothesis
 import pytest
 import torch
@@ -14,7 +17,6 @@ from omegaconf import DictConfig
 
 from diglot.config import CONF, build
 from diglot.data.corpus import Sample
-from diglot.data.text import ParallelText
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.model import Transformer
 

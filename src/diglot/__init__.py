@@ -1,15 +1,20 @@
 """Train encoder-decoder Transformers for translation and other sequence-to-sequence work."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from diglot.threads import spin_shortly
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from diglot.translator import Translator
 
 __version__ = "0.1.0"
 
+spin_shortly()  # here, for every command and script comes by before it imports torch
 
-def load(path: str | Path, device: str | None = None) -> "Translator":
+
+def load(path: "str | Path", device: str | None = None) -> "Translator":
     """The translator that a checkpoint file, or a run's folder, holds.
 
     Example:
