@@ -3,7 +3,6 @@
 Here is what is not Hydra's. Hydra's side, which says what jobs there are, is hydra_plugins.diglot_launcher.
 """
 
-import fcntl
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from diglot.data.text import write_bytes
 from diglot.errors import UserError
 from diglot.job import OUTPUT, Job, command, run, say, slug
 from diglot.training.folder import JOB
+from diglot.whole import lock
 
 LOCK = ".lock"
 TABLES = ("table.csv", "table.md", "table.png")
@@ -59,11 +59,10 @@ class Sweep:
             self._refuse_foreign()
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = path.open("a")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another sweep is at work in {self.folder}") from None
         except OSError as error:
             raise UserError(f"sweep.folder={self.folder} cannot be used: {error.strerror}") from None
+        if lock(self._lock.fileno()) is False:
+            raise UserError(f"another sweep is at work in {self.folder}")
 
     def _refuse_foreign(self) -> None:
         """Make sure that what a sweep writes replaces nothing of others."""

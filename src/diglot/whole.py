@@ -5,6 +5,7 @@ locked by the process that makes it. The lock ends with the process however that
 nobody's any more. Only names with that mark are ever removed: what other programs and people have put there stays.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -19,6 +20,12 @@ from typing import BinaryIO
 
 _TEMPORARY = re.compile(r"\.(.+)\.diglot-[0-9a-f]{8}\.tmp", re.DOTALL)
 _LOCK = re.compile(r"\.(.+)\.diglot\.lock", re.DOTALL)
+# How a call fails that a file system does not have (FUSE, SMB, NFS, 9p, exFAT). What says that a disk is full or broken
+# is none of these.
+_LACKING = {
+    *(errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY, errno.ENODEV),
+    *(errno.EACCES, errno.EPERM, errno.EBADF, errno.EISDIR),
+}
 _LONGEST = 200  # bytes of a name that a marked one holds as it is: file systems take 255
 
 
@@ -42,8 +49,14 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         with file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
-            temporary.replace(path)  # while it is locked
+            sync(file.fileno())
+            try:
+                temporary.replace(path)  # while it is locked
+                is_held_open = False
+            except OSError:
+                is_held_open = True
+        if is_held_open:  # as on SMB, where an open file keeps its name
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
@@ -61,15 +74,16 @@ def scratch_folder(path: Path) -> Iterator[Path]:
     while True:
         temporary = temporary_name(path)
         temporary.mkdir()
-        descriptor = os.open(temporary, os.O_RDONLY)
-        if _ours(temporary, descriptor):
+        descriptor = open_folder(temporary)
+        if descriptor is None or _ours(temporary, descriptor):
             break
         os.close(descriptor)
     try:
         yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 @contextmanager
@@ -86,7 +100,7 @@ def locked(path: Path, waiting: Callable[[], AbstractContextManager]) -> Iterato
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        if _lock(descriptor) is False:
+        if lock(descriptor) is False:
             with waiting():
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
         if _is(path, descriptor):
@@ -119,7 +133,7 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
 def _remove_if_left(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        if not (_lock(descriptor) and _is(path, descriptor)):
+        if not (lock(descriptor) and _is(path, descriptor)):
             return
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):
@@ -149,16 +163,44 @@ def _shortened(name: str) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Let a folder's names be on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    """Let a folder's names be on the disk, as far as its file system does that."""
+    descriptor = open_folder(folder)
+    if descriptor is not None:
+        try:
+            sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sync(descriptor: int) -> None:
+    """Let what was written to a file be on the disk, as far as its file system does that.
+
+    Raises:
+        OSError: the disk is full or broken.
+    """
     try:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _LACKING:
+            raise
 
 
-def _lock(descriptor: int) -> bool | None:
-    """Whether a file is ours alone now; None where the file system has no locks."""
+def open_folder(folder: Path) -> int | None:
+    """Open a folder, to lock it or to sync it; None where the file system does not let it be opened.
+
+    Raises:
+        OSError: there is no such folder.
+    """
+    try:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        if error.errno not in _LACKING:
+            raise
+        return None
+
+
+def lock(descriptor: int) -> bool | None:
+    """Lock a file. False where another process has it, None where the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -170,7 +212,7 @@ def _lock(descriptor: int) -> bool | None:
 
 def _ours(temporary: Path, descriptor: int) -> bool:
     """Lock what was just made. False where another process took it for a leftover before that."""
-    is_locked = _lock(descriptor)
+    is_locked = lock(descriptor)
     return is_locked is None or (is_locked and _is(temporary, descriptor))
 
 

@@ -145,7 +145,7 @@ def test_a_run_that_goes_on_removes_what_the_killed_one_left(tmp_path: Path, mon
 def test_a_file_taken_for_a_leftover_before_it_is_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, calls = whole._lock, []
+    lock, calls = whole.lock, []
 
     def late(descriptor: int) -> bool | None:
         calls.append(descriptor)
@@ -154,7 +154,7 @@ def test_a_file_taken_for_a_leftover_before_it_is_locked_is_made_again(
                 path.unlink()
         return lock(descriptor)
 
-    monkeypatch.setattr(whole, "_lock", late)
+    monkeypatch.setattr(whole, "lock", late)
     with whole.whole_file(tmp_path / "a") as file:
         file.write(b"whole")
     assert len(calls) == 2

@@ -16,7 +16,7 @@ from diglot.data.progress import step
 from diglot.data.slices import Batch, Source, parse_parts, sliced
 from diglot.data.text import Parallel, write_lines
 from diglot.errors import UserError
-from diglot.whole import scratch_folder
+from diglot.whole import scratch_folder, sync
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -368,7 +368,7 @@ def _write_pairs(
                 advance(len(batch[0]))
             for file in (src_file, tgt_file):
                 file.flush()
-                os.fsync(file.fileno())
+                sync(file.fileno())
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
     return n_rows, n_pairs

@@ -33,11 +33,11 @@ import numpy as np
 from diglot.data.children import end_with_parent, how_it_ended
 from diglot.data.progress import step
 from diglot.data.sampling import Sampler, Sampling
-from diglot.data.shards import ABOUT, Rows, Shards, ShardWriter, finish, open_shards
+from diglot.data.shards import ABOUT, Rows, Shards, ShardWriter, finish, mapped, open_shards
 from diglot.data.text import BLOCK, MixedText, Parallel, ParallelText, corpora_of, hash_pair, write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
-from diglot.whole import lock_name, locked, remove_leftovers
+from diglot.whole import lock_name, locked, remove_leftovers, sync
 
 _FORMAT = 2  # raise it when the same options make other files
 _PROGRESS, _HASHES = "progress.json", "hashes"
@@ -263,7 +263,7 @@ def _tokenise(
                 state["corpora"][block.corpus] = (read + len(block.pairs), dict(counts))
             if time.monotonic() - said > _SECONDS:
                 dropped.flush()
-                os.fsync(dropped.fileno())
+                sync(dropped.fileno())
                 state["position"], state["dropped"] = writer.position(), dropped.tell()
                 write_bytes(partial / _PROGRESS, json.dumps(state).encode())
                 said = time.monotonic()
@@ -452,7 +452,7 @@ def _repeated(text: Parallel, partial: Path, block_size: int) -> np.ndarray:
         for pairs in text.blocks(block_size):
             out.write(b"".join(hash_pair(src, tgt) for src, tgt in zip(pairs.src, pairs.tgt)))
             advance(len(pairs))
-    hashes = np.asarray(np.memmap(file, np.uint64, "r"))
+    hashes = mapped(file, np.dtype(np.uint64))
     repeated = np.zeros(len(hashes), bool)
     n_parts = max(1, len(hashes) // 10_000_000)
     for part in range(n_parts):  # memory is for one part of all hashes

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 from diglot.data.flat import FlatIds, id_type
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
+from diglot.whole import sync
 
 ABOUT = "about.json"
 SIDES = ("src", "tgt")
@@ -59,7 +59,7 @@ class ShardWriter:
         """How long each file is; all of it is on the disk."""
         for file in self.files.values():
             file.flush()
-            os.fsync(file.fileno())
+            sync(file.fileno())
         return {name: file.tell() for name, file in self.files.items()}
 
     def close(self) -> None:
@@ -119,8 +119,8 @@ class _Mapped(FlatIds):
     """A side's files. Another process maps them itself and is not sent what is in them."""
 
     def __init__(self, folder: Path, side: str, vocab_size: int) -> None:
-        offsets = _mapped(folder / f"{side}.offsets", np.dtype(np.int64))
-        ids = _mapped(folder / f"{side}.ids", np.dtype(id_type(vocab_size)))
+        offsets = mapped(folder / f"{side}.offsets", np.dtype(np.int64))
+        ids = mapped(folder / f"{side}.ids", np.dtype(id_type(vocab_size)))
         if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(ids):
             raise UserError(f"{folder}: {side}.ids is not as long as it was written: remove the folder")
         super().__init__(ids, offsets)
@@ -130,6 +130,12 @@ class _Mapped(FlatIds):
         return _Mapped, self._arguments
 
 
-def _mapped(path: Path, dtype: np.dtype) -> np.ndarray:
-    # Not a memmap but a plain array over one: its slices cost a fraction.
-    return np.asarray(np.memmap(path, dtype, "r")) if path.stat().st_size else np.empty(0, dtype)
+def mapped(path: Path, dtype: np.dtype) -> np.ndarray:
+    """A file's numbers, mapped into memory, or read into it where the file system maps no files."""
+    if not path.stat().st_size:
+        return np.empty(0, dtype)
+    try:
+        # Not a memmap but a plain array over one: its slices cost a fraction.
+        return np.asarray(np.memmap(path, dtype, "r"))
+    except OSError:
+        return np.fromfile(path, dtype)

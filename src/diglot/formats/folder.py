@@ -2,7 +2,6 @@
 
 import fnmatch
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +13,7 @@ from diglot.data.pieces import tag
 from diglot.data.text import refuse_address, write_bytes
 from diglot.data.tokenizer import SLOTS, Tokenizer
 from diglot.errors import UserError
-from diglot.whole import scratch_folder, sync_folder, temporary_name
+from diglot.whole import scratch_folder, sync, sync_folder, temporary_name
 
 # In which of its files a folder says that an export made it.
 ABOUT = ("diglot.json", "config.json")
@@ -35,7 +34,7 @@ def export_folder(folder: Path) -> Iterator[Path]:
             yield temporary
             for file in temporary.iterdir():
                 with file.open("rb") as written:
-                    os.fsync(written.fileno())
+                    sync(written.fileno())
             sync_folder(temporary)
             refuse_foreign(folder)
             earlier = temporary_name(folder)  # which whoever comes next removes, should we be killed

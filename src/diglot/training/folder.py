@@ -1,6 +1,5 @@
 """A run's folder: whole, and of one run alone."""
 
-import fcntl
 import json
 import os
 import platform
@@ -18,7 +17,7 @@ from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.training.processes import Processes
 from diglot.training.run import Run
-from diglot.whole import remove_leftovers
+from diglot.whole import lock, open_folder, remove_leftovers
 
 PACKAGES = ("torch", "lightning", "hydra-core", "sentencepiece", "datasets", "sacrebleu", "numpy")
 
@@ -79,16 +78,13 @@ def is_finished(folder: Path) -> bool:
 
 def is_held(folder: Path) -> bool:
     """Whether a living process trains in a run's folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = open_folder(folder)
+    if descriptor is None:
+        return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        pass
+        return lock(descriptor) is False
     finally:
         os.close(descriptor)
-    return False
 
 
 def hold(folder: Path) -> None:
@@ -97,14 +93,12 @@ def hold(folder: Path) -> None:
     Raises:
         UserError: if one does.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    descriptor = open_folder(folder)
+    if descriptor is None:
+        return
+    if lock(descriptor) is False:
         os.close(descriptor)
-        raise UserError(f"{folder}: another process is training in it") from None
-    except OSError:  # a file system without locks
-        pass
+        raise UserError(f"{folder}: another process is training in it")
     held.append(descriptor)
 
 
