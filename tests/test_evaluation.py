@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,19 @@ from hydra.core.global_hydra import GlobalHydra
 import diglot.evaluate
 from commands import ROOT, type_command
 from diglot.breakdown import by_length, has_loop, output_counts
-from diglot.data.text import ParallelText, read_lines, write_lines
+from diglot.data.text import ParallelText, ending_of, read_lines, write_lines
 from diglot.errors import UserError
-from diglot.evaluation import Baseline, EvaluationSet, Hypotheses, evaluate, keep_text, read_lines_for, table
+from diglot.evaluation import (
+    Baseline,
+    EvaluationSet,
+    Hypotheses,
+    Remembered,
+    evaluate,
+    keep_text,
+    kept_text,
+    read_lines_for,
+    table,
+)
 from diglot.training.metrics import Scorer
 from diglot.translator import Translator
 from made import checkpoint_content, write_checkpoint
@@ -345,6 +356,56 @@ def test_the_text_in_a_run_s_folder_takes_references_and_a_baseline_of_its_langu
     write_checkpoint(tmp_path / "other.ckpt", checkpoint_content(config, tokenizer, languages=("avi", "fr")))
     said = say("checkpoint=best.ckpt", "baseline=other.ckpt")
     assert "baseline=other.ckpt translates avi-fr, but the checkpoint avi-bol" in said
+
+
+LANGUAGES = ["de", "en", "EN", "json", "JSON", "src", "tgt", "gz", "gz.txt", "x.zst", "zip", "2.en", "translated.en"]
+LANGUAGES += ["translated.de", "source.en", "target.en", "txt", "source", "caf\N{LATIN SMALL LETTER E WITH ACUTE}"]
+LANGUAGES += ["cafe\N{COMBINING ACUTE ACCENT}", "en.txt", "dev", "translated.json", "straße", "STRASSE"]
+
+
+@pytest.mark.parametrize("src_lang", LANGUAGES)
+def test_kept_text_comes_back_whatever_the_languages_are_called(src_lang, tmp_path):
+    for number, tgt_lang in enumerate(LANGUAGES):
+        folder = tmp_path / str(number)
+        memory = tuple(Remembered(line, 50.0) for line in FIRST)
+        for split in ("dev", "test"):
+            kept = EvaluationSet("few", split, ParallelText([f"{split} {s}" for s in SOURCES], FIRST), memory)
+            keep_text(folder, kept, src_lang, tgt_lang)
+        write_lines(folder / f"dev.translated.{ending_of(tgt_lang)}", OUTPUTS)  # as every validation does
+        names = [unicodedata.normalize("NFD", path.name).casefold() for path in folder.iterdir()]
+        assert len(set(names)) == 7, (src_lang, tgt_lang)  # on a file system that ignores case, too
+        for split in ("dev", "test"):
+            back = kept_text(folder, split, src_lang, tgt_lang)
+            assert back is not None
+            assert back.pairs == ParallelText([f"{split} {s}" for s in SOURCES], FIRST)
+            assert back.memory == memory
+
+
+def test_kept_text_is_called_after_its_languages_where_that_is_clear(tmp_path):
+    keep_text(tmp_path, EvaluationSet("few", "test", ParallelText(SOURCES, FIRST)), "de", "en")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["test.de", "test.en", "test.json"]
+
+
+def test_text_of_an_earlier_version_is_read_unless_one_file_went_over_another(tmp_path):
+    """It named all files after the languages alone."""
+    for split, languages in (("dev", ("EN", "en")), ("test", ("en", "en"))):
+        for language, lines in zip(languages, (SOURCES, FIRST)):
+            write_lines(tmp_path / f"{split}.{language}", lines)
+        (tmp_path / f"{split}.json").write_text('{"name": "old", "memory": []}')
+    if len(list(tmp_path.iterdir())) == 5:  # a file system that tells cases apart
+        assert kept_text(tmp_path, "dev", "EN", "en").pairs == ParallelText(SOURCES, FIRST)
+    assert kept_text(tmp_path, "test", "en", "en") is None  # both sides would be the references
+    assert kept_text(tmp_path, "test", "en", "json") is None
+
+
+@pytest.mark.parametrize(("src_lang", "tgt_lang"), [("en", "en"), ("EN", "en"), ("json", "2.en"), ("gz", "zst")])
+def test_what_an_evaluation_leaves_comes_back_whatever_the_languages_are_called(src_lang, tgt_lang, tmp_path):
+    evaluated = EvaluationSet("few", "test", ParallelText(SOURCES, FIRST), more=(SECOND, THIRD))
+    baseline = Baseline("other", Hypotheses(THIRD, src_lang, tgt_lang))
+    evaluate(Hypotheses(OUTPUTS, src_lang, tgt_lang), evaluated, Scorer("en"), tmp_path / "scored", baseline=baseline)
+    files = [path for path in (tmp_path / "scored").iterdir() if path.name != "results.json"]
+    assert len({path.name.casefold() for path in files}) == 6
+    assert sorted(map(read_lines, files)) == sorted([SOURCES, FIRST, SECOND, THIRD, OUTPUTS, THIRD])
 
 
 @pytest.mark.end_to_end

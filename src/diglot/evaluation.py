@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,16 @@ from rich.text import Text
 
 from diglot.breakdown import by_length, output_counts
 from diglot.data.memory import nearest
-from diglot.data.text import ParallelText, read_lines, read_parallel, refuse_address, write_bytes, write_lines
+from diglot.data.text import (
+    ParallelText,
+    ending_of,
+    read_lines,
+    read_parallel,
+    refuse_address,
+    side_endings,
+    write_bytes,
+    write_lines,
+)
 from diglot.errors import UserError
 from diglot.pairs import search_errors
 from diglot.significance import compare
@@ -66,23 +76,38 @@ def remember(train: ParallelText, sources: Sequence[str]) -> tuple[Remembered, .
 
 def keep_text(folder: Path, evaluated: EvaluationSet, src_lang: str, tgt_lang: str) -> None:
     """Write a set into a run's folder, so that its checkpoints can be scored on it after the corpus has gone."""
-    write_lines(folder / f"{evaluated.split}.{src_lang}", evaluated.pairs.src)
-    write_lines(folder / f"{evaluated.split}.{tgt_lang}", evaluated.pairs.tgt)
+    for ending, lines in zip(side_endings(src_lang, tgt_lang), (evaluated.pairs.src, evaluated.pairs.tgt)):
+        write_lines(folder / f"{evaluated.split}.{ending}", lines)
     content = {"name": evaluated.name, "memory": [[m.similarity, m.target] for m in evaluated.memory]}
     write_bytes(folder / f"{evaluated.split}.json", json.dumps(content, ensure_ascii=False, indent=0).encode())
 
 
 def kept_text(folder: Path, split: str, src_lang: str, tgt_lang: str) -> EvaluationSet | None:
     """Read what `keep_text` wrote; None if there is nothing."""
-    src, tgt, about = (folder / f"{split}.{ending}" for ending in (src_lang, tgt_lang, "json"))
-    if not (src.exists() and tgt.exists() and about.exists()):
+    about = folder / f"{split}.json"
+    sides = _kept_sides(folder, split, src_lang, tgt_lang)
+    if sides is None or not about.exists():
         return None
+    src, tgt = sides
     try:
         content = json.loads("\n".join(read_lines(about)))
         memory = tuple(Remembered(target, similarity) for similarity, target in content["memory"])
         return EvaluationSet(content["name"], split, read_parallel(src, tgt, split), memory, where=str(tgt))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{about}: damaged ({error})") from None
+
+
+def _kept_sides(folder: Path, split: str, src_lang: str, tgt_lang: str) -> tuple[Path, Path] | None:
+    """Return the files of both sides; None where they are missing, or where an earlier version wrote one file over
+    another: it named them after the languages alone."""
+    others = [folder / f"{split}.json", folder / f"{split}.translated.{tgt_lang}"]
+    for endings in (side_endings(src_lang, tgt_lang), (src_lang, tgt_lang)):
+        src, tgt = (folder / f"{split}.{ending}" for ending in endings)
+        files = [file for file in (src, tgt, *others) if file.exists()]
+        is_whole = src in files and tgt in files
+        if is_whole and not any(one.samefile(other) for one, other in combinations(files, 2)):
+            return src, tgt
+    return None
 
 
 class Hypotheses(NamedTuple):
@@ -186,12 +211,13 @@ def evaluate(
             }
     if not (is_repeated and _is_of(folder, results)):
         folder = numbered_folder(folder)
-    write_lines(folder / f"hypotheses.{tgt_lang}", hypotheses)
+    tgt = ending_of(tgt_lang)
+    write_lines(folder / f"hypotheses.{tgt}", hypotheses)
     for number, lines in enumerate(references, start=1):
-        write_lines(folder / (f"references.{tgt_lang}" if number == 1 else f"references.{number}.{tgt_lang}"), lines)
-    write_lines(folder / f"sources.{src_lang}", pairs.src)
+        write_lines(folder / (f"references.{tgt}" if number == 1 else f"references.{number}.{tgt}"), lines)
+    write_lines(folder / f"sources.{ending_of(src_lang)}", pairs.src)
     if baseline is not None:
-        write_lines(folder / f"baseline.{tgt_lang}", others)
+        write_lines(folder / f"baseline.{tgt}", others)
     results["folder"] = str(folder)
     write_bytes(folder / "results.json", (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
     return results

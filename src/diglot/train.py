@@ -30,6 +30,7 @@ from diglot.config import (
     without_secrets,
 )
 from diglot.data.module import TranslationData
+from diglot.data.text import ending_of
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
 from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, table
@@ -166,7 +167,7 @@ def train(config: DictConfig) -> Path:
     )
     if run.compile:
         model.compile(dynamic=True)
-    scores = Scores(data, scorer, folder / "text" / f"dev.translated.{corpus.tgt_lang}")
+    scores = Scores(data, scorer, folder / "text" / f"dev.translated.{ending_of(corpus.tgt_lang)}")
     kept, speed, largest = Checkpoints(folder, run.keep_best, run.keep_last), Speed(), LargestBatch(data)
     kept.place, kept.due_since = tuple(begun.place or ()), begun.validation_due_since
     signals = Signals(kept, run.validate_every)

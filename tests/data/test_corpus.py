@@ -148,6 +148,15 @@ def test_splits_are_written_by_language_and_read_back(tmp_path: Path) -> None:
     assert {split: text.load() for split, text in read_splits(tmp_path, "en", "zh-Hans").items()} == splits
 
 
+def test_splits_of_languages_whose_names_meet_are_read_back(tmp_path: Path) -> None:
+    for number, languages in enumerate([("en", "en"), ("EN", "en"), ("json", "en"), ("gz", "en")]):
+        splits = {"train": ParallelText(["a"], ["b"]), "test": ParallelText(["c"], ["d"])}
+        write_splits(tmp_path / str(number), splits, *languages)
+        assert len({path.name.casefold() for path in (tmp_path / str(number)).iterdir()}) == 4
+        found = read_splits(tmp_path / str(number), *languages)
+        assert {split: text.load() for split, text in found.items()} == splits
+
+
 def test_other_options_are_another_folder_and_labels_are_plain_names(tmp_path: Path) -> None:
     one, same, other = (prepared_folder(tmp_path, "hub", "../a b/c", options) for options in ([1], [1], [2]))
     assert one == same != other

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from diglot.data.split import grouped_split
-from diglot.data.text import Column, PairFiles, Parallel, ParallelText, drop_blank_pairs, expand, write_lines
+from diglot.data.text import (
+    Column,
+    PairFiles,
+    Parallel,
+    ParallelText,
+    drop_blank_pairs,
+    expand,
+    side_endings,
+    write_lines,
+)
 from diglot.errors import UserError
 from diglot.whole import scratch_folder
 
@@ -212,15 +221,17 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_splits(folder: Path, splits: Mapping[str, ParallelText], src_lang: str, tgt_lang: str) -> None:
-    """Writes `train.<src_lang>`, `train.<tgt_lang>` and so on."""
+    """Writes `train.<src_lang>`, `train.<tgt_lang>` and so on (see `side_endings`)."""
+    src, tgt = side_endings(src_lang, tgt_lang)
     for split, pairs in splits.items():
-        write_lines(folder / f"{split}.{src_lang}", pairs.src)
-        write_lines(folder / f"{split}.{tgt_lang}", pairs.tgt)
+        write_lines(folder / f"{split}.{src}", pairs.src)
+        write_lines(folder / f"{split}.{tgt}", pairs.tgt)
 
 
 def read_splits(folder: Path, src_lang: str, tgt_lang: str) -> dict[str, PairFiles]:
     """What `write_splits` wrote; a split without files is left out."""
-    files = {split: (folder / f"{split}.{src_lang}", folder / f"{split}.{tgt_lang}") for split in SPLITS}
+    endings = side_endings(src_lang, tgt_lang)
+    files = {split: [folder / f"{split}.{ending}" for ending in endings] for split in SPLITS}
     return {split: PairFiles(split, [(str(src), str(tgt))]) for split, (src, tgt) in files.items() if src.exists()}
 
 

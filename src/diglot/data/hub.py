@@ -14,7 +14,7 @@ from diglot.data.corpus import SPLITS, Corpus, prepared_folder, read_prepared, w
 from diglot.data.json_lines import checked_text, json_objects
 from diglot.data.progress import step
 from diglot.data.slices import Batch, Source, parse_parts, sliced
-from diglot.data.text import Parallel, write_lines
+from diglot.data.text import Parallel, side_endings, write_lines
 from diglot.errors import UserError
 from diglot.whole import scratch_folder, sync
 
@@ -127,10 +127,11 @@ class Hub(Corpus):
             step(f"converting {self.path}", total=self._n_rows()) as advance,
         ):
             sources = self._sources(str(unused))
+            src, tgt = side_endings(self.src_lang, self.tgt_lang)
             for split in sorted(self.splits, key=SPLITS.index, reverse=True):  # what is wrong shows in small ones first
                 rows = self._rows(split, sources)
                 n_rows, n_pairs = _write_pairs(
-                    rows, temporary, (f"{split}.{self.src_lang}", f"{split}.{self.tgt_lang}"), split == "train", advance
+                    rows, temporary, (f"{split}.{src}", f"{split}.{tgt}"), split == "train", advance
                 )
                 self._check_count(split, n_rows)
                 if not n_pairs:
@@ -144,6 +145,9 @@ class Hub(Corpus):
         options = [_FORMAT, self.path, self.config, self.revision, self.src_lang, self.tgt_lang, self.column]
         options += [self.splits, self.data_files, self.max_train_pairs, self.expected]
         options.append(_stamps(self.path, self.data_files))
+        endings = side_endings(self.src_lang, self.tgt_lang)
+        if endings != (self.src_lang, self.tgt_lang):  # earlier versions named the files otherwise
+            options.append(endings)
         return prepared_folder(cache_dir, self.name, label, options)
 
     def _whole(self, split: str) -> bool:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import itertools
 import re
+import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from diglot.errors import UserError
 from diglot.whole import whole_file
 
 BLOCK = 20_000  # pairs that are read, and later tokenised, at once
+_COMPRESSED = (".gz", ".zst", ".xz", ".bz2", ".zip")  # endings of names that are not given to plain text
 _BOM = "\ufeff"
 _LONGEST_FIELD = 2**27  # characters, of a CSV file
 Column = int | str
@@ -343,6 +345,26 @@ def read_parallel(src_path: str | Path, tgt_path: str | Path, name: str) -> Para
         UserError: the files differ in their number of lines, or `read_blocks` refuses one.
     """
     return PairFiles(name, [(str(src_path), str(tgt_path))]).load()
+
+
+def ending_of(language: str) -> str:
+    """Return what the name of a file in a language ends in: the language, and `.txt` behind one like "gz", for a file
+    of that name would be read as a compressed one."""
+    return f"{language}.txt" if f".{language}".lower().endswith(_COMPRESSED) else language
+
+
+def side_endings(src_lang: str, tgt_lang: str) -> tuple[str, str]:
+    """Return what the names of a source file and of a target file end in, such as ("de", "en") for dev.de and dev.en.
+
+    Where two of the files that stand side by side (both sides, a split's `.json`, `dev.translated.<tgt_lang>`) would
+    have names that some file system takes for one, these are ("source.en", "target.en").
+    """
+    src, tgt = ending_of(src_lang), ending_of(tgt_lang)
+    names = [src, tgt, "json", f"translated.{tgt}"]
+    # macOS and Windows ignore the case of names, and macOS how accents are encoded.
+    if len({unicodedata.normalize("NFD", name).casefold() for name in names}) == len(names):
+        return src, tgt
+    return f"source.{src}", f"target.{tgt}"
 
 
 def write_lines(path: str | Path, lines: Iterable[str]) -> None:
