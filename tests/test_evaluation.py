@@ -28,6 +28,7 @@ from diglot.evaluation import (
     read_lines_for,
     table,
 )
+from diglot.language import CHINESE, SPACED
 from diglot.training.metrics import Scorer
 from diglot.translator import Translator
 from made import checkpoint_content, write_checkpoint
@@ -103,6 +104,7 @@ def test_chinese_with_two_references_is_cut_into_characters(tmp_path):
     evaluated = EvaluationSet("few", "test", ParallelText(["a b", "c"], zh[1]), more=(zh[2],))
     results = evaluate(Hypotheses(zh[0], "en", "zh"), evaluated, Scorer("zh-Hans"), tmp_path / "scored")
     words = ("references.zh", "references.2.zh", "-i", "hypotheses.zh", "--tokenize", "zh")
+    words += ("--ter-normalized", "--ter-asian-support")
     assert_equal(results["scores"], sacrebleu(tmp_path / "scored", *words))
     assert "nrefs:2|case:mixed|eff:no|tok:zh" in results["scores"][0]["signature"]
 
@@ -179,7 +181,7 @@ def test_outputs_that_are_wrong_at_a_glance_are_counted():
         ("a b", "c d"),  # truncated
     ]
     sources, outputs = zip(*pairs, strict=True)
-    found = output_counts(sources, outputs, [False] * 6 + [True], "en")
+    found = output_counts(sources, outputs, [False] * 6 + [True], SPACED)
     assert {name: found[name] for name in found if name != "definitions"} == {
         "empty": 1,
         "truncated": 1,
@@ -188,8 +190,8 @@ def test_outputs_that_are_wrong_at_a_glance_are_counted():
     }
     assert found["definitions"].keys() == found.keys() - {"definitions"}
     assert "3 times in a row" in found["definitions"]["repeated"]
-    assert output_counts(sources, outputs, None, "en")["truncated"] is None
-    assert output_counts(["x y"], ["哈哈哈"], None, "zh")["repeated"] == 1
+    assert output_counts(sources, outputs, None, SPACED)["truncated"] is None
+    assert output_counts(["x y"], ["哈哈哈"], None, CHINESE)["repeated"] == 1
 
 
 def test_all_of_it_stands_in_the_tables(tmp_path):

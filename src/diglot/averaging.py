@@ -20,7 +20,7 @@ from diglot.training.folder import CONFIG
 
 # What a checkpoint says of its model. The rest (update, scores, place in the data) is of the run at that update, and a
 # mean was never there.
-OF_THE_MODEL = ("format", *checkpoint.KINDS, "languages")
+OF_THE_MODEL = ("format", *checkpoint.KINDS, "languages", "bleu_tokenizer")
 
 Which = Literal["last", "best"]
 

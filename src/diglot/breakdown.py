@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from diglot.language import Writing, writing_of
 from diglot.training.metrics import Scorer
 
-# Languages that are written without blanks between words: there the unit is a character that is no blank.
-WITHOUT_BLANKS = ("zh", "ja", "th", "lo", "km", "my")
 BUCKETS = (5, 10, 20, 30, 40, 50)  # the longest source of each, in units; the last one is open
 LONGEST_LOOP, TIMES = 8, 3
 
@@ -19,9 +18,9 @@ DEFINITIONS = {
 }
 
 
-def unit_of(language: str) -> str:
-    """What a text's length is counted in: words, which blanks separate, or characters."""
-    return "characters" if language.replace("_", "-").split("-")[0].lower() in WITHOUT_BLANKS else "words"
+def unit_of(writing: Writing) -> str:
+    """What a text's length is counted in: words, which blanks separate, or characters that are no blanks."""
+    return "words" if writing.has_blanks else "characters"
 
 
 def units(text: str, unit: str) -> list[str]:
@@ -41,7 +40,7 @@ def has_loop(parts: Sequence[str]) -> bool:
 
 
 def output_counts(
-    sources: Sequence[str], hypotheses: Sequence[str], cut: Sequence[bool] | None, tgt_lang: str
+    sources: Sequence[str], hypotheses: Sequence[str], cut: Sequence[bool] | None, writing: Writing
 ) -> dict[str, Any]:
     """How many outputs are empty, truncated, repeated (a loop) or copied; what that means is said beside the numbers.
 
@@ -49,9 +48,9 @@ def output_counts(
         sources: texts.
         hypotheses: their translations.
         cut: whether the length limit has cut each; None: not known.
-        tgt_lang: code of the target language.
+        writing: how the target language is written.
     """
-    unit = unit_of(tgt_lang)
+    unit = unit_of(writing)
     pairs = [(source.strip(), output.strip()) for source, output in zip(sources, hypotheses, strict=True)]
     return {
         "empty": sum(bool(source) and not output for source, output in pairs),
@@ -76,12 +75,12 @@ def by_length(
         sources: whose words are counted, or characters where the language has no blanks between words.
         hypotheses: their translations.
         references: one or several lists, each of as many lines.
-        src_lang: code of the source language.
+        src_lang: code of the source language; where it is not known, the sources' script decides.
 
     Returns:
         The unit, and for each bucket that is not empty its shortest and longest length, sentences and scores.
     """
-    unit = unit_of(src_lang)
+    unit = unit_of(writing_of(src_lang, sources))
     lengths = [len(units(source, unit)) for source in sources]
     buckets, least = [], 0
     for most in (*BUCKETS, None):

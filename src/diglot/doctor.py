@@ -29,6 +29,7 @@ from diglot.errors import UserError
 from diglot.job import say
 from diglot.training.console import quiet, render
 from diglot.training.loss import token_loss
+from diglot.training.metrics import Scorer
 from diglot.training.run import Run
 
 
@@ -41,8 +42,10 @@ def main(config: DictConfig) -> None:
         raise UserError(f"doctor.max_near={max_near}: a share from 0 to 1, or null")
     if n_probed < 0:
         raise UserError(f"doctor.probe={n_probed}: must not be negative")
+    corpus = build_corpus(config.data)
+    Scorer(corpus.tgt_lang, tokenizer=config.bleu_tokenizer)  # training would ask for what it needs
     tokenizer: TokenizerSource = build(config.tokenizer, "tokenizer")
-    data = build_data(config.data, build_corpus(config.data), tokenizer, tokenizer.sampling, config.seed)
+    data = build_data(config.data, corpus, tokenizer, tokenizer.sampling, config.seed)
     check_tying(model, tokenizer)
     data.looked_at = math.inf
     data.prepare_data()
@@ -65,7 +68,7 @@ def main(config: DictConfig) -> None:
         for split, o in found.overlap.items()
         if max_near is not None and o.long and o.near / o.long > max_near
     ]
-    for line in too_near:
+    for line in [*Scorer(corpus.tgt_lang, data.held_out["dev"].tgt, config.bleu_tokenizer).notes, *too_near]:
         say(line)
     if found.faults or too_near:
         sys.exit(1)

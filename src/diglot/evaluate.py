@@ -13,7 +13,7 @@ from diglot.errors import UserError
 from diglot.evaluation import Baseline, EvaluationSet, Hypotheses, evaluate, kept_text, read_lines_for, table
 from diglot.glibc import keep_memory
 from diglot.output import refuse_unwritable
-from diglot.training.metrics import Scorer
+from diglot.training.metrics import Scorer, recorded_tokenizer
 from diglot.translate import load_translator
 from diglot.translator import Translator
 
@@ -37,9 +37,13 @@ def main(config: DictConfig) -> None:
     translator = translator_of(config, loaded, corpus) if loaded is not None else None
     rival = rival_of(config, corpus, translator)
     # Before anything that takes long, for it may need what is not installed.
-    scorer = Scorer(config.tgt_lang or tgt_lang_of(config, corpus, translator))
+    tgt_lang = config.tgt_lang or tgt_lang_of(config, corpus, translator)
+    recorded = recorded_tokenizer(translator.record, tgt_lang) if translator else None
+    tokenizer = config.bleu_tokenizer or recorded
+    Scorer(tgt_lang, tokenizer=tokenizer)
     evaluated = text_to_score(config, corpus, translator, path)
     evaluated = with_references(config, evaluated)
+    scorer = Scorer(tgt_lang, [line for lines in evaluated.references for line in lines], tokenizer)
     system = translator or hypotheses_of("hypotheses", config.hypotheses, evaluated, corpus)
     baseline = None
     if config.baseline is not None:
@@ -48,7 +52,7 @@ def main(config: DictConfig) -> None:
     folder = Path(config.output).expanduser() if config.output else path.parent / "evaluation" / evaluated.split
     refuse_unwritable(folder)
     results = evaluate(system, evaluated, scorer, folder, baseline=baseline)
-    print("\n".join(table(results)))
+    print("\n".join([*table(results), *scorer.notes]))
     print(f"Hypotheses, references and results: {results['folder']}/")
 
 

@@ -190,7 +190,7 @@ def evaluate(
         "sentences": len(pairs),
         "references": len(references),
         "scores": _scores(scorer(hypotheses, *references)),
-        "outputs": output_counts(pairs.src, hypotheses, cut, scorer.tgt_lang),
+        "outputs": output_counts(pairs.src, hypotheses, cut, scorer.writing),
         "by_length": by_length(scorer, pairs.src, hypotheses, references, src_lang),
     }
     if isinstance(system, Translator) and translations is not None:

@@ -95,7 +95,7 @@ def train(config: DictConfig) -> Path:
             return folder
     run = build_run(config)
     corpus = build_corpus(config.data)
-    scorer = Scorer(corpus.tgt_lang)
+    Scorer(corpus.tgt_lang, tokenizer=config.bleu_tokenizer)  # what it needs is better missed before all the work
     initial = checkpoints.load(config.init_from) if config.init_from is not None else None
     of_samples = {"tokenizer.samples", "tokenizer.alpha", "tokenizer.seed"}
     typed = typed_overrides() - of_samples
@@ -123,6 +123,7 @@ def train(config: DictConfig) -> Path:
     if options["precision"] in ("64", "64-true"):  # which callbacks that copy the weights would round otherwise
         model.double()
     check_lengths(model, data, config.model)
+    scorer = Scorer(corpus.tgt_lang, data.held_out["dev"].tgt, config.bleu_tokenizer)
     if initial:
         try:
             checkpoints.load_weights(model, initial.model.state_dict())
@@ -152,7 +153,7 @@ def train(config: DictConfig) -> Path:
     if processes.is_first:
         log_to(folder / "log.txt")
     record = checkpoints.record(config, data.tokenizer, corpus.name, corpus.src_lang, corpus.tgt_lang)
-    record["data"] = data.shards.key
+    record["data"], record["bleu_tokenizer"] = data.shards.key, scorer.tokenizer
     task = TranslationTask(
         model=model,
         tokenizer=data.tokenizer,
@@ -210,7 +211,7 @@ def train(config: DictConfig) -> Path:
         begin_again(folder, begun, config_yaml)
         write_about(folder, config_yaml, data.tokenizer)
         held_out = keep_held_out(folder, data)
-        say(start_report(folder, data, model, trainer, options["precision"]))
+        say("\n".join([start_report(folder, data, model, trainer, options["precision"]), *scorer.notes]))
     try:
         trainer.fit(task, data, ckpt_path=begun.checkpoint)
     except Stopped as stopped:

@@ -81,6 +81,8 @@ def test_wrong_paths_are_refused_naming_the_key(train: dict, dev: dict | None, m
         ("a.en", "b.en", ("src", "tgt")),
         ("train.src", "train.tgt", ("src", "tgt")),
         ("a.txt", "a.de", ("src", "de")),
+        ("en.txt", "zh.txt", ("en", "zh")),
+        ("t.en.txt.gz", "t.zho_Hans", ("en", "zho_Hans")),
     ],
 )
 def test_languages_are_guessed_from_extensions(src: str, tgt: str, languages: tuple[str, str]) -> None:
@@ -88,6 +90,21 @@ def test_languages_are_guessed_from_extensions(src: str, tgt: str, languages: tu
     assert (corpus.src_lang, corpus.tgt_lang) == languages
     named = Files(train={"src": src, "tgt": tgt}, src_lang="xx", tgt_lang="yy")
     assert (named.src_lang, named.tgt_lang) == ("xx", "yy")
+
+
+@pytest.mark.parametrize(
+    ("columns", "languages"),
+    [
+        (["en", "zh"], ("en", "zh")),
+        (["zho_Hans", "source"], ("zho_Hans", "tgt")),
+        (["source", "target"], ("src", "tgt")),
+        ([0, 1], ("src", "tgt")),
+    ],
+)
+def test_languages_are_guessed_from_the_names_of_columns(columns: list, languages: tuple[str, str]) -> None:
+    corpus = Files(train={"csv": "rows.csv"}, columns=columns)
+    assert (corpus.src_lang, corpus.tgt_lang) == languages
+    assert Files(train={"csv": "rows.csv"}, columns=columns, tgt_lang="yy").tgt_lang == "yy"
 
 
 @pytest.mark.parametrize("key", ["dev_size", "test_size"])

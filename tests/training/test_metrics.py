@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import sentencepiece
+from sacrebleu.metrics import BLEU, TER
 
 from diglot.data.text import write_lines
 from diglot.errors import UserError
-from diglot.training.metrics import Score, Scorer, bleu_tokenizer
+from diglot.language import TOKENIZERS
+from diglot.training.metrics import Score, Scorer, recorded_tokenizer
 
 THREE = (
     ["The cat sat on the mat today.", "A dog ran in the park", "It's raining;  we stay inside"],
@@ -44,25 +47,121 @@ def test_scores_equal_the_command_line(tmp_path: Path) -> None:
 
 def test_chinese_is_scored_by_its_characters(tmp_path: Path) -> None:
     scores = Scorer("zh-Hans")(*CHINESE)
-    assert_equal(scores, command_line(tmp_path, *CHINESE, "--tokenize", "zh"))
+    assert_equal(
+        scores, command_line(tmp_path, *CHINESE, "--tokenize", "zh", "--ter-normalized", "--ter-asian-support")
+    )
     assert "tok:zh" in scores[0].signature
     assert scores[0].value > 10 > Scorer("en")(*CHINESE)[0].value
 
 
+SPELLINGS = {
+    "zh": "zh zho cmn zh-CN zh_TW zho_Hans zho_Hant zh-Hant-TW yue lzh wuu ZH chi zh_CN.UTF-8",
+    "ja-mecab": "ja jpn jpn_Jpan ja-JP ja_JP JA jpn-JP ja-Jpan JPN jpn_JP",
+    "ko-mecab": "ko kor kor_Hang ko_KR ko-KR KO ko-Kore kor-KR KOR ko_Hang",
+    "char": "th tha th-TH th_TH tha_Thai TH THA lo lao km khm my mya bur bo bod dz shn jav_Java",
+    "13a": "de deu ger_DE bol en_US zh-Latn ja-Latn ru sr_Cyrl hi vi",
+}
+TEXTS = {
+    "zh": CHINESE,
+    "ja-mecab": (
+        ["今日は公園に行きます。", "彼は赤いりんごが好き"],
+        ["今日は公園に行きました。", "彼女は赤いりんごが好きです。"],
+    ),
+    "ko-mecab": (
+        ["우리는 오늘 공원에 간다.", "그는 빨간 사과를 좋아해"],
+        ["우리는 오늘 공원에 갔다.", "그녀는 사과를 좋아한다."],
+    ),
+    "char": (["วันนี้เราไปสวน", "เขาชอบแอปเปิล"], ["วันนี้เราไปที่สวน", "เธอชอบแอปเปิล"]),
+    "13a": THREE,
+}
+needs_dictionary = {"ja-mecab": "MeCab", "ko-mecab": "mecab_ko"}
+
+
+@pytest.mark.parametrize("tokenizer", SPELLINGS)
+def test_every_spelling_of_a_language_is_scored_by_its_tokenizer(tokenizer: str) -> None:
+    if tokenizer in needs_dictionary:
+        pytest.importorskip(needs_dictionary[tokenizer])
+    hypotheses, references = TEXTS[tokenizer]
+    expected = BLEU(tokenize=tokenizer).corpus_score(hypotheses, [references]).score
+    assert expected > 10
+    for code in SPELLINGS[tokenizer].split():
+        scorer = Scorer(code, references)
+        assert scorer(hypotheses, references)[0].value == expected, code
+        assert f"tok:{tokenizer}" in scorer(hypotheses, references)[0].signature
+        assert not [note for note in scorer.notes if "tokenizer" in note] or code in ("zh-Latn", "ja-Latn")
+
+
+@pytest.mark.parametrize("code", ["tgt", "trg", "text", "xx", "chinese", "und", ""])
+@pytest.mark.parametrize("tokenizer", ["zh", "ja-mecab", "ko-mecab", "char", "13a"])
+def test_where_the_code_says_nothing_the_references_script_decides_and_that_is_said(code: str, tokenizer: str) -> None:
+    if tokenizer in needs_dictionary:
+        pytest.importorskip(needs_dictionary[tokenizer])
+    scorer = Scorer(code, TEXTS[tokenizer][1])
+    assert scorer.tokenizer == tokenizer
+    assert f"the target language {code} is not known" in scorer.notes[0]
+    assert tokenizer in scorer.notes[0]
+
+
 @pytest.mark.parametrize(
-    ("language", "tokenizer"),
-    [
-        ("zh", "zh"),
-        ("zh_CN", "zh"),
-        ("ZH-Hant", "zh"),
-        ("ja", "ja-mecab"),
-        ("ko", "ko-mecab"),
-        ("de", "13a"),
-        ("", "13a"),
-    ],
+    ("code", "text", "suits"),
+    [("en", "zh", "zh"), ("de", "char", "char"), ("zh", "char", "char"), ("en", "ja-mecab", "ja-mecab")],
 )
-def test_the_tokenizer_is_the_target_language_s(language: str, tokenizer: str) -> None:
-    assert bleu_tokenizer(language) == tokenizer
+def test_a_tokenizer_that_sees_no_words_is_said_with_what_to_type(code: str, text: str, suits: str) -> None:
+    (note, *_) = Scorer(code, TEXTS[text][1]).notes
+    assert "takes whole sentences for words" in note
+    assert f"bleu_tokenizer={suits}" in note
+
+
+def test_other_references_than_the_code_s_are_said() -> None:
+    assert "bleu_tokenizer=13a suits them" in Scorer("zh", THREE[1]).notes[0]
+    assert "bleu_tokenizer=13a suits them" in Scorer("th", THREE[1]).notes[0]
+    assert Scorer("de", ["Привет, мир"]).notes == []
+
+
+@pytest.mark.parametrize("tokenizer", ["13a", "intl", "char", "none", "zh"])
+def test_a_tokenizer_that_is_asked_for_is_taken(tokenizer: str) -> None:
+    scorer = Scorer("zh", CHINESE[1], tokenizer)
+    expected = BLEU(tokenize=tokenizer).corpus_score(CHINESE[0], [CHINESE[1]]).score
+    assert scorer(*CHINESE)[0].value == expected
+    is_blind = tokenizer in ("13a", "intl", "none")
+    assert ("bleu_tokenizer=zh suits them" in " ".join(scorer.notes)) == is_blind
+
+
+def test_the_tokenizers_are_sacrebleu_s() -> None:
+    assert set(TOKENIZERS) == set(BLEU.TOKENIZERS)
+    with pytest.raises(UserError, match="bleu_tokenizer=best: must be one of none, zh, 13a"):
+        Scorer("en", tokenizer="best")
+
+
+@pytest.mark.parametrize("tokenizer", ["flores200", "flores101", "spm", "spBLEU-1K"])
+def test_a_tokenizer_whose_model_is_not_here_is_refused_and_nothing_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tokenizer: str
+) -> None:
+    monkeypatch.setattr("diglot.training.metrics.SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.download_file", lambda *_: pytest.fail("fetched"))
+    with pytest.raises(UserError, match=rf"{tokenizer} needs .*\.model|{tokenizer} needs .*spm, which is not there"):
+        Scorer("en", tokenizer=tokenizer)
+
+
+def test_a_tokenizer_whose_model_is_in_the_cache_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sentences = [f"a small text of words {i} and {i + 1}" for i in range(200)]
+    (tmp_path / "models").mkdir()
+    model = tmp_path / "models" / "flores200sacrebleuspm"
+    with model.open("wb") as file:
+        train = sentencepiece.SentencePieceTrainer.train
+        train(sentence_iterator=iter(sentences), model_writer=file, vocab_size=30, minloglevel=2)
+    for module in ("diglot.training.metrics", "sacrebleu.tokenizers.tokenizer_spm"):
+        monkeypatch.setattr(f"{module}.SACREBLEU_DIR", str(tmp_path))
+    score = Scorer("en", tokenizer="flores200")(sentences, sentences)[0]
+    assert (score.value, "tok:flores200" in score.signature) == (pytest.approx(100), True)
+
+
+def test_the_tokenizer_of_a_checkpoint_s_dev_scores_holds_for_its_own_target_language() -> None:
+    record = {"tgt_lang": "tgt", "bleu_tokenizer": "zh"}
+    assert recorded_tokenizer(record, "tgt") == "zh"
+    assert recorded_tokenizer(record, "de") is None
+    assert recorded_tokenizer({"tgt_lang": "tgt"}, "tgt") is None
+    assert recorded_tokenizer({"tgt_lang": "tgt", "bleu_tokenizer": ["zh"]}, "tgt") is None
 
 
 def test_perfect_output_has_perfect_scores() -> None:
@@ -97,3 +196,24 @@ def test_a_tokenizer_that_is_not_installed_is_told_at_once_in_one_line(
     assert f"pip install 'sacrebleu[{extra}]'" in str(refused.value)
     assert language in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("language", ["zho_Hans", "ja"])
+def test_ter_counts_characters_where_sacrebleu_can_split_them(language: str) -> None:
+    if language == "ja":
+        pytest.importorskip("MeCab")
+    references = ["我们今天去了城里的公园。", "他们喜欢吃红色的苹果。"]
+    hypotheses = [references[0], "他们喜欢吃红的苹果。"]
+    ter = Scorer(language, references)(hypotheses, references)[-1]
+    expected = TER(normalized=True, asian_support=True).corpus_score(hypotheses, [references])
+    assert (ter.name, ter.value) == ("TER", expected.score)
+    assert ter.value < 10 < TER().corpus_score(hypotheses, [references]).score
+    assert "norm:yes|punct:yes|asian:yes" in ter.signature
+
+
+def test_ter_is_left_out_and_that_is_said_where_it_sees_no_words() -> None:
+    scorer = Scorer("th", TEXTS["char"][1])
+    assert [score.name for score in scorer(*TEXTS["char"])] == ["BLEU", "chrF++"]
+    assert "TER is left out: it sees no words in Thai script" in scorer.notes
+    assert any("chrF++" in note for note in scorer.notes)
+    assert Scorer("de", THREE[1]).notes == []

@@ -19,6 +19,7 @@ from diglot.config.keys import OURS_INSTEAD, known_keys, required_keys, unknown_
 from diglot.config.targets import kind_of, wrong_target
 from diglot.data.module import TranslationData
 from diglot.errors import UserError
+from diglot.language import TOKENIZERS
 
 # Types of the keys that no constructor takes, or that mean more here than to the library.
 OUR_TYPES: dict[str, Any] = {
@@ -34,6 +35,7 @@ OUR_TYPES: dict[str, Any] = {
     "check": int,
     "split": Literal["dev", "test", "train"],
     "tgt_lang": str | None,
+    "bleu_tokenizer": Literal[TOKENIZERS] | None,
     "device": str | None,
     "input": str | None,
     "output": str | None,

@@ -21,6 +21,7 @@ from diglot.data.text import (
     write_lines,
 )
 from diglot.errors import UserError
+from diglot.language import language_of_column, language_of_file
 from diglot.whole import scratch_folder
 
 SPLITS = ("train", "dev", "test")
@@ -82,8 +83,9 @@ class Files(Corpus):
             scoring does without.
         dev: the same, or None.
         test: the same, or None.
-        src_lang: language code; None takes the file's extension (`train.de`), else "src".
-        tgt_lang: language code; None takes the file's extension, else "tgt".
+        src_lang: language code; None takes the one in the file's name (`train.de`, `zh.txt`) or the column's
+            name, else "src".
+        tgt_lang: language code; None likewise, else "tgt".
         columns: of rows, that hold source and target: numbers from 0, or names, which then stand in the first row.
         name: what the corpus is called.
         dev_size: pairs to carve for dev, at most a tenth of train.
@@ -129,7 +131,10 @@ class Files(Corpus):
 
     def _languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
         paths = next(paths for paths in self.paths.values() if paths)
-        guesses = [_language_of(paths[side][0]) if side in paths else None for side in ("src", "tgt")]
+        if set(paths) & set(_ROWS):
+            guesses = [language_of_column(column) for column in self.columns]
+        else:
+            guesses = [language_of_file(paths[side][0]) for side in ("src", "tgt")]
         if guesses[0] == guesses[1]:
             guesses = [None, None]
         return src_lang or guesses[0] or "src", tgt_lang or guesses[1] or "tgt"
@@ -280,14 +285,6 @@ def _shards(split: str, paths: Mapping[str, Sequence[str]]) -> list[tuple[str, .
             "each needs its translation"
         )
     return list(zip(*found.values(), strict=True))
-
-
-def _language_of(path: str | None) -> str | None:
-    """The language code that a file's extension is, `de` of `train.de`; None if it does not look like one."""
-    name = Path(path or "")
-    extension = (name.with_suffix("") if name.suffix in (".gz", ".zst") else name).suffix[1:]
-    looks_like_one = re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*", extension) and extension not in ("txt", "tok")
-    return extension if looks_like_one else None
 
 
 def _sample_folder() -> Path:

@@ -15,7 +15,6 @@ import shutil
 import signal
 import sys
 import time
-import unicodedata
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -37,6 +36,7 @@ from diglot.data.shards import ABOUT, Rows, Shards, ShardWriter, finish, mapped,
 from diglot.data.text import BLOCK, MixedText, Parallel, ParallelText, corpora_of, hash_pair, write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
+from diglot.language import letter_script
 from diglot.whole import lock_name, locked, remove_leftovers, sync
 
 _FORMAT = 2  # raise it when the same options make other files
@@ -422,21 +422,11 @@ def script_of(text: str) -> str | None:
     counts: Counter[str] = Counter()
     for letter, n in Counter(text).items():
         if letter.isalpha():
-            counts[_script(letter)] += n
+            script = letter_script(letter)
+            counts["CJK" if script in ("HIRAGANA", "KATAKANA", "HANGUL") else script] += n
     return counts.most_common(1)[0][0] if counts else None
 
 
-def _script(letter: str) -> str:
-    found = _SCRIPTS.get(letter)
-    if found is None:
-        name = unicodedata.name(letter, "?").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
-        name = name.split()[0].split("-")[0]
-        found = "CJK" if name in ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "IDEOGRAPHIC") else name
-        _SCRIPTS[letter] = found
-    return found
-
-
-_SCRIPTS: dict[str, str] = {}
 _ASCII_LETTER = re.compile("[A-Za-z]")
 
 

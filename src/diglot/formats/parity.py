@@ -18,7 +18,7 @@ from diglot.errors import UserError
 from diglot.evaluation import kept_text
 from diglot.model import EncoderDecoder
 from diglot.training.console import render
-from diglot.training.metrics import Scorer
+from diglot.training.metrics import Scorer, recorded_tokenizer
 
 ROWS = 32  # sentences searched at once
 NEAR = 1e-4  # so little between two tokens' log-probabilities that rounding decides
@@ -117,7 +117,8 @@ def checked(
     if sentences.references is None:
         return figures, lines
     runs["CTranslate2, int8"] = _timed(of_export(folder, "int8", tokenizer, search, longest), sources)
-    scorer = Scorer(loaded.record["tgt_lang"])
+    tgt_lang = loaded.record["tgt_lang"]
+    scorer = Scorer(tgt_lang, sentences.references, recorded_tokenizer(loaded.record, tgt_lang))
     table = Table(title="greedy search", title_justify="left")
     for title in ("", "BLEU", "seconds", "times as fast"):
         table.add_column(title, justify="right" if title else "left")

@@ -1,12 +1,18 @@
 """Corpus scores by sacreBLEU (Post, 2018), each with the signature that makes it comparable."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
+from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+from sacrebleu.utils import SACREBLEU_DIR
 
 from diglot.errors import UserError
+from diglot.language import SPACED, TOKENIZERS, Writing, is_blind, writing_of_code, writing_of_text
+
+_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}  # of sacreBLEU, for its tokenizers that need packages
 
 
 class Score(NamedTuple):
@@ -20,40 +26,71 @@ class Score(NamedTuple):
         return f"{self.name} {self.value:.2f}"
 
 
-def bleu_tokenizer(tgt_lang: str) -> str:
-    """sacreBLEU's tokenizer for a target language: that of its command line, by the language's code."""
-    code = tgt_lang.replace("_", "-").split("-")[0].lower()
-    return {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}.get(code, "13a")
-
-
 class Scorer:
-    """Scores detokenised text against raw references: BLEU, chrF++ and TER.
+    """Scores detokenised text against raw references: BLEU, chrF++, and TER where it sees words or characters.
+
+    The code of the target language decides how words are told apart; where it is not known, the references' script.
 
     Args:
-        tgt_lang: code of the target language; it decides BLEU's tokenizer.
+        tgt_lang: code of the target language.
+        references: text in that language; none: an unknown code is taken for one with blanks between words.
+        tokenizer: sacreBLEU's tokenizer for BLEU; None: the one for the language.
 
     Attributes:
         metrics: sacreBLEU's, by name.
+        writing: how the target language is written.
+        tokenizer: of BLEU.
+        notes: what the user should know about the choice, one line each.
 
     Raises:
         UserError: at once, if that tokenizer is not installed.
     """
 
-    def __init__(self, tgt_lang: str) -> None:
-        tokenizer = bleu_tokenizer(tgt_lang)
-        try:
-            self.bleu = BLEU(tokenize=tokenizer)
-            self.bleu.corpus_score(["a"], [["a"]])  # some tokenizers fail only when they are used
-        except Exception as error:
-            if tokenizer == "13a":
-                raise
-            raise UserError(
-                f"BLEU for {tgt_lang} needs sacreBLEU's tokenizer {tokenizer}: "
-                f"pip install 'sacrebleu[{tokenizer[:2]}]' ({' '.join(str(error).split())[:200]})"
-            ) from None
+    def __init__(self, tgt_lang: str, references: Sequence[str] = (), tokenizer: str | None = None) -> None:
+        of_code, of_text = writing_of_code(tgt_lang), writing_of_text(references)
         self.tgt_lang = tgt_lang
-        self.chrf, self.ter = CHRF(word_order=2), TER()
-        self.metrics: dict[str, Metric] = {"BLEU": self.bleu, "chrF++": self.chrf, "TER": self.ter}
+        self.writing = of_code or of_text or SPACED
+        self.tokenizer = tokenizer or self.writing.tokenizer
+        self.bleu = _bleu(self.tokenizer, tgt_lang)
+        self.chrf = CHRF(word_order=2)
+        self.metrics: dict[str, Metric] = {"BLEU": self.bleu, "chrF++": self.chrf}
+        if self.writing.has_ter:
+            asian = not self.writing.has_blanks
+            self.metrics["TER"] = TER(normalized=asian, asian_support=asian)
+        self.notes = [*self._language_notes(of_code, of_text, tokenizer is None), *self._metric_notes()]
+
+    def _language_notes(self, of_code: Writing | None, of_text: Writing | None, is_chosen_here: bool) -> list[str]:
+        """What the user should know about the tokenizer: it was chosen by the text, or does not suit it."""
+        if of_text is None:
+            return []
+        if is_blind(self.tokenizer, of_text):
+            return [
+                f"BLEU's tokenizer {self.tokenizer} takes whole sentences for words: the references are in "
+                f"{of_text.name}, and the target language is {self.tgt_lang}; "
+                f"bleu_tokenizer={of_text.tokenizer} suits them"
+            ]
+        if of_code is None and is_chosen_here:
+            return [
+                f"the target language {self.tgt_lang} is not known: the references ({of_text.name}) decide for BLEU's "
+                f"tokenizer {self.tokenizer}; tgt_lang=CODE or bleu_tokenizer=NAME says it"
+            ]
+        # Japanese and Korean text may consist of Chinese characters alone.
+        is_possible = of_text.tokenizer in (self.tokenizer, "zh")
+        if is_chosen_here and not is_possible:
+            return [
+                f"BLEU's tokenizer {self.tokenizer} is that of the target language {self.tgt_lang}, but the references "
+                f"are in {of_text.name}; bleu_tokenizer={of_text.tokenizer} suits them"
+            ]
+        return []
+
+    def _metric_notes(self) -> list[str]:
+        """What the metrics make of a language without blanks."""
+        if self.writing.has_blanks:
+            return []
+        notes = [f"{self.writing.name} has no blanks between words: the word n-grams of chrF++ are whole phrases"]
+        if "TER" not in self.metrics:
+            notes.append(f"TER is left out: it sees no words in {self.writing.name}")
+        return notes
 
     def __call__(
         self, hypotheses: Sequence[str], references: Sequence[str], *more: Sequence[str], with_ter: bool = True
@@ -79,3 +116,35 @@ class Scorer:
                 value = metric.corpus_score(list(hypotheses), streams).score
                 scores.append(Score(name, value, str(metric.get_signature())))
         return scores
+
+
+def _bleu(tokenizer: str, tgt_lang: str) -> BLEU:
+    """BLEU with a tokenizer that is here.
+
+    Raises:
+        UserError: the tokenizer does not exist, or needs a package or a model that is not here.
+    """
+    if tokenizer not in TOKENIZERS:
+        raise UserError(f"bleu_tokenizer={tokenizer}: must be one of {', '.join(TOKENIZERS)}")
+    if tokenizer in SPM_MODELS:
+        model = Path(SACREBLEU_DIR) / "models" / Path(SPM_MODELS[tokenizer]["url"]).name
+        if not model.is_file():  # sacreBLEU would fetch it
+            fetch = f"python -c \"from sacrebleu import BLEU; BLEU(tokenize='{tokenizer}')\""
+            raise UserError(f"BLEU's tokenizer {tokenizer} needs {model}, which is not there; this fetches it: {fetch}")
+    try:
+        bleu = BLEU(tokenize=tokenizer)
+        bleu.corpus_score(["a"], [["a"]])  # some tokenizers fail only when they are used
+    except Exception as error:
+        extra = _EXTRAS.get(tokenizer)
+        if extra is None:
+            raise
+        hint = f"pip install 'sacrebleu[{extra}]'"
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"BLEU for {tgt_lang} needs sacreBLEU's tokenizer {tokenizer}: {hint} ({reason})") from None
+    return bleu
+
+
+def recorded_tokenizer(record: dict, tgt_lang: str | None) -> str | None:
+    """The tokenizer that a checkpoint's dev scores were made with; None: it says none for this target language."""
+    recorded = record.get("bleu_tokenizer")
+    return recorded if tgt_lang == record.get("tgt_lang") and recorded in TOKENIZERS else None

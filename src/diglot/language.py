@@ -1,0 +1,175 @@
+"""What a language code, a file's name or a text says of how a language is written, and what scores follow from that."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import langcodes
+
+# sacreBLEU's tokenizers (a test compares). Those that need a trained model take it from sacreBLEU's cache.
+TOKENIZERS = (
+    *("none", "zh", "13a", "intl", "char", "ja-mecab", "ko-mecab"),
+    *("spm", "flores101", "flores200", "spBLEU-1K"),
+)
+
+
+class Writing(NamedTuple):
+    """How a language is written, as far as scores depend on it.
+
+    Attributes:
+        name: for messages.
+        tokenizer: sacreBLEU's tokenizer that sees its words, or its characters.
+        has_blanks: whether blanks separate its words.
+        has_ter: whether TER's tokenizer sees its words, or its characters.
+    """
+
+    name: str
+    tokenizer: str
+    has_blanks: bool
+    has_ter: bool
+
+
+SPACED = Writing("words between blanks", "13a", has_blanks=True, has_ter=True)
+CHINESE = Writing("Chinese characters", "zh", has_blanks=False, has_ter=True)
+JAPANESE = Writing("Japanese script", "ja-mecab", has_blanks=False, has_ter=True)
+KOREAN = Writing("Hangul", "ko-mecab", has_blanks=True, has_ter=True)
+
+# Scripts that are written without blanks between words, and that no tokenizer of sacreBLEU segments: their code in
+# ISO 15924, and the first word of their letters' names in Unicode.
+_UNSPACED = {
+    **{"Thai": "THAI", "Laoo": "LAO", "Khmr": "KHMER", "Mymr": "MYANMAR", "Tibt": "TIBETAN", "Java": "JAVANESE"},
+    **{"Bali": "BALINESE", "Yiii": "YI", "Talu": "NEW", "Tale": "TAI", "Lana": "TAI", "Tavt": "TAI"},
+}
+_UNSPACED_WRITINGS = {
+    name: Writing(f"{name.capitalize()} script", "char", has_blanks=False, has_ter=False)
+    for name in ("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "JAVANESE", "BALINESE", "YI")
+} | {name: Writing("Tai script", "char", has_blanks=False, has_ter=False) for name in ("NEW", "TAI")}
+_BY_CODE = {
+    **dict.fromkeys(("Hani", "Hans", "Hant", "Hanb", "Bopo"), CHINESE),
+    **dict.fromkeys(("Jpan", "Hrkt", "Hira", "Kana"), JAPANESE),
+    **dict.fromkeys(("Kore", "Hang"), KOREAN),
+    **{code: _UNSPACED_WRITINGS[name] for code, name in _UNSPACED.items()},
+}
+# Codes that a table of languages knows, and that here are names of a side, or of no language in particular.
+_NO_LANGUAGE = {"src", "tgt", "trg", "und", "mul", "mis", "zxx"}
+
+
+def writing_of_code(code: str) -> Writing | None:
+    """How the language of a code is written; None where the code is not known.
+
+    All spellings mean the same: `zh`, `zho`, `cmn`, `zh-CN`, `zh_TW`, `zho_Hans`, `ZH`. A script that the code names
+    decides (`zh-Latn` has blanks), else the one that the language is most likely written in.
+    """
+    tag = re.split(r"[.@]", code)[0].replace("_", "-")  # a locale's encoding and variant say nothing
+    for candidate in (tag, tag.split("-")[0]):
+        try:
+            language = langcodes.Language.get(candidate) if langcodes.tag_is_valid(candidate) else None
+        except ValueError:
+            language = None
+        if language is not None:
+            is_private = re.fullmatch("q[a-t][a-z]", language.language or "")
+            if candidate.lower() in _NO_LANGUAGE or language.language is None or is_private:
+                return None
+            return _BY_CODE.get(language.maximize().script or "", SPACED)
+    return None
+
+
+def writing_of_text(lines: Iterable[str]) -> Writing | None:
+    """How most of a text is written; None where it has no letters."""
+    counts: Counter[str] = Counter()
+    for letter, n in Counter("".join(lines)).items():
+        if letter.isalpha():
+            counts[letter_script(letter)] += n
+    kana = counts.pop("HIRAGANA", 0) + counts.pop("KATAKANA", 0)
+    # A word of alphabetic text has several letters, so that Chinese with names in Latin letters stays Chinese.
+    ideographs, syllables = counts.pop("CJK", 0), counts.pop("HANGUL", 0)
+    if kana or ideographs:
+        # Now and then a Chinese text has kana (a name, a の), while a tenth of Japanese is the least there is.
+        is_japanese = kana > 0.05 * (kana + ideographs)
+        counts["JAPANESE" if is_japanese else "CHINESE"] = kana + 4 * ideographs
+    if syllables:
+        counts["KOREAN"] = 2 * syllables
+    if not counts:
+        return None
+    most = counts.most_common(1)[0][0]
+    own = {"JAPANESE": JAPANESE, "CHINESE": CHINESE, "KOREAN": KOREAN}
+    return own.get(most) or _UNSPACED_WRITINGS.get(most, SPACED)
+
+
+def writing_of(code: str, lines: Iterable[str]) -> Writing:
+    """How a text is written: by its language's code, and where that is not known by its script."""
+    return writing_of_code(code) or writing_of_text(lines) or SPACED
+
+
+def is_blind(tokenizer: str, writing: Writing) -> bool:
+    """Whether a tokenizer takes whole sentences for words in a text that is written so."""
+    if tokenizer in ("13a", "intl", "none"):
+        return not writing.has_blanks
+    # The others segment the scripts that they are made for, and other text at its blanks.
+    segmented = {"zh": (CHINESE,), "ja-mecab": (CHINESE, JAPANESE), "ko-mecab": (CHINESE, JAPANESE)}
+    return tokenizer in segmented and not writing.has_blanks and writing not in segmented[tokenizer]
+
+
+_SCRIPTS: dict[str, str] = {}
+
+
+def letter_script(letter: str) -> str:
+    """The script of a letter: the first word of its name in Unicode, CJK for every ideograph."""
+    found = _SCRIPTS.get(letter)
+    if found is None:
+        name = unicodedata.name(letter, "?").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
+        name = name.split()[0].split("-")[0]
+        found = _SCRIPTS[letter] = "CJK" if name == "IDEOGRAPHIC" else name
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------- file names
+
+# Endings that name a format, a step of processing or a side, and no language.
+_ENDINGS = {
+    *("txt", "tok", "raw", "bpe", "spm", "sp", "tc", "lc", "sgm", "xml", "tsv", "csv"),
+    *("src", "tgt", "trg", "ref", "hyp", "out"),
+}
+_COMPRESSED = {"gz", "zst", "xz", "bz2", "zip"}
+# Other parts of names that a table of languages knows, and that are words.
+_WORDS = {"dev", "tst", "trn", "new", "old", "all", "run", "cat", "mt", "to", "my", "in", "is", "no"}
+_LOOKS_LIKE_ONE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
+
+
+def language_of_file(path: str | None) -> str | None:
+    """The language code in a file's name: `de` of `train.de`, `zh` of `t.zh.txt.gz`, `zho_Hans` of `zho_Hans.devtest`;
+    None if there is none.
+
+    An extension may be any code; what stands before it, or is the whole name, has to be a known one.
+    """
+    stem, *parts = Path(path or "").name.split(".")
+    while parts and parts[-1].lower() in _COMPRESSED:
+        parts.pop()
+    if parts and _LOOKS_LIKE_ONE.fullmatch(parts[-1]) and parts[-1].lower() not in _ENDINGS:
+        is_known = langcodes.tag_is_valid(parts[-1])
+        if is_known or not _is_pair(parts[-1]):
+            return parts[-1]
+    return next((part for part in (*reversed(parts), stem) if _is_surely_one(part)), None)
+
+
+def language_of_column(name: object) -> str | None:
+    """The language code that a column's name is; None if it is none."""
+    is_code = isinstance(name, str) and _LOOKS_LIKE_ONE.fullmatch(name) and writing_of_code(name) is not None
+    return str(name) if is_code else None
+
+
+def _is_surely_one(part: str) -> bool:
+    """Whether part of a name can be nothing but a language code: three letters alone are often a word."""
+    if not _LOOKS_LIKE_ONE.fullmatch(part) or part.lower() in _ENDINGS | _WORDS or not langcodes.tag_is_valid(part):
+        return False
+    language = langcodes.Language.get(part)
+    return not _is_pair(part) and (len(language.language or "") == 2 or language.script is not None)
+
+
+def _is_pair(part: str) -> bool:
+    """Whether a part of a name may be two languages, like en-zh."""
+    subtags = re.split("[-_]", part)
+    return len(subtags) == 2 and part.islower() and all(map(writing_of_code, subtags))
