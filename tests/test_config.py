@@ -1,5 +1,6 @@
 """A wrong word on the command line costs seconds and is answered by one line that names what is meant."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -323,3 +324,65 @@ def test_what_reads_the_environment_is_kept_as_it_was_written(monkeypatch):
     monkeypatch.setenv("SECRET", "hunter2")
     config = OmegaConf.create({"a": "${oc.env:SECRET}", "b": 3, "c": "${b}", "d": ["x-${oc.env:SECRET}"]})
     assert root.without_secrets(config) == {"a": "${oc.env:SECRET}", "b": 3, "c": 3, "d": ["x-${oc.env:SECRET}"]}
+
+
+@pytest.fixture
+def from_environment(monkeypatch):
+    """A config of every way to read the environment, and of as many ways to read none of it."""
+    from omegaconf import OmegaConf
+
+    monkeypatch.setenv("SECRET", "hunter2-0a1b")
+    monkeypatch.setenv("MAPPING", "{key: hunter3-0a1b, more: [hunter4-0a1b]}")
+    OmegaConf.register_new_resolver("test.upper", lambda text: str(text).upper(), replace=True)
+    OmegaConf.register_new_resolver("test.read", lambda: os.getenv("SECRET"), replace=True)
+    secret = {
+        "blank": "${ oc.env:SECRET}",
+        "inside": "x-${oc.env:SECRET}-y",
+        "default": "${oc.env:NO_SUCH_VARIABLE,${.inside}}",
+        "key": "${from.inside}",
+        "relative": "${.key}",
+        "two_keys_away": "${..secret.relative}",
+        "decoded": "${oc.decode:${oc.env:MAPPING}}",
+        "of_decoded": "${.decoded}",
+        "values": "${oc.dict.values:from}",
+        "made": "${oc.create:{a: '${from.inside}'}}",
+        "selected": "${oc.select:from.inside}",
+        "own_resolver": "${test.read:}",
+        "through_a_resolver": "${test.upper:${from.inside}}",
+        "mapping": "${from}",
+    }
+    plain = {"number": "${n}", "text": "${test.upper:${.name}}", "name": "env", "list": ["${n}", None], "keys": "${n}"}
+    config = {"from": {"inside": "${oc.env:SECRET}"}, "n": 3, "plain": plain, "secret": secret}
+    return OmegaConf.create(config)
+
+
+def test_what_depends_on_the_environment_is_followed_and_stays_as_it_was_written(from_environment):
+    from omegaconf import OmegaConf
+
+    found = root.without_secrets(from_environment)
+    written = OmegaConf.to_container(from_environment, resolve=False)
+    assert found["secret"] == written["secret"]
+    assert found["from"] == written["from"]
+    assert found["plain"] == {"number": 3, "text": "ENV", "name": "env", "list": [3, None], "keys": 3}
+    assert "hunter" not in str(found).lower()
+
+
+def test_no_message_holds_what_comes_from_the_environment(from_environment):
+    root.note_secrets(from_environment)
+    said = "seed='hunter2-0a1b': no; /x/hunter2-0a1b/y, x-hunter2-0a1b-y, HUNTER2-0A1B, hunter3-0a1b, hunter4-0a1b"
+    assert "hunter" not in root.masked(said).lower()
+    assert root.masked("seed='hunter2-0a1b': must be an integer").startswith("seed='${")
+
+
+@pytest.mark.parametrize("word", ["seed=${oc.env:SECRET}", "seed=${ oc.env:SECRET}", "label_smoothing=${.init_from}"])
+def test_a_wrong_value_from_the_environment_is_named_by_what_reads_it(say, monkeypatch, word):
+    monkeypatch.setenv("SECRET", "hunter2-0a1b")
+    said = say(word, "init_from=${oc.env:SECRET}", "trainer=cpu")
+    assert "hunter" not in said
+    assert "oc.env:SECRET" in said
+
+
+def test_text_from_the_environment_that_a_checkpoint_would_hold_is_refused(say, monkeypatch):
+    monkeypatch.setenv("SECRET", "hunter2-0a1b")
+    said = say("data.name=x-${oc.env:SECRET}", "data=files", "data.train.tsv=x", "trainer=cpu")
+    assert "data.name=x-${oc.env:SECRET}: every checkpoint would hold" in said

@@ -24,6 +24,7 @@ from diglot.config import (
     check_tying,
     choose_precision,
     command,
+    masked,
     resolved,
     trial_build,
     typed_overrides,
@@ -45,6 +46,7 @@ from diglot.training.ending import fail, leave
 from diglot.training.folder import (
     CONFIG,
     RESULTS,
+    environment,
     quoted,
     resumable_folder,
     run_folder,
@@ -209,7 +211,7 @@ def train(config: DictConfig) -> Path:
     if processes.is_first:
         config_yaml = OmegaConf.to_yaml(OmegaConf.create(plain))
         begin_again(folder, begun, config_yaml)
-        write_about(folder, config_yaml, data.tokenizer)
+        write_about(folder, config_yaml, data.tokenizer, environment([masked(word) for word in sys.argv[1:]]))
         held_out = keep_held_out(folder, data)
         say("\n".join([start_report(folder, data, model, trainer, options["precision"]), *scorer.notes]))
     try:

@@ -1,7 +1,8 @@
 """The composition root: reads a command's config, checks it before anything is built, and builds objects from it.
 
 keys: which keys there are. check: what is wrong with a config. build: from config to objects. command: the frame of
-every command, which turns each mistake of the user's into one line. differences: in what two configs differ.
+every command, which turns each mistake of the user's into one line. differences: in what two configs differ. secrets:
+what comes from the environment.
 """
 
 from diglot.config.build import (
@@ -14,12 +15,12 @@ from diglot.config.build import (
     refuse_foreign_targets,
     resolved,
     trial_build,
-    without_secrets,
 )
 from diglot.config.check import check, mistakes, typed_overrides
 from diglot.config.command import command
 from diglot.config.differences import Change, changes, different_values, read_config, refuse_other_run
 from diglot.config.keys import CONF, known_keys
+from diglot.config.secrets import masked, note_secrets, without_secrets
 
 __all__ = [
     "CONF",
@@ -35,7 +36,9 @@ __all__ = [
     "config_hash",
     "different_values",
     "known_keys",
+    "masked",
     "mistakes",
+    "note_secrets",
     "read_config",
     "refuse_foreign_targets",
     "refuse_other_run",

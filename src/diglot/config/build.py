@@ -14,6 +14,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from diglot.config.check import parameters_of
+from diglot.config.secrets import without_secrets
 from diglot.data.corpus import Corpus
 from diglot.data.module import TranslationData
 from diglot.data.sampling import Sampling
@@ -64,26 +65,6 @@ def resolved(node: DictConfig) -> dict[str, Any]:
     """A node as plain data with its interpolations filled in."""
     plain: Any = OmegaConf.to_container(node, resolve=True)
     return plain
-
-
-def without_secrets(config: DictConfig) -> dict[str, Any]:
-    """A whole config as plain data, resolved but for what reads the environment, which stays as it was written."""
-    filled: Any = OmegaConf.to_container(config, resolve=True)
-    written = OmegaConf.to_container(config, resolve=False)
-    reads_environment = re.compile(r"\$\{oc\.env:|\$\{oc\.decode:")
-
-    def merge(a: Any, b: Any) -> Any:  # a: filled in, b: as written
-        if isinstance(b, str) and reads_environment.search(b):
-            return b
-        if isinstance(a, dict) and isinstance(b, dict):
-            return {k: merge(a[k], b[k]) for k in a}
-        if isinstance(a, list) and isinstance(b, list):
-            return [merge(x, y) for x, y in zip(a, b, strict=True)]
-        return a
-
-    merged: Any = merge(filled, written)
-    assert isinstance(merged, dict)
-    return merged
 
 
 def config_hash(config: Any, *more: Any, length: int = 12) -> str:

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from diglot.config.keys import OURS_INSTEAD, known_keys, required_keys, unknown_key
+from diglot.config.secrets import note_secrets, refuse_secrets_in_checkpoints
 from diglot.config.targets import kind_of, wrong_target
 from diglot.data.module import TranslationData
 from diglot.errors import UserError
@@ -100,6 +101,7 @@ def check(config: DictConfig, config_name: str) -> None:
         for one, other in EITHER_OR:
             if {one, other} <= typed_overrides():
                 raise UserError(f"{one} and {other} both say how long the run is: give one of them")
+    note_secrets(config)
     try:
         plain = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
@@ -121,6 +123,7 @@ def check(config: DictConfig, config_name: str) -> None:
         found += mistakes(value, str(key))
     if found:
         raise UserError("; ".join(found))
+    refuse_secrets_in_checkpoints(config)
 
 
 def typed_overrides() -> set[str]:

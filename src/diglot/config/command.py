@@ -1,6 +1,7 @@
 """The frame of every command: compose, check, run, and answer a mistake by one line."""
 
 import difflib
+import logging
 import os
 import re
 import sys
@@ -20,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from diglot.config.check import check, parameters_of
 from diglot.config.keys import CONF, known_keys, plain_config, unknown_key
+from diglot.config.secrets import mask_record, masked
 from diglot.config.targets import refuse_foreign_hydra
 from diglot.errors import UserError
 
@@ -41,11 +43,12 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
                 if wants_traceback:
                     raise error
                 failed = True
-                print(f"diglot-{config_name}: {explain(error, config_name)}", file=sys.stderr)
+                print(masked(f"diglot-{config_name}: {explain(error, config_name)}"), file=sys.stderr)
 
             def checked(config: DictConfig) -> Any:
                 nonlocal started
                 started = True
+                logging.getLogger("diglot").addFilter(mask_record)
                 try:
                     check(config, config_name)
                     return function(config)

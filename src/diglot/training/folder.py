@@ -5,7 +5,7 @@ import os
 import platform
 import re
 import subprocess
-import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -102,8 +102,8 @@ def hold(folder: Path) -> None:
     held.append(descriptor)
 
 
-def environment() -> dict[str, Any]:
-    """What a run's numbers may depend on beside its config."""
+def environment(typed: Sequence[str]) -> dict[str, Any]:
+    """What a run's numbers may depend on beside its config, and the words that were typed."""
     return {
         "diglot": version("diglot"),
         "commit": commit(),
@@ -112,14 +112,21 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "packages": {name: version(name) for name in PACKAGES},
-        "command": sys.argv[1:],
+        "command": list(typed),
     }
 
 
-def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer) -> None:
-    """Write what the run is into its folder, as far as it does not stand there already."""
+def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer, about_it: Mapping[str, Any]) -> None:
+    """Write what the run is into its folder, as far as it does not stand there already.
+
+    Args:
+        folder: the run's.
+        config_yaml: its config.
+        tokenizer: its tokenizer.
+        about_it: what its numbers may depend on beside its config; see `environment`.
+    """
     about = {
-        "environment.json": (json.dumps(environment(), indent=2) + "\n").encode(),
+        "environment.json": (json.dumps(about_it, indent=2) + "\n").encode(),
         "tokenizer.model": tokenizer.model,
         "tokenizer.tgt.model": tokenizer.tgt_model,
         CONFIG: config_yaml.encode(),  # last: it says that there is a run
