@@ -4,6 +4,7 @@ import csv
 import fcntl
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,11 +14,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import RunMode
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -27,7 +31,7 @@ from diglot import job as one
 from diglot.errors import UserError
 from diglot.train import main as train_main
 from diglot.training.run import Run
-from hydra_plugins.diglot_launcher import sweeper
+from hydra_plugins.diglot_launcher import launcher, sweeper
 from hydra_plugins.diglot_launcher.sweeper import filled_in
 
 # A job that trains nothing. MODE says what it does, for which number of heads: fail2, kill2, stop2, silent2, slow.
@@ -35,9 +39,12 @@ STUB = """\
 import json, os, signal, sys, time
 from pathlib import Path
 
+import yaml
+
 words = dict(word.partition("=")[::2] for word in sys.argv[1:])
 folder = Path(words["resume"].strip("'"))
-heads = words.get("model.n_heads", "0")
+carried = folder / "composed.yaml"
+heads = str(yaml.safe_load(carried.read_text())["model"]["n_heads"] if carried.exists() else 0)
 mode = os.environ.get("MODE", "")
 with (folder / "starts").open("a") as file:
     file.write(json.dumps([sys.argv[1:], dict(os.environ), os.getpid(), os.getsid(0)]) + "\\n")
@@ -47,6 +54,8 @@ if mode == f"fail{heads}":
     sys.exit(2)
 if mode == f"kill{heads}":
     os.kill(os.getpid(), signal.SIGKILL)
+if mode == "edit":
+    Path("confs/model/mine.yaml").write_text("defaults: [tiny]\\nd_ff: 128\\n")
 if mode == f"stop{heads}":
     sys.exit(143)
 if mode == f"silent{heads}":
@@ -131,9 +140,9 @@ def test_each_job_has_a_folder_a_process_and_a_row(here, type_sweep, monkeypatch
     sessions = set()
     for job, heads in zip(jobs, (1, 2, 4), strict=True):
         ((words, environment, process, session),) = starts(job)
-        assert words[:2] == ["--config-name", "train"]
-        assert words[-2:] == ["hydra.mode=RUN", f"resume={job.relative_to(here)}"]
-        assert {"data=sample", "trainer=cpu", f"model.n_heads={heads}"} <= set(words)
+        assert words == ["--config-path", str(job), "--config-name", "composed", f"resume={job.relative_to(here)}"]
+        carried = OmegaConf.load(job / "composed.yaml")
+        assert (carried.seed, carried.trainer.accelerator, carried.model.n_heads) == (1, "cpu", heads)
         assert not environment.keys() & one.DISTRIBUTED
         assert process == session != os.getsid(0)
         sessions.add(session)
@@ -333,11 +342,69 @@ def test_the_jobs_of_another_launcher_are_such_processes_too(here, type_sweep, m
     assert "1 of 3 jobs failed: model.n_heads=2 failed with exit status 2: diglot-train: data.train.src=x" in err
     assert [row["status"] for row in table_of(folder)] == ["finished", "failed", "finished"]
     out, _ = type_sweep(*words, always=())
-    assert [len(starts(folder / name)) for name in ("01", "02", "03")] == [1, 2, 1]
+    assert [len(starts(job)) for job in sorted(folder.glob("0*"))] == [1, 2, 1]
     assert "Best by dev/bleu (14.00): job 3, model.n_heads=4" in out
     _, err = type_sweep(*words[:-1], "model.n_heads=1,5", code=2, always=())
     assert "job model.n_heads=5: model: n_heads (5) must divide" in err
     assert the_sweep(here) == folder
+
+
+@pytest.mark.parametrize("launcher", ["diglot", "basic"])
+def test_a_job_trains_what_was_composed_however_the_files_are_edited_meanwhile(here, type_sweep, monkeypatch, launcher):
+    monkeypatch.setattr(sweep, "main", config.command("train")(lambda c: sweep.run_alone(c, "stub_job")))
+    mine = here / "confs" / "model" / "mine.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("defaults: [tiny]\nd_ff: 64\n")
+    stub = WORDS if launcher == "diglot" else WORDS[:2]
+    words = ["-m", "--config-dir", "confs", *stub, f"hydra/launcher={launcher}", "model=mine", "seed=1,2"]
+    words.append("sweep.folder=all")
+
+    def widths() -> list[int]:
+        return [OmegaConf.load(file).model.d_ff for file in sorted(here.glob("all/*/composed.yaml"))]
+
+    type_sweep(*words, mode="edit", always=())
+    assert mine.read_text().endswith("d_ff: 128\n"), "the first job has not edited it"
+    assert widths() == [64, 64]
+    type_sweep(*words, always=())  # what is typed now is composed now, and another job
+    assert widths() == [64, 64, 128, 128]
+    assert [row["status"] for row in table_of(here / "all")] == ["finished"] * 4
+
+
+def test_a_search_composes_all_its_trials_of_the_same_files(tmp_path):
+    (tmp_path / "x.yaml").write_text("a: 1\nb: 2\n")
+    with initialize_config_dir(str(tmp_path), version_base="1.3"):
+        compose("x")
+        loader = GlobalHydra.instance().config_loader()
+        launcher.read_once(SimpleNamespace(config_loader=loader))
+        before = loader.load_configuration("x", ["a=3"], RunMode.RUN)
+        (tmp_path / "x.yaml").write_text("a: 1\nb: 9\n")
+        after = pickle.loads(pickle.dumps(loader)).load_configuration("x", ["a=4"], RunMode.RUN)
+        again = loader.load_configuration("x", [], RunMode.RUN)
+    assert [(c.a, c.b) for c in (before, after, again)] == [(3, 2), (4, 2), (1, 2)]
+
+
+def test_a_carried_config_is_read_back_as_it_was_and_holds_no_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "hunter2-0a1b")
+    texts = ["${x}", "\\${x}", "a\\\\${b", "'", "1e5", "null", "é\u2028", "~", "on", "${oc.env:SECRET}", "\\"]
+    escaped = [text.replace("\\", "\\\\").replace("${", "\\${") if "${" in text else text for text in texts]
+    given = OmegaConf.create({"a": {"texts": escaped}, "b": [1e-9, 1e5, 3, None, True], "c": "x ${oc.env:SECRET}"})
+    assert list(given.a.texts) == texts
+    config.write_carried(tmp_path, given)
+    assert "hunter2" not in (tmp_path / "composed.yaml").read_text()
+    assert OmegaConf.to_container(config.read_carried(tmp_path), resolve=True) == {
+        "a": {"texts": texts}, "b": [1e-9, 1e5, 3, None, True], "c": "x hunter2-0a1b"
+    }  # fmt: skip
+
+
+def test_what_a_row_reads_from_the_environment_stays_as_it_is_written(here, type_sweep, monkeypatch):
+    monkeypatch.setenv("SECRET", "hunter2-0a1b")
+    rows = "[{+logger.a:'${oc.env:SECRET}'},{+logger.a:'x y ${oc.env:SECRET}'}]"
+    out, _ = type_sweep(f"hydra.sweeper.rows={rows}", "sweep.folder=mine")
+    written = [*(OmegaConf.load(file) for file in sorted(here.glob("mine/*/composed.yaml")))]
+    assert [each.logger.a for each in written] == ["hunter2-0a1b", "x y hunter2-0a1b"]
+    files = [file for file in (here / "mine").rglob("*") if file.is_file() and file.name != "starts"]
+    assert not [file for file in files if "hunter2" in str(file) or b"hunter2" in file.read_bytes()]
+    assert "hunter2" not in out
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from diglot.config import CARRIED
 from diglot.data.children import how_it_ended
 from diglot.data.text import write_bytes
 from diglot.errors import RESUME_ME, UserError
@@ -105,23 +106,18 @@ class Job:
         return self.results.get("best", {}).get(objective.removeprefix("dev/"))
 
 
-def command(module: str, hydra: Any, overrides: Iterable[str], folder: Path) -> list[str]:
-    """The command line of a job.
+def command(module: str, hydra: Any, folder: Path) -> list[str]:
+    """The command line of a job, which reads the config that it carries.
 
     Args:
         module: what is run, like diglot.train.
         hydra: the hydra node of the sweep's config, for what the user said to Hydra itself.
-        overrides: the job's own.
         folder: of the job.
     """
-    words = [sys.executable, "-m", module]
-    for source in hydra.runtime.config_sources:
-        if source.provider == "command-line":
-            words += ["--config-dir", source.path]
-    words += ["--config-name", hydra.job.config_name]
-    of_sweep = re.compile(r"[+~]*hydra(/launcher|/sweeper|\.launcher|\.sweeper|\.mode)")
+    words = [sys.executable, "-m", module, "--config-path", str(folder.absolute()), "--config-name", CARRIED]
+    of_sweep = re.compile(r"[+~]*hydra(/launcher|/sweeper|\.launcher|\.sweeper|\.mode|\.searchpath)")
     words += [word for word in hydra.overrides.hydra if not of_sweep.match(word)]
-    return [*words, *overrides, "hydra.mode=RUN", f"resume={quoted(str(folder))}"]
+    return [*words, f"resume={quoted(str(folder))}"]
 
 
 def run(job: Job, words: Sequence[str], signals: "Signals | None" = None, tries_only: bool = False) -> None:

@@ -4,8 +4,10 @@ import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from omegaconf import DictConfig
+
 from diglot import checkpoint as checkpoints
-from diglot.config import Change, changes, read_config, refuse_other_run
+from diglot.config import Change, changes, read_carried, read_config, refuse_other_run, without_secrets
 from diglot.data.batching import Place
 from diglot.data.shards import Shards
 from diglot.data.text import write_bytes
@@ -81,6 +83,17 @@ def nothing_left(folder: Path, config: dict[str, Any]) -> str | None:
             f"run.updates above {done} goes on"
         )
     return f"{folder}: this run is finished; its results are in {folder / RESULTS}"
+
+
+def refuse_other_job(folder: Path, config: DictConfig) -> None:
+    """Make sure that a job of a sweep that has not begun begins with the config that it carries.
+
+    Raises:
+        UserError: naming the keys that have another value.
+    """
+    if not (folder / CONFIG).exists() and (carried := read_carried(folder)) is not None:
+        found = changes(without_secrets(carried), without_secrets(config))
+        refuse_other_run(f"resume={folder}: the sweep's job would be trained as another one", found)
 
 
 def take_up(folder: Path, config: dict[str, Any], shards: Shards) -> Begun:

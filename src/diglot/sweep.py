@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from diglot.comparison import as_csv, as_markdown, as_text, direction, label, outcome, picture
-from diglot.config import config_hash
+from diglot.config import config_hash, read_carried, write_carried
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
 from diglot.job import OUTPUT, Job, command, run, say, slug
@@ -75,13 +75,32 @@ class Sweep:
         if self._lock is not None:
             self._lock.close()
 
-    def job(self, overrides: Sequence[str], varies: Sequence[str], hash: str, number: int | None = None) -> Job:
-        """The job of a config: the one that is there, or else a new one, under its number or the next free one."""
-        jobs = self.jobs
-        for job in jobs:
-            if job.hash == hash:
-                return job
-        number = number or max((job.number for job in jobs), default=0) + 1
+    def job(
+        self,
+        overrides: Sequence[str],
+        varies: Sequence[str],
+        config: DictConfig,
+        hash: str,
+        number: int | None = None,
+    ) -> Job:
+        """The job of a config: the one that is there, or else a new one, under its number or the next free one.
+
+        One that is not finished carries the config from now on.
+        """
+        job = next((job for job in self.jobs if job.hash == hash), None) or self._new_job(
+            overrides, varies, hash, number
+        )
+        if job.status != "finished":
+            write_carried(job.folder, config)
+        return job
+
+    def job_of(self, overrides: Sequence[str]) -> Job | None:
+        """The newest job with these overrides that has a config of its own; None: there is none."""
+        found = [job for job in self.jobs if job.overrides == tuple(overrides) and read_carried(job.folder) is not None]
+        return found[-1] if found else None
+
+    def _new_job(self, overrides: Sequence[str], varies: Sequence[str], hash: str, number: int | None) -> Job:
+        number = number or max((job.number for job in self.jobs), default=0) + 1
         folder = self.folder / "_".join([f"{number:02d}", *slug(varies)])
         while True:
             try:
@@ -142,9 +161,10 @@ def run_alone(config: DictConfig, module: str = "diglot.train") -> float | None:
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
     sweep = Sweep(Path(config.sweep.folder or hydra.sweep.dir), config.objective)
-    job = sweep.job(overrides, (), config_hash(config), hydra.job.num + 1)
+    job = sweep.job_of(overrides)  # whose config was composed where the sweep began, not here and now
+    job = job or sweep.job(overrides, (), config, config_hash(config), hydra.job.num + 1)
     if job.status != "finished":
-        run(job, command(module, hydra, overrides, job.folder), tries_only=config.trainer.fast_dev_run)
+        run(job, command(module, hydra, job.folder), tries_only=config.trainer.fast_dev_run)
         sweep.write_tables()
     if job.status not in ("finished", "tried"):
         raise failed(job, sweep.jobs)

@@ -27,7 +27,6 @@ from diglot.config import (
     masked,
     resolved,
     trial_build,
-    typed_overrides,
     without_secrets,
 )
 from diglot.data.module import TranslationData
@@ -38,7 +37,7 @@ from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, tabl
 from diglot.export import export
 from diglot.glibc import keep_memory
 from diglot.model import EncoderDecoder
-from diglot.resume import AUTO, Begun, begin_again, nothing_left, take_up, unfinished
+from diglot.resume import AUTO, Begun, begin_again, nothing_left, refuse_other_job, take_up, unfinished
 from diglot.training import loggers
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, TakeUp
 from diglot.training.console import log_to, only_warnings, quiet
@@ -92,6 +91,7 @@ def train(config: DictConfig) -> Path:
         folder = resumable_folder(config.resume)
         if config.run.folder is not None and Path(config.run.folder).expanduser().absolute() != folder.absolute():
             raise UserError(f"resume={config.resume} and run.folder={config.run.folder} are two folders: give one")
+        refuse_other_job(folder, config)
         if line := nothing_left(folder, without_secrets(config)):
             say(line)
             return folder
@@ -99,10 +99,6 @@ def train(config: DictConfig) -> Path:
     corpus = build_corpus(config.data)
     Scorer(corpus.tgt_lang, tokenizer=config.bleu_tokenizer)  # what it needs is better missed before all the work
     initial = checkpoints.load(config.init_from) if config.init_from is not None else None
-    of_samples = {"tokenizer.samples", "tokenizer.alpha", "tokenizer.seed"}
-    typed = typed_overrides() - of_samples
-    if initial and any(word.startswith("tokenizer") or word == "data.vocab_size" for word in typed):
-        raise UserError("init_from brings its tokenizer along: leave out what the command line says of one")
     source: TokenizerSource = build(config.tokenizer, "tokenizer")
     tokenizer: TokenizerSource | Tokenizer = initial.tokenizer if initial else source
     check_tying(trial, tokenizer)

@@ -2,7 +2,7 @@
 
 keys: which keys there are. check: what is wrong with a config. build: from config to objects. command: the frame of
 every command, which turns each mistake of the user's into one line. differences: in what two configs differ. secrets:
-what comes from the environment.
+what comes from the environment. carried: what a sweep's job takes along.
 """
 
 from diglot.config.build import (
@@ -16,14 +16,17 @@ from diglot.config.build import (
     resolved,
     trial_build,
 )
-from diglot.config.check import check, mistakes, typed_overrides
+from diglot.config.carried import CARRIED, read_carried, write_carried
+from diglot.config.check import check, mistakes
 from diglot.config.command import command
 from diglot.config.differences import Change, changes, different_values, read_config, refuse_other_run
 from diglot.config.keys import CONF, known_keys
-from diglot.config.secrets import masked, note_secrets, without_secrets
+from diglot.config.secrets import AsWritten, masked, note_secrets, partly_resolved, without_secrets
 
 __all__ = [
+    "CARRIED",
     "CONF",
+    "AsWritten",
     "Change",
     "build",
     "build_corpus",
@@ -39,11 +42,13 @@ __all__ = [
     "masked",
     "mistakes",
     "note_secrets",
+    "partly_resolved",
+    "read_carried",
     "read_config",
     "refuse_foreign_targets",
     "refuse_other_run",
     "resolved",
     "trial_build",
-    "typed_overrides",
     "without_secrets",
+    "write_carried",
 ]

@@ -15,6 +15,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from diglot.config.carried import CARRIED
 from diglot.config.keys import OURS_INSTEAD, known_keys, required_keys, unknown_key
 from diglot.config.secrets import note_secrets, refuse_secrets_in_checkpoints
 from diglot.config.targets import kind_of, wrong_target
@@ -110,9 +111,7 @@ def check(config: DictConfig, config_name: str) -> None:
     if missing:
         raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
     assert isinstance(plain, dict)
-    allowed = {key.split(".")[0] for key in known_keys(config_name)}
-    found = [unknown_key(str(key), sorted(allowed)) for key in plain if key not in allowed]
-    found += [f"{key} is needed and must not be removed" for key in required_keys(config_name) if key not in plain]
+    found = [] if _is_carried() else _wrong_keys(plain, config_name)
     types = OUR_TYPES | TYPES_OF_COMMANDS.get(config_name, {})
     for key, value in plain.items():
         wanted = types.get(str(key))
@@ -124,6 +123,29 @@ def check(config: DictConfig, config_name: str) -> None:
     if found:
         raise UserError("; ".join(found))
     refuse_secrets_in_checkpoints(config)
+    _refuse_two_tokenizers(config)
+
+
+def _is_carried() -> bool:
+    """Whether the config is one that a job carries, whose keys were looked at where it was composed."""
+    return HydraConfig.initialized() and HydraConfig.get().job.config_name == CARRIED
+
+
+def _wrong_keys(plain: Mapping[Any, Any], config_name: str) -> list[str]:
+    """What is wrong with the keys at the top of a config."""
+    allowed = {key.split(".")[0] for key in known_keys(config_name)}
+    found = [unknown_key(str(key), sorted(allowed)) for key in plain if key not in allowed]
+    return found + [
+        f"{key} is needed and must not be removed" for key in required_keys(config_name) if key not in plain
+    ]
+
+
+def _refuse_two_tokenizers(config: DictConfig) -> None:
+    of_samples = {"tokenizer.samples", "tokenizer.alpha", "tokenizer.seed"}
+    typed = typed_overrides() - of_samples
+    has_another = any(word.startswith("tokenizer") or word == "data.vocab_size" for word in typed)
+    if config.get("init_from") is not None and has_another:
+        raise UserError("init_from brings its tokenizer along: leave out what the command line says of one")
 
 
 def typed_overrides() -> set[str]:

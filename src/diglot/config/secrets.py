@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 from unittest import mock
@@ -35,11 +35,35 @@ def environment_reads() -> Iterator[list[str]]:
         yield names
 
 
+class AsWritten(str):
+    """An expression that depends on the environment, not its value."""
+
+
 def without_secrets(config: DictConfig) -> dict[str, Any]:
     """Return a whole config as plain data, resolved but for what depends on the environment, which stays as written."""
-    plain: Any = _plain(config)
+    plain: Any = changed_texts(partly_resolved(config), str)
     assert isinstance(plain, dict)
     return plain
+
+
+def partly_resolved(node: Any) -> Any:
+    """Return a node as plain data, resolved but for what depends on the environment: that is `AsWritten`."""
+    if not isinstance(node, (DictConfig, ListConfig)):
+        return node
+    if node._is_none():
+        return None
+    keys: Any = node.keys() if isinstance(node, DictConfig) else range(len(node))
+    values = {key: _partly_resolved_value(node, key) for key in keys}
+    return values if isinstance(node, DictConfig) else list(values.values())
+
+
+def changed_texts(plain: Any, change: Callable[[str], str]) -> Any:
+    """Return plain data with each text in it changed."""
+    if isinstance(plain, dict):
+        return {key: changed_texts(value, change) for key, value in plain.items()}
+    if isinstance(plain, list):
+        return [changed_texts(value, change) for value in plain]
+    return change(plain) if isinstance(plain, str) else plain
 
 
 def note_secrets(config: DictConfig) -> None:
@@ -91,24 +115,14 @@ def _note(value: Any, written: str) -> None:
             _written.setdefault(form, written)
 
 
-def _plain(node: Any) -> Any:
-    if not isinstance(node, (DictConfig, ListConfig)):
-        return node
-    if node._is_none():
-        return None
-    keys: Any = node.keys() if isinstance(node, DictConfig) else range(len(node))
-    values = {key: _plain_value(node, key) for key in keys}
-    return values if isinstance(node, DictConfig) else list(values.values())
-
-
-def _plain_value(node: DictConfig | ListConfig, key: Any) -> Any:
+def _partly_resolved_value(node: DictConfig | ListConfig, key: Any) -> Any:
     if OmegaConf.is_missing(node, key):
         return "???"
     if not OmegaConf.is_interpolation(node, key):
-        return _plain(node[key])
+        return partly_resolved(node[key])
     with environment_reads() as names:
         value = _resolved(node, key)
-    return _as_written(node, key) if names else value
+    return AsWritten(_as_written(node, key)) if names else value
 
 
 def _from_environment(node: Any, path: str = "") -> Iterator[tuple[str, str, Any, list[str]]]:

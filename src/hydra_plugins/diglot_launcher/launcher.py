@@ -1,14 +1,17 @@
 """Runs the jobs of a sweep one after another, each in a process of its own, so that none of them ends the others."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hydra._internal.config_repository import CachingConfigRepository
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -33,6 +36,7 @@ class DiglotLauncher(Launcher):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.context, self.config = hydra_context, config
+        read_once(hydra_context)
         choose_folder(config)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
@@ -64,8 +68,8 @@ class DiglotLauncher(Launcher):
             self.sweep = sweep
         constant = constant_overrides(self.config)
         jobs = [
-            self.sweep.job(overrides, [o for o in overrides if o not in constant], hash)
-            for overrides, (_, hash) in zip(job_overrides, configs, strict=True)
+            self.sweep.job(overrides, [o for o in overrides if o not in constant], config, hash)
+            for overrides, (config, hash) in zip(job_overrides, configs, strict=True)
         ]
         # Jobs that come out equal are one.
         unique = list({job.hash: (job, config) for job, (config, _) in zip(jobs, configs, strict=True)}.values())
@@ -94,7 +98,7 @@ class DiglotLauncher(Launcher):
             return
         goes_on = "goes on in" if job.status in ("running", "interrupted", "failed") else "->"
         say(f"{which}: {name} {goes_on} {job.folder}")
-        words = command(self.module, self.config.hydra, job.overrides, job.folder)
+        words = command(self.module, self.config.hydra, job.folder)
         try:
             run(job, words, signals, tries_only)
         finally:
@@ -123,6 +127,23 @@ class Returned(JobReturn):
         if self.status == JobStatus.FAILED:
             raise self._return_value
         return self._return_value
+
+
+class ReadOnce(CachingConfigRepository):
+    """Config files as they were when they were first read: all jobs of a sweep are composed of the same."""
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        return copy.deepcopy(super().load_config(config_path))  # which is changed where it is composed
+
+    def __deepcopy__(self, memo: Any) -> "ReadOnce":  # each composition copies the repository
+        return self
+
+
+def read_once(context: HydraContext) -> None:
+    """Let all that is composed from now on read each config file once."""
+    loader: Any = context.config_loader
+    if not isinstance(loader.repository, ReadOnce):
+        loader.repository = ReadOnce(loader.repository)
 
 
 def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[str]) -> tuple[DictConfig, str]:

@@ -1,6 +1,7 @@
 """Says which jobs a sweep has: the product of what the command line varies, and of a list of rows."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,14 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from diglot.errors import UserError
-from hydra_plugins.diglot_launcher.launcher import DiglotLauncher, choose_folder, for_launcher, job_config
+from hydra_plugins.diglot_launcher.launcher import (
+    DiglotLauncher,
+    choose_folder,
+    constant_overrides,
+    for_launcher,
+    job_config,
+    read_once,
+)
 
 
 class DiglotSweeper(BasicSweeper):
@@ -36,6 +44,7 @@ class DiglotSweeper(BasicSweeper):
         super().__init__(max_batch_size, params)
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        read_once(hydra_context)
         choose_folder(config)
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
@@ -71,9 +80,11 @@ class DiglotSweeper(BasicSweeper):
 
         sweep = Sweep(Path(self.config.hydra.sweep.dir), self.config.objective)
         if not isinstance(self.launcher, DiglotLauncher):  # which does this itself
-            for job in jobs:
-                job_config(self.hydra_context, self.config, job)
+            configs = [job_config(self.hydra_context, self.config, job) for job in jobs]
             sweep.lock()
+            constant = constant_overrides(self.config)
+            for job, (config, hash) in zip(jobs, configs, strict=True):
+                sweep.job(job, [word for word in job if word not in constant], config, hash)
         results: list[JobReturn] = []
         try:
             for batch in self.split_overrides_to_chunks(jobs, self.max_batch_size):
@@ -97,24 +108,29 @@ class DiglotSweeper(BasicSweeper):
 
 def filled_in(rows: Sequence[Mapping[str, Any]], config: DictConfig) -> list[list[str]]:
     """Rows as overrides, with their references to a config filled in."""
+    from diglot.config import partly_resolved
+
     found = []
     for row in rows:
         node = OmegaConf.create(dict(row))
         node._set_parent(config)
-        values = OmegaConf.to_container(node, resolve=True)
-        assert isinstance(values, dict)
+        values = partly_resolved(node)
         found.append([f"{key!s}={as_override(value)}" for key, value in values.items()])
     return found
 
 
 def as_override(value: Any) -> str:
     """A value as the command line has it."""
+    from diglot.config import AsWritten
     from diglot.training.folder import quoted
 
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{as_override(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(as_override(item) for item in value) + "]"
+    if isinstance(value, AsWritten):
+        is_one = re.fullmatch(r"\$\{[^{}]*\}", value) is not None
+        return str(value) if is_one else "'" + value.replace("'", r"\'") + "'"
     if isinstance(value, str):
         return quoted(value)
     return "null" if value is None else str(value).lower()
