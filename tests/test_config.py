@@ -386,3 +386,14 @@ def test_text_from_the_environment_that_a_checkpoint_would_hold_is_refused(say, 
     monkeypatch.setenv("SECRET", "hunter2-0a1b")
     said = say("data.name=x-${oc.env:SECRET}", "data=files", "data.train.tsv=x", "trainer=cpu")
     assert "data.name=x-${oc.env:SECRET}: every checkpoint would hold" in said
+
+
+@pytest.mark.parametrize("answer", [-1, ValueError("unrecognized configuration name"), OSError(22, "Invalid argument")])
+def test_a_system_that_does_not_say_how_much_memory_it_has_refuses_no_model(monkeypatch, compose_train, answer):
+    def sysconf(name):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(os, "sysconf", sysconf)
+    root.trial_build(compose_train("model=tiny"))

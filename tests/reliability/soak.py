@@ -23,6 +23,7 @@ import lives
 from flips import flips
 from strings import strings
 
+from diglot.data.children import n_cores
 from diglot.make import overrides
 
 RUNS_OF_A_KIND = 6  # of several lives, compared with the same one of one life
@@ -135,7 +136,7 @@ def options(words: list[str]) -> argparse.Namespace:
             found[name] = kind(value)
         except ValueError:
             sys.exit(f"soak: {word}: not a number")
-    found["jobs"] = found["jobs"] or len(os.sched_getaffinity(0))
+    found["jobs"] = found["jobs"] or n_cores()
     found["seed"] = random.SystemRandom().randrange(10**6) if found["seed"] is None else found["seed"]
     return argparse.Namespace(**found)
 

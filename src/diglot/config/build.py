@@ -126,10 +126,7 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
     with torch.device("meta"):
         model = build(config.model, "model", src_vocab_size=300, tgt_vocab_size=300)
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
-    try:
-        memory: float = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):  # a system that does not say
-        memory = math.inf
+    memory = _memory()
     if 4 * n_parameters > memory:
         raise UserError(
             f"model: its {n_parameters:,} parameters take {4 * n_parameters / 1e9:,.0f} GB, "
@@ -160,6 +157,15 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
     except (ValueError, TypeError) as error:
         raise UserError(f"scheduler: {error}") from error
     return model
+
+
+def _memory() -> float:
+    """Return the memory of this machine in bytes; infinity where the system does not say."""
+    try:
+        size, pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return math.inf
+    return size * pages if size > 0 and pages > 0 else math.inf
 
 
 def check_tying(model: EncoderDecoder, tokenizer: TokenizerSource | Tokenizer) -> None:

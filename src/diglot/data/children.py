@@ -1,11 +1,36 @@
-"""Processes that this one starts: how they end when it has died, and how to say how they ended."""
+"""Processes that this one starts: how many, how they end when it has died, and how to say how they ended."""
 
+import math
 import multiprocessing
 import os
 import signal
 import threading
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def n_cores() -> int:
+    """Return how many cores this process may use, on any system: those it is bound to, and no more than a container's
+    quota of processor time is worth."""
+    if hasattr(os, "process_cpu_count"):  # Python 3.13
+        count = os.process_cpu_count()
+    elif hasattr(os, "sched_getaffinity"):  # Linux
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count()
+    return max(1, min(count or 1, math.ceil(_quota())))
+
+
+def _quota() -> float:
+    """Return how many cores' time the control group (Linux, version 2) of this process may use, else a large number."""
+    try:
+        quota, period = (CGROUPS / "cpu.max").read_text(encoding="ascii").split()
+        return int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # another system; or there is no limit: max
+        return 1e9
 
 
 def how_it_ended(status: int) -> str:

@@ -1,6 +1,5 @@
 """The LightningDataModule: from a corpus to the batches of a run."""
 
-import os
 import re
 import signal
 import threading
@@ -28,7 +27,7 @@ from diglot.data.batching import (
     split_by_budget,
     updates_in,
 )
-from diglot.data.children import end_with_parent, how_it_ended
+from diglot.data.children import end_with_parent, how_it_ended, n_cores
 from diglot.data.corpus import Corpus
 from diglot.data.doctor import Diagnosis, diagnose
 from diglot.data.flat import FlatIds
@@ -103,7 +102,7 @@ class TranslationData(L.LightningDataModule):
         self.tokens_per_batch, self.batches_per_update = tokens_per_batch, batches_per_update
         self.max_rows, self.shapes = max_rows, shapes
         self.cleaning = clean or Cleaning()
-        self.n_processes = n_processes or min(8, len(os.sched_getaffinity(0)))
+        self.n_processes = n_processes or min(8, n_cores())
         self.eval_tokens_per_batch, self.max_len, self.n_workers = eval_tokens_per_batch, max_len, n_workers
         self.memory_baseline = memory_baseline
         self._tokenizer = tokenizer
