@@ -191,6 +191,7 @@ def test_dev_perplexity_is_that_of_all_target_tokens(
     ]
     texts = [f"{pair} {hypothesis.tokens}" for pair, hypothesis in enumerate(found)]
     assert scores.latest == Scorer("de")(texts, dev.tgt, with_ter=False)
+    assert [metrics[name].item() for name in ("dev/bleu", "dev/chrf")] == [score.value for score in scores.latest]
     assert float(metrics["dev/cut"]) == sum(hypothesis.cut for hypothesis in found)
 
 

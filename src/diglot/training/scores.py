@@ -96,5 +96,6 @@ class Scores(L.Callback):
             "dev/cut": float(n_cut),
         }
         for name, value in values.items():
-            pl_module.log(name, value, prog_bar=name == "dev/bleu", rank_zero_only=False)
+            exact = torch.tensor(value, dtype=torch.float64)  # Lightning would round a number to float32
+            pl_module.log(name, exact, prog_bar=name == "dev/bleu", rank_zero_only=False)
         pl_module.log("step", float(trainer.global_step))
