@@ -298,6 +298,13 @@ def test_the_last_are_those_of_the_newest_validations_and_the_best_those_of_the_
     assert names(averaging.chosen(run, "best")) == ["400", "200", "500"]
 
 
+def test_of_equally_good_validations_the_better_chrf_and_then_the_smaller_loss_comes_first(make, tmp_path):
+    ranks = {100: [0.0, 6.0, -5.0], 200: [0.0, 36.0, -4.0], 300: [0.0, 36.0, -3.0]}
+    for update, rank in ranks.items():
+        make(f"update_{update}.ckpt", update // 100, "run.keep_best=3", dev_bleu=rank[0], dev_rank=rank)
+    assert names(averaging.chosen(tmp_path, "best")) == ["300", "200", "100"]
+
+
 def test_fewer_than_asked_for_are_counted_and_the_key_is_named(run):
     """Five files are there, but between them are gaps: the five last validations are others."""
     with pytest.raises(UserError, match=r"n=5: of its last validations .* 2 checkpoints; run\.keep_last=2"):

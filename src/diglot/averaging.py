@@ -45,7 +45,8 @@ def chosen(folder: Path, which: Which = "last", n: int | None = None) -> list[Pa
         raise UserError(f"checkpoint {folder}: the folder holds no update_N.ckpt, and no {which}.ckpt")
     records = {file: checkpoint.read(file)["diglot"] for file in (files if which == "best" else files[:1])}
     if which == "best":
-        files.sort(key=lambda file: (-_score(records[file]), _update(file)))
+        files.sort(key=_update)
+        files.sort(key=lambda file: _rank(records[file]), reverse=True)
     key = f"keep_{which}"
     run = records[files[0]]["config"].get("run")
     n_kept = run.get(key, 1) if isinstance(run, dict) else 1  # of the config until there was a choice
@@ -64,9 +65,11 @@ def _update(file: Path) -> int:
     return int(number) if number.isdigit() else -1
 
 
-def _score(record: dict[str, Any]) -> float:
-    score = record.get("dev_bleu")
-    return score if isinstance(score, float) else float("-inf")
+def _rank(record: dict[str, Any]) -> list[float]:
+    """What validations are compared by, see diglot.training.checkpoints: in older checkpoints dev BLEU alone."""
+    rank = record.get("dev_rank", [record.get("dev_bleu")])
+    is_one = isinstance(rank, list) and all(isinstance(score, float) for score in rank)
+    return rank if is_one else []
 
 
 def refuse_output(output: Path) -> None:

@@ -134,10 +134,15 @@ class Sweep:
         say(f"Made in {self.folder}/: {', '.join(made)}, and a folder for each job with its checkpoints")
 
     def best(self, jobs: Sequence[Job]) -> Job | None:
-        """The job with the best value of the objective."""
+        """The job with the best value of the objective; of equal ones that with the better chrF++, then loss."""
         sign = 1 if direction(self.objective) == "maximize" else -1
-        scored = [(sign * value, job) for job in jobs if (value := job.value(self.objective)) is not None]
-        return max(scored, key=lambda pair: pair[0])[1] if scored else None
+        scored = [job for job in jobs if job.value(self.objective) is not None]
+
+        def rank(job: Job) -> tuple[float, float, float]:
+            value, chrf, loss = (job.value(name) or 0.0 for name in (self.objective, "dev/chrf", "dev/loss"))
+            return sign * value, chrf, -loss
+
+        return max(scored, key=rank) if scored else None
 
 
 def failed(job: Job, jobs: Sequence[Job]) -> UserError:

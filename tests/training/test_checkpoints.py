@@ -83,11 +83,23 @@ class StubTrainer(SimpleNamespace):
         AtomicCheckpointIO(read).save_checkpoint({"update": self.global_step, **self.task.record}, path)
 
 
-def validate(callback: Checkpoints, task: TranslationTask, update: int, bleu: float, **options: Any) -> None:
+def validate(
+    callback: Checkpoints,
+    task: TranslationTask,
+    update: int,
+    bleu: float,
+    metrics: dict[str, float] | None = None,
+    **options: Any,
+) -> None:
     trainer = StubTrainer(
         task=task,
         global_step=update,
-        callback_metrics={"dev/bleu": torch.tensor(bleu), "dev/chrf": torch.tensor(2 * bleu), "train/loss": 1.0},
+        callback_metrics={
+            "dev/bleu": torch.tensor(bleu),
+            "dev/chrf": torch.tensor(2 * bleu),
+            "train/loss": 1.0,
+            **(metrics or {}),
+        },
         loggers=[],
         **{"sanity_checking": False, "fast_dev_run": False, "is_global_zero": True, "should_stop": False} | options,
     )
@@ -164,6 +176,41 @@ def test_a_kill_before_the_checkpoint_that_is_no_longer_kept_was_removed_is_made
 def test_a_score_of_zero_is_a_best_score_too(tmp_path: Path, task: TranslationTask) -> None:
     validate(Checkpoints(tmp_path), task, 1, 0.0)
     assert names(tmp_path) == ["best.ckpt", "last.ckpt"]
+
+
+# update: BLEU, chrF++, loss
+TIES = {
+    10: (0.0, 6.0, 5.0),
+    20: (0.0, 36.0, 4.0),
+    30: (0.0, 36.0, 3.0),
+    40: (0.0, 36.0, 3.0),
+    50: (0.0, 30.0, 1.0),
+}
+
+
+def test_of_equal_scores_the_better_chrf_and_then_the_smaller_loss_is_best(
+    tmp_path: Path, task: TranslationTask
+) -> None:
+    callback = Checkpoints(tmp_path, keep_best=2)
+    for (update, (bleu, chrf, loss)), best in zip(TIES.items(), (10, 20, 30, 30, 30), strict=True):
+        state, callback = callback.state_dict(), Checkpoints(tmp_path, keep_best=2)  # as after a kill
+        callback.load_state_dict(state)
+        validate(callback, task, update, bleu, {"dev/chrf": chrf, "dev/loss": loss})
+        assert torch.load(tmp_path / "best.ckpt", weights_only=True)["update"] == best == callback.best_update
+    assert callback.best_metrics == {"dev/bleu": 0.0, "dev/chrf": 36.0, "dev/loss": 3.0}
+    assert sorted(callback.ranks) == [30, 40, 50]  # the best two and the last one
+    assert task.record["dev_rank"] == [0.0, 30.0, -1.0]
+
+
+def test_the_state_of_an_older_checkpoint_is_gone_on_from(tmp_path: Path, task: TranslationTask) -> None:
+    old = {"best_score": 5.0, "best_update": 20, "best_metrics": {"dev/bleu": 5.0, "dev/chrf": 9.0, "dev/loss": 2.0}}
+    for scores in ({"scores": {10: 4.0, 20: 5.0}}, {}):
+        callback = Checkpoints(tmp_path, keep_best=2)
+        callback.load_state_dict({**old, **scores})
+        validate(callback, task, 30, 5.0, {"dev/chrf": 8.0, "dev/loss": 1.0})
+        assert callback.best_update == 20
+        validate(callback, task, 40, 5.0, {"dev/chrf": 9.5, "dev/loss": 1.0})
+        assert (callback.best_update, callback.best_score) == (40, 5.0)
 
 
 @pytest.mark.parametrize("options", [{"sanity_checking": True}, {"fast_dev_run": 1}])

@@ -4,7 +4,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,6 +21,7 @@ from diglot.training.task import TranslationTask
 from diglot.whole import remove_leftovers, sync_folder, temporary_name, whole_file
 
 say = logging.getLogger("diglot").info
+Rank = tuple[float, ...]
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -83,7 +84,8 @@ class Failing:
 class Checkpoints(L.Callback):
     """Keeps `last.ckpt`, written before and after every validation, `previous.ckpt`, the one before, for the case that
     the last is damaged, `best.ckpt`, the one with the best dev BLEU, and, where more are asked for, those of several
-    validations as `update_N.ckpt`.
+    validations as `update_N.ckpt`. Of equal scores the one with the better chrF++ is better, then the one with the
+    smaller loss, then the earlier one.
 
     Args:
         folder: of the run.
@@ -96,7 +98,7 @@ class Checkpoints(L.Callback):
         self.last, self.best, self.monitor = folder / "last.ckpt", folder / "best.ckpt", monitor
         self.previous = folder / "previous.ckpt"
         self.keep_best, self.keep_last = keep_best, keep_last
-        self.scores: dict[int, float] = {}  # of the validations whose checkpoints are kept, by update
+        self.ranks: dict[int, Rank] = {}  # of the validations whose checkpoints are kept, by update
         self.named: set[int] = set()  # updates whose checkpoint this run has called update_N.ckpt
         self.best_score = float("-inf")
         self.best_update = 0
@@ -108,11 +110,11 @@ class Checkpoints(L.Callback):
         if not trainer.is_global_zero or not self.best_update:
             return
         # A run that goes on may have been killed between writing the checkpoint and giving it its other names.
-        if trainer.global_step in self.scores:
+        if trainer.global_step in self.ranks:
             self._name(trainer.global_step)
         if not self.best.exists():
             say(f"{self.best} has gone: the best checkpoint will be that of what follows")
-            self.best_score, self.best_update, self.best_metrics = float("-inf"), 0, {}
+            self._forget_best()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
@@ -138,7 +140,8 @@ class Checkpoints(L.Callback):
                 _link(self.last, self.previous)
             elif trainer.is_global_zero and not self.last.parent.exists():
                 say(f"{self.last.parent} has gone; it is made again, for the checkpoints from now on")
-                self.best_score, self.best_update, self.scores = float("-inf"), 0, {}
+                self._forget_best()
+                self.ranks = {}
             trainer.save_checkpoint(self.last)
 
     @contextmanager
@@ -154,24 +157,29 @@ class Checkpoints(L.Callback):
         assert isinstance(pl_module, TranslationTask)
         if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        score = float(trainer.callback_metrics[self.monitor])
-        is_best = score > self.best_score
-        if is_best:
-            self.best_score, self.best_update = score, trainer.global_step
-            self.best_metrics = {
-                name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("dev/")
-            }
-        self.scores[trainer.global_step] = score
-        best = sorted(self.scores, key=lambda update: (-self.scores[update], update))[: self.keep_best]
-        self.scores = {update: self.scores[update] for update in {*best, *sorted(self.scores)[-self.keep_last :]}}
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("dev/")}
+        rank = self._rank(metrics)
+        if not self.best_update or rank > self._rank(self.best_metrics):
+            self.best_score, self.best_update = metrics[self.monitor], trainer.global_step
+            self.best_metrics = metrics
+        self.ranks[trainer.global_step] = rank
+        best = sorted(sorted(self.ranks), key=lambda update: self.ranks[update], reverse=True)[: self.keep_best]
+        self.ranks = {update: self.ranks[update] for update in {*best, *sorted(self.ranks)[-self.keep_last :]}}
         if self.keep_best > 1 or self.keep_last > 1:
             self.named.add(trainer.global_step)
-        pl_module.record["dev_bleu"] = score
+        pl_module.record["dev_bleu"], pl_module.record["dev_rank"] = metrics[self.monitor], list(rank)
         self.due_since = None
         self.save(trainer, pl_module)
         if trainer.is_global_zero:
             with self._explained():
                 self._name(trainer.global_step)
+
+    def _rank(self, metrics: Mapping[str, float]) -> Rank:
+        """What validations are compared by: the greater, the better."""
+        return metrics[self.monitor], metrics.get("dev/chrf", 0.0), -metrics.get("dev/loss", 0.0)
+
+    def _forget_best(self) -> None:
+        self.best_score, self.best_update, self.best_metrics = float("-inf"), 0, {}
 
     def _name(self, update: int) -> None:
         """Give the newest checkpoint, after these many updates, its other names, and remove what is not kept."""
@@ -179,9 +187,9 @@ class Checkpoints(L.Callback):
             _link(self.last, self.best)
         if update in self.named:
             _link(self.last, self._numbered(update))
-        for number in self.named - self.scores.keys():  # others of such a name are not this run's
+        for number in self.named - self.ranks.keys():  # others of such a name are not this run's
             self._numbered(number).unlink(missing_ok=True)
-        self.named &= self.scores.keys()
+        self.named &= self.ranks.keys()
 
     def _numbered(self, update: int) -> Path:
         return self.last.with_name(f"update_{update}.ckpt")
@@ -192,13 +200,17 @@ class Checkpoints(L.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         best = {"best_score": self.best_score, "best_update": self.best_update, "best_metrics": self.best_metrics}
-        return best | {"scores": self.scores, "named": sorted(self.named)}
+        ranks = {update: list(rank) for update, rank in self.ranks.items()}
+        return best | {"ranks": ranks, "named": sorted(self.named)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best_score, self.best_update = state_dict["best_score"], state_dict["best_update"]
         self.best_metrics = dict(state_dict["best_metrics"])
-        self.scores = dict(state_dict.get("scores", {self.best_update: self.best_score}))
-        more = self.scores if self.keep_best > 1 or self.keep_last > 1 else ()  # of a run that did not write it down
+        # Older checkpoints have the monitored score alone, or only the best one's.
+        scores = state_dict.get("scores", {self.best_update: self.best_score})
+        ranks = state_dict.get("ranks", {update: [score] for update, score in scores.items()})
+        self.ranks = {update: tuple(rank) for update, rank in ranks.items()}
+        more = self.ranks if self.keep_best > 1 or self.keep_last > 1 else ()  # of a run that did not write it down
         self.named = set(state_dict.get("named", more))
 
 
@@ -218,7 +230,7 @@ class TakeUp(L.Callback):
         trainer.fit_loop.epoch_loop.max_steps = self.total_updates
         trainer.should_stop = self.has_stopped or trainer.global_step >= self.total_updates
         # A run may have become so short that it is over where no validation was to be.
-        if self.kept.due_since is not None or (trainer.should_stop and trainer.global_step not in self.kept.scores):
+        if self.kept.due_since is not None or (trainer.should_stop and trainer.global_step not in self.kept.ranks):
             self._validate(trainer)
 
     def _validate(self, trainer: L.Trainer) -> None:

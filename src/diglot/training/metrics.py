@@ -87,7 +87,7 @@ class Scorer:
         """What the metrics make of a language without blanks."""
         if self.writing.has_blanks:
             return []
-        notes = [f"{self.writing.name} has no blanks between words: the word n-grams of chrF++ are whole phrases"]
+        notes = [f"{self.writing.name}: no blanks between words, so the word n-grams of chrF++ span whole phrases"]
         if "TER" not in self.metrics:
             notes.append(f"TER is left out: it sees no words in {self.writing.name}")
         return notes
