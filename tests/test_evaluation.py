@@ -63,10 +63,13 @@ SECOND = ["A cat was on a mat today.", "A dog ran through the park.", "It's rain
 THIRD = ["Today the cat sat there.", "Dogs run in parks.", "It rains; we stay", "x", "Not a word"]
 
 
-def scored(folder: Path, *more: list[str], tgt_lang: str = "en", **options: Any) -> tuple[Path, dict[str, Any]]:
-    """The folder and the results of an evaluation of OUTPUTS."""
-    evaluated = EvaluationSet("few", "test", ParallelText(SOURCES, FIRST), more=more)
-    system = Hypotheses(OUTPUTS, "de", tgt_lang)
+def scored(
+    folder: Path, *more: list[str], tgt_lang: str = "en", times: int = 1, **options: Any
+) -> tuple[Path, dict[str, Any]]:
+    """The folder and the results of an evaluation of OUTPUTS, all of which stand so many times."""
+    pairs = ParallelText(SOURCES * times, FIRST * times)
+    evaluated = EvaluationSet("few", "test", pairs, more=tuple(lines * times for lines in more))
+    system = Hypotheses(OUTPUTS * times, "de", tgt_lang)
     results = evaluate(system, evaluated, Scorer(tgt_lang), folder / "scored", **options)
     return folder / "scored", results
 
@@ -195,7 +198,7 @@ def test_outputs_that_are_wrong_at_a_glance_are_counted():
 
 
 def test_all_of_it_stands_in_the_tables(tmp_path):
-    _, results = scored(tmp_path, SECOND, baseline=Baseline("b [1]", Hypotheses(THIRD, "de", "en")))
+    _, results = scored(tmp_path, SECOND, times=6, baseline=Baseline("b [1]", Hypotheses(THIRD * 6, "de", "en")))
     said = "\n".join(table(results))
     for wanted in ("source words", "0-5", "6-10", "empty", "truncated", "not known", "repeated", "copied", "b [1]"):
         assert wanted in said
@@ -213,6 +216,7 @@ def test_all_of_it_stands_in_the_tables(tmp_path):
 
 def test_the_comparison_is_that_of_the_command_on_the_files_that_are_left(tmp_path, monkeypatch):
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
+    monkeypatch.setattr("diglot.significance.FEWEST", 1)  # the command tests any number
     baseline = Baseline("other", Hypotheses(THIRD, "de", "en"))
     folder, results = scored(tmp_path, SECOND, baseline=baseline)
     files = ("references.en", "references.2.en", "-i", "baseline.en", "hypotheses.en")
@@ -231,11 +235,31 @@ def test_the_comparison_is_that_of_the_command_on_the_files_that_are_left(tmp_pa
 
 
 def test_a_system_compared_with_itself_is_no_better(tmp_path):
-    _, results = scored(tmp_path, baseline=Baseline("itself", Hypotheses(OUTPUTS, "de", "en")))
+    _, results = scored(tmp_path, times=6, baseline=Baseline("itself", Hypotheses(OUTPUTS * 6, "de", "en")))
     for name in ("paired_bootstrap", "paired_approximate_randomisation"):
         for metric in results["baseline"][name]["metrics"]:
             assert metric["baseline"] == metric["system"]
             assert metric["p_value"] > 0.05 or metric["p_value"] == pytest.approx(1 / 1001, abs=1e-3)
+
+
+@pytest.mark.parametrize("n", [1, 29])
+def test_of_few_sentences_there_is_no_p_value_and_that_is_said(tmp_path, n):
+    pairs = ParallelText(["a b c d"] * n, ["w x y z"] * n)
+    baseline = Baseline("bad", Hypotheses(["nothing of it"] * n, "de", "en"))
+    system = Hypotheses(["w x y z"] * n, "de", "en")
+    results = evaluate(
+        system, EvaluationSet("few", "test", pairs), Scorer("en"), tmp_path / "scored", baseline=baseline
+    )
+    for name in ("paired_bootstrap", "paired_approximate_randomisation"):
+        for metric, score in zip(results["baseline"][name]["metrics"], results["scores"], strict=True):
+            assert metric["p_value"] is None
+            assert metric["system"] == {"score": score["value"], "mean": None, "ci": None}
+            assert (metric["name"], metric["signature"]) == (score["name"], score["signature"])
+    assert json.loads((tmp_path / "scored" / "results.json").read_text()) == results
+    said = table(results)
+    assert [line.split()[-2] for line in said if "p, bootstrap" in line] == ["-"]
+    assert f"{n} sentences are too few to resample, at least 30 are needed" in said[-1]
+    assert "±" not in "\n".join(said)
 
 
 def test_a_much_better_system_is_significantly_better(tmp_path):

@@ -25,7 +25,7 @@ from diglot.data.text import (
 )
 from diglot.errors import UserError
 from diglot.pairs import search_errors
-from diglot.significance import compare
+from diglot.significance import FEWEST, compare
 from diglot.training.console import render
 from diglot.training.metrics import Score, Scorer
 from diglot.training.run import numbered_folder
@@ -292,7 +292,13 @@ def table(results: dict[str, Any]) -> list[str]:
         found = results["baseline"]
         lines += render(_comparison_table(found))
         n, n_trials = (found[name]["n"] for name in ("paired_bootstrap", "paired_approximate_randomisation"))
-        lines.append(f"In brackets mean and 95% confidence of {n:,} resamples; {n_trials:,} trials of randomisation")
+        if n:
+            lines.append(
+                f"In brackets mean and 95% confidence of {n:,} resamples; {n_trials:,} trials of randomisation"
+            )
+        else:
+            told = f"No p-values and no confidence: {results['sentences']} sentences"
+            lines.append(f"{told} are too few to resample, at least {FEWEST} are needed")
     return lines
 
 
@@ -325,10 +331,16 @@ def _comparison_table(found: dict[str, Any]) -> Table:
         grid.add_column(metric["name"], justify="right")
     for name in ("baseline", "system"):
         sides = [metric[name] for metric in bootstrap["metrics"]]
-        grid.add_row(name, *(f"{side['score']:.2f} ({side['mean']:.2f} ± {side['ci']:.2f})" for side in sides))
+        grid.add_row(name, *map(_with_confidence, sides))
     for title, test in (("p, bootstrap", bootstrap), ("p, randomisation", randomisation)):
-        grid.add_row(title, *(f"{metric['p_value']:.4f}" for metric in test["metrics"]))
+        p_values = [metric["p_value"] for metric in test["metrics"]]
+        grid.add_row(title, *("-" if p is None else f"{p:.4f}" for p in p_values))
     return grid
+
+
+def _with_confidence(side: dict[str, float | None]) -> str:
+    interval = "" if side["ci"] is None else f" ({side['mean']:.2f} ± {side['ci']:.2f})"
+    return f"{side['score']:.2f}{interval}"
 
 
 def _scores(scores: Sequence[Score]) -> list[dict[str, Any]]:

@@ -5,7 +5,14 @@ from typing import Any
 
 from sacrebleu.significance import PairedTest
 
-from diglot.training.metrics import Scorer
+from diglot.training.metrics import Score, Scorer
+
+TESTS = {"paired_bootstrap": "bs", "paired_approximate_randomisation": "ar"}  # sacreBLEU's names
+
+
+# With fewer sentences resampling has too few to draw from: of one sentence every resample is the same,
+# and any difference is "significant". Thirty is the rule of thumb for the bootstrap's distribution to mean something.
+FEWEST = 30
 
 
 def compare(
@@ -25,11 +32,16 @@ def compare(
     Returns:
         For each test the number of samples, and for each metric: the scores of both, their means and the half widths
         of their 95% confidence intervals (from the bootstrap alone), the p-value of the null hypothesis that both
-        outputs come from one system, and the signature.
+        outputs come from one system, and the signature. Of fewer than 30 sentences there is no sample, and mean,
+        interval and p-value are None.
     """
+    if len(hypotheses) < FEWEST:
+        scores = zip(scorer(baseline, *references), scorer(hypotheses, *references), strict=True)
+        few = [_untested(one, other) for one, other in scores]
+        return {name: {"n": 0, "metrics": few} for name in TESTS}
     systems: list[tuple[str, Sequence[str]]] = [("baseline", list(baseline)), ("system", list(hypotheses))]
     found: dict[str, Any] = {}
-    for name, kind in (("paired_bootstrap", "bs"), ("paired_approximate_randomisation", "ar")):
+    for name, kind in TESTS.items():
         test = PairedTest(systems, scorer.metrics, [list(lines) for lines in references], test_type=kind)
         signatures, results = test()
         metrics = []
@@ -41,6 +53,14 @@ def compare(
             metrics.append({"name": ours, "baseline": one, "system": other, "p_value": p_value, "signature": signature})
         found[name] = {"n": test.n_samples, "metrics": metrics}
     return found
+
+
+def _untested(one: Score, other: Score) -> dict[str, Any]:
+    """A metric of two systems on too few sentences."""
+    sides = {
+        side: {"score": score.value, "mean": None, "ci": None} for side, score in (("baseline", one), ("system", other))
+    }
+    return {"name": one.name, **sides, "p_value": None, "signature": one.signature}
 
 
 def _plain(value: Any) -> float | None:
