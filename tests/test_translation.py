@@ -15,8 +15,14 @@ from commands import type_command
 from diglot import checkpoint
 from diglot.config import CONF
 from diglot.config.check import check
+from diglot.data.text import ParallelText, write_lines
+from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.decoding import BeamSearch, SamplingSearch
 from diglot.errors import UserError
+from diglot.evaluation import EvaluationSet, evaluate
+from diglot.formats.parity import some_sentences
+from diglot.pairs import PairScore, score_pairs, search_errors
+from diglot.training.metrics import Scorer
 from diglot.translate import chosen_alignment, load_translator, refuse_nonsense
 from diglot.translator import Translation, Translator, split_text
 from made import checkpoint_content, write_checkpoint
@@ -81,6 +87,65 @@ def test_a_line_s_translation_depends_on_nothing_but_the_line(translator, sample
     ties += same(translator.translate_all(lines[::-1], beam)[::-1], alone)
     ties += same(translator.translate_all(lines[:7] * 5, beam)[14:21], alone[:7])
     assert ties <= 3
+
+
+@pytest.fixture(scope="module")
+def normalising(compose_train, sample_lines, tmp_path_factory) -> tuple[Path, Tokenizer]:
+    """A checkpoint whose tokenizer removes what has no width, and which translates into two languages."""
+    folder = tmp_path_factory.mktemp("normalising")
+    source = TokenizerTrainer(model_type="unigram", vocab_size=400, normalisation="nmt_nfkc")
+    made, _ = source.get(ParallelText(sample_lines, sample_lines), folder, ["bol", "cav"])
+    learned = compose_train(*SIZES, "model/position=learned", "model.position.max_positions=24")
+    write_checkpoint(folder / "a.ckpt", checkpoint_content(learned, made))
+    return folder / "a.ckpt", made
+
+
+def test_a_line_of_which_normalisation_leaves_nothing_stays_blank(normalising):
+    translator = Translator.load(normalising[0], "cpu", BeamSearch(beam_size=2, max_len_a=1.0, max_len_b=4))
+    sharpen(translator)
+    lines = ["Ler nin gaser.", "\u200b", "\ufffd\ufffd", "\ufeff \u200e", "Ka gun ne?"]
+    found = translator.translate_all(lines)
+    assert [bool(t.text) for t in found] == [True, False, False, False, True]
+    assert found[1:4] == [Translation("", 0.0, False)] * 3
+    assert translator.translate(lines[::4]) == [found[0].text, found[4].text]
+    (prefixed,) = translator.n_best(["\u200b"], prefixes=["Ka"])
+    assert prefixed == [Translation("", 0.0, False)]
+
+
+def test_a_piece_of_a_long_line_of_which_normalisation_leaves_nothing_is_not_translated(normalising):
+    translator = Translator.load(normalising[0], "cpu", BeamSearch(beam_size=1, max_len_a=1.0, max_len_b=4))
+    sharpen(translator)
+    line = "\u200b" * 60 + " " + "Lergasergunfemimpazeduzetezer" * 2
+    pieces = split_text(line, lambda part: len(translator.tokenizer.encode([part], "bol")[0].ids) < 24)
+    assert translator.tokenizer.encode([pieces[0][1]])[0].is_blank
+    (found,) = translator.translate_all([line])
+    read = [t.source_tokens for t in translator.translate_all([part for _, part in pieces])]
+    assert found.source_tokens == tuple(token for tokens in read for token in tokens)
+
+
+def test_two_sides_of_which_normalisation_leaves_nothing_cost_nothing_to_score(normalising):
+    translator = Translator.load(normalising[0], "cpu")
+    pairs = ParallelText(["\u200b", "\ufffd", "Ka", ""], ["\ufeff", "Ka", "\u200b", "\u200b"])
+    scores = score_pairs(translator, pairs)
+    assert scores[0] == scores[3] == PairScore(0.0, [], [], 0)
+    assert [len(scores[i].pieces) > 1 for i in (1, 2)] == [True, False]
+    assert all(scores[i].log_prob < 0 for i in (1, 2))
+    found = search_errors(translator, pairs.src, [pairs.tgt], translator.translate_all(pairs.src))
+    assert (found["of"], found["left_out"]) == (1, 3)
+
+
+def test_an_export_is_compared_on_lines_with_text_alone(normalising, tmp_path):
+    write_lines(tmp_path / "lines", ["\u200b", "Ka", "\ufffd", "Lo"])
+    sentences = some_sentences(checkpoint.load(normalising[0]), 9, str(tmp_path / "lines"), None)
+    assert sentences.sources == normalising[1].encode(["Ka", "Lo"], "bol")
+
+
+def test_an_evaluation_counts_no_output_as_missing_for_a_line_without_text(normalising, tmp_path):
+    translator = Translator.load(normalising[0], "cpu", BeamSearch(beam_size=1, max_len_a=1.0, max_len_b=4))
+    sharpen(translator)
+    evaluated = EvaluationSet("few", "test", ParallelText(["\u200b", "Ler nin gaser."], ["x", "Ka"]))
+    results = evaluate(translator, evaluated, Scorer("bol"), tmp_path / "scored")
+    assert results["outputs"]["empty"] == 0
 
 
 def test_blank_lines_stay_blank_and_disturb_no_neighbour(translator):

@@ -184,13 +184,15 @@ def evaluate(
         src_lang, tgt_lang = system.src_lang, system.tgt_lang
         translations, hypotheses = None, system.lines
     cut = None if translations is None else [t.cut for t in translations]
+    # What a model cannot read (see `Encoded`) is no text to it.
+    read = ["" if translations and not translations[i].source_tokens else source for i, source in enumerate(pairs.src)]
     results: dict[str, Any] = {
         "set": evaluated.name,
         "split": evaluated.split,
         "sentences": len(pairs),
         "references": len(references),
         "scores": _scores(scorer(hypotheses, *references)),
-        "outputs": output_counts(pairs.src, hypotheses, cut, scorer.writing),
+        "outputs": output_counts(read, hypotheses, cut, scorer.writing),
         "by_length": by_length(scorer, pairs.src, hypotheses, references, src_lang),
     }
     if isinstance(system, Translator) and translations is not None:

@@ -12,6 +12,7 @@ from diglot.data.batching import in_batches
 from diglot.data.flat import FlatIds
 from diglot.data.progress import step
 from diglot.data.text import ParallelText
+from diglot.data.tokenizer import is_blank
 from diglot.decoding import pair_scores
 from diglot.errors import UserError
 from diglot.translator import Translation, Translator
@@ -39,8 +40,8 @@ class PairScore(NamedTuple):
 def score_pairs(
     translator: Translator, pairs: ParallelText, tokens_per_batch: int = 4096, strict: bool = True, show: bool = False
 ) -> list[PairScore | None]:
-    """The score of each pair. Where both sides are blank, it is that of the translation of a blank line: no token, and
-    no doubt. A side that alone is blank is scored as any other text.
+    """The score of each pair. Where both sides are blank (see `Encoded`), it is that of the translation of a blank
+    line: no token, and no doubt. A side that alone is blank is scored as any other text.
 
     Args:
         translator: whose model scores, as for its target language.
@@ -54,9 +55,13 @@ def score_pairs(
     """
     model, tokenizer = translator.model, translator.tokenizer
     results: list[PairScore | None] = [PairScore(0.0, [], [], 0) for _ in range(len(pairs))]
-    numbers = np.array([i for i in range(len(pairs)) if pairs.src[i].strip() or pairs.tgt[i].strip()], np.int64)
-    encoded = tokenizer.encode([pairs.src[i] for i in numbers], translator.tgt_lang)
-    targets = tokenizer.encode_targets([pairs.tgt[i] for i in numbers], encoded)
+    sources = tokenizer.encode(pairs.src, translator.tgt_lang)
+    every = zip(sources, tokenizer.encode_targets(pairs.tgt, sources), pairs.tgt, strict=True)
+    found = [
+        (i, source, ids) for i, (source, ids, tgt) in enumerate(every) if not (source.is_blank and is_blank(tgt, ids))
+    ]
+    numbers = np.array([i for i, _, _ in found], np.int64)
+    encoded, targets = [source for _, source, _ in found], [ids for _, _, ids in found]
     src = FlatIds.of([source.ids for source in encoded], tokenizer.src_vocab_size)
     tgt = FlatIds.of(targets, tokenizer.tgt_vocab_size)
     src_lengths, tgt_lengths = np.asarray(src.lengths), np.asarray(tgt.lengths)
@@ -79,8 +84,8 @@ def score_pairs(
         def work(numbers_of_batch: np.ndarray) -> None:
             rows = order[numbers_of_batch]
             src_ids, labels = (torch.from_numpy(side.ended(rows)).to(device) for side in (src, tgt))
-            found = pair_scores(model, src_ids, labels, translator.special)
-            for i, log_probs in zip(rows.tolist(), found, strict=True):
+            batch_scores = pair_scores(model, src_ids, labels, translator.special)
+            for i, log_probs in zip(rows.tolist(), batch_scores, strict=True):
                 log_prob = math.fsum(log_probs)
                 if not math.isfinite(log_prob):
                     raise UserError(f"line {numbers[i] + 1}: the model finds its log-probability to be {log_prob}")
@@ -120,6 +125,8 @@ def search_errors(
     """
     scores = [score_pairs(translator, ParallelText(list(sources), list(lines)), strict=False) for lines in references]
 
+    encoded = translator.tokenizer.encode(sources, translator.tgt_lang)
+
     def of(log_probs: Sequence[float]) -> float:
         return translator.search.score(sum(log_probs), len(log_probs))
 
@@ -129,7 +136,7 @@ def search_errors(
         # The score of the same text again differs from the search's by rounding alone.
         others = [scored[i] for scored, lines in zip(scores, references, strict=True) if lines[i] != output.text]
         known = [of(score.token_log_probs) for score in others if score and not score.n_unknown]
-        if not sources[i].strip() or not (known or is_reference):
+        if encoded[i].is_blank or not (known or is_reference):
             continue
         n += 1
         is_missed = max(known, default=-math.inf) > of(output.log_probs) + TIE

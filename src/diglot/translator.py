@@ -129,7 +129,7 @@ class Translator:
         return cls(model, loaded.tokenizer, search or loaded.search, loaded.record, tgt_lang)
 
     def translate(self, lines: Sequence[str], beam: int | None = None) -> list[str]:
-        """The best translation of each line; that of a blank line is blank.
+        """The best translation of each line; that of a blank line (see `Encoded`) is blank.
 
         Args:
             lines: texts without line breaks.
@@ -238,6 +238,8 @@ class Translator:
             begin = self.tokenizer.encode_targets([prefixes[i] for i in numbers], encoded)
         units = []
         for i, source, prefix in zip(numbers, encoded, begin, strict=True):
+            if source.is_blank:
+                continue
             if longest is None or len(source.ids) < longest:
                 units.append(_Unit(i, source, prefix, ""))
                 continue
@@ -252,9 +254,12 @@ class Translator:
                 lines[i], lambda text: len(self.tokenizer.encode([text], self.tgt_lang)[0].ids) < longest
             )
             warn(f"{told}: translated in {len(pieces)} pieces")
-            for n, (joint, text) in enumerate(pieces):
+            for joint, text in pieces:
                 piece = self.tokenizer.encode([text], self.tgt_lang)[0]
-                units.append(_Unit(i, piece._replace(ids=piece.ids[: longest - 1]), [] if n else prefix, joint))
+                if piece.is_blank:
+                    continue
+                units.append(_Unit(i, piece._replace(ids=piece.ids[: longest - 1]), prefix, joint))
+                prefix = []  # the others' translations begin with anything
         return units
 
     def _search(

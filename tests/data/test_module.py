@@ -11,7 +11,7 @@ import pytest
 import torch
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 
-from diglot.data import module
+from diglot.data import module, preparation
 from diglot.data.batch import Batch
 from diglot.data.batching import WIDTH_STEP
 from diglot.data.corpus import Corpus, Files, Sample
@@ -19,9 +19,11 @@ from diglot.data.flat import FlatIds
 from diglot.data.mixed import Mixed
 from diglot.data.module import TimedLoader, TranslationData, eval_batches
 from diglot.data.sampling import Sampling
+from diglot.data.shards import ABOUT
 from diglot.data.text import ParallelText, write_lines
-from diglot.data.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerTrainer
+from diglot.data.tokenizer import BOS, EOS, PAD, Encoded, Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
+from diglot.training.watch import spread
 
 LINES = {
     "train": (
@@ -59,6 +61,32 @@ def batches(loader: EVAL_DATALOADERS) -> list[Batch]:
 
 
 # ----------------------------------------------------------------------------------------------------------- tensors
+
+
+def test_what_normalisation_leaves_nothing_of_is_blank_in_training_and_in_dev(
+    tmp_path: Path, sample_lines: list[str]
+) -> None:
+    train = [*sample_lines[:40], "\u200b", "Ka", "\ufffd"], [*sample_lines[:40], "Ka", "\ufeff", "Ka"]
+    dev = ["Ka gun", "\u200b", "Lo"], ["Pep", "Pep", "\u200b"]
+    text = corpus(tmp_path, train=train, dev=dev)
+    normalising = TokenizerTrainer(model_type="unigram", vocab_size=310, normalisation="nmt_nfkc")
+    made = data(text, normalising, tmp_path)
+    assert "train: 40 of 43 pairs kept, left out: 3 with a blank side" in made.notes
+    assert made.decode_dev(1, [310 - 1] * 3) == ""
+    assert made.decode_dev(0, [310 - 1] * 3) != ""
+    assert spread(made, 9) == [0]  # what is watched
+
+
+def test_pairs_without_ids_that_an_earlier_version_kept_are_left_out_now(
+    tmp_path: Path, sample_lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = corpus(tmp_path, train=([*sample_lines[:40], "\u200b"], [*sample_lines[:40], "Ka"]))
+    normalising = TokenizerTrainer(model_type="unigram", vocab_size=310, normalisation="nmt_nfkc")
+    with monkeypatch.context() as patched:
+        patched.setattr(preparation, "_is_done", lambda folder: (folder / ABOUT).exists())
+        patched.setattr(Encoded, "is_blank", False)
+        assert data(text, normalising, tmp_path).sizes["train"] == 41
+    assert data(text, normalising, tmp_path).sizes["train"] == 40
 
 
 def test_a_batch_holds_the_ids_of_its_pairs(tmp_path: Path, tokenizer: Tokenizer) -> None:

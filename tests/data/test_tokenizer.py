@@ -427,3 +427,26 @@ def test_a_tag_is_one_id_that_no_text_yields(either: Tokenizer, sample_lines: li
     assert [encoded.ids for encoded in tagged.encode(sample_lines)] == plain
     with pytest.raises(UserError, match=r"^the target language fr is none of this model's: bol, en$"):
         tagged.encode(["a"], "fr")
+
+
+INVISIBLE = ["\u200b", "\ufeff", "\ufffd\ufffd", "\u200b \u200c\t", "\u200e\u200f", " ", "", "\u3000", "\u2581"]
+
+
+@pytest.fixture(scope="module")
+def normalising(sample_lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A tokenizer by whose rule characters without a width are no text."""
+    made = trainer(normalisation="nmt_nfkc", placeholder=r"\{[^{}\s]+\}")
+    return made.get(sources(sample_lines), tmp_path_factory.mktemp("nmt_nfkc"), ["bol", "cav"])[0]
+
+
+@pytest.mark.parametrize("tgt_lang", [None, "bol"])
+def test_a_line_of_which_normalisation_leaves_nothing_is_blank_with_a_tag_and_without(
+    normalising: Tokenizer, tgt_lang: str | None
+) -> None:
+    assert all(source.is_blank for source in normalising.encode(INVISIBLE, tgt_lang))
+    assert not any(source.is_blank for source in normalising.encode(["Ka", "{name}", "\u200bKa"], tgt_lang))
+
+
+def test_without_normalisation_only_white_space_is_blank(tokenizer: Tokenizer) -> None:
+    lines = ["", " ", "\u3000\t", "\u200b", "\ufffd", "Ka"]
+    assert [source.is_blank for source in tokenizer.encode(lines)] == [True, True, True, False, False, False]

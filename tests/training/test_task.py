@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from diglot.data.batch import Batch
 from diglot.data.text import ParallelText
-from diglot.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from diglot.data.tokenizer import BOS, EOS, PAD, Encoded, Tokenizer
 from diglot.decoding import BeamSearch
 from diglot.model import Transformer
 from diglot.training.metrics import Scorer
@@ -176,7 +176,10 @@ def test_dev_perplexity_is_that_of_all_target_tokens(
             logits = task.model(torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]]))[0]
             nll += float(F.cross_entropy(logits, torch.tensor([*tgt, EOS]), reduction="sum"))
     dev = ParallelText(["a", "b"], ["x y z", "v w"])
-    data = SimpleNamespace(held_out={"dev": dev}, decode_dev=lambda pair, tokens: f"{pair} {tokens}")
+    sources = [Encoded([], ()) for _ in dev.src]
+    data = SimpleNamespace(
+        held_out={"dev": dev}, dev_sources=sources, decode_dev=lambda pair, tokens: f"{pair} {tokens}"
+    )
     scores, kept = Scores(data, Scorer("de")), KeepGradients()  # type: ignore[arg-type]
     batches = [batch_of([1, 0], 0)] if together else [batch_of([1], 0), batch_of([0], 0)]
     loader = torch.utils.data.DataLoader(batches, batch_size=None)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Many id sequences in one array."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -78,9 +78,15 @@ class FlatLengths:
 
     def max(self) -> int:
         """The longest, in constant memory."""
+        return max((int(part.max()) for part in self._parts()), default=0)
+
+    def min(self) -> int:
+        """The shortest, in constant memory; 0 where there is none."""
+        return min((int(part.min()) for part in self._parts()), default=0)
+
+    def _parts(self) -> Iterator[np.ndarray]:
         step = 2**20
-        parts = (self.offsets[i : i + step + 1] for i in range(0, len(self), step))
-        return max((int(np.diff(part).max()) + 1 for part in parts), default=0)
+        return (np.diff(self.offsets[i : i + step + 1]) + 1 for i in range(0, len(self), step))
 
 
 def id_type(vocab_size: int) -> type[np.unsignedinteger]:

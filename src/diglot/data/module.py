@@ -226,7 +226,7 @@ class TranslationData(L.LightningDataModule):
     def decode_dev(self, pair: int, tokens: Sequence[int]) -> str:
         """The text of a translation of a dev source. That of a blank line is blank."""
         source = self.dev_sources[pair]
-        return self.tokenizer.decode(tokens, source.placeholders) if self.held_out["dev"].src[pair].strip() else ""
+        return "" if source.is_blank else self.tokenizer.decode(tokens, source.placeholders)
 
     def updates_in(self, passes: int) -> int:
         """How many updates it takes to see the training pairs `passes` times."""

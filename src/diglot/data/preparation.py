@@ -155,11 +155,19 @@ def prepare(
     treatment = Treatment(tokenizer, sampling, cleaning, max_len)
     if sampling.samples:
         tokenizer.samplers(sampling.alpha)  # what they refuse is better said before all the work
-    if not (folder / ABOUT).exists():
+    if not _is_done(folder):
         with _alone(folder):
-            if not (folder / ABOUT).exists():
+            if not _is_done(folder):
                 _fill(folder, text, digest, tgt_lang, treatment, n_processes, block_size)
     return open_shards(folder)
+
+
+def _is_done(folder: Path) -> bool:
+    """Whether a folder is there and as it would be made now: earlier versions kept pairs with a side of no ids."""
+    if not (folder / ABOUT).exists():
+        return False
+    shards = open_shards(folder)
+    return not len(shards.src) or min(shards.src.lengths.min(), shards.tgt.lengths.min()) > 1  # </s> counted
 
 
 def left_out(about: Mapping[str, Any], max_len: int) -> list[str]:
@@ -367,13 +375,17 @@ def encode(block: Block) -> Done:
     sources = _treatment.tokenizer.encode([pairs.src[i] for i in numbers], block.tgt_lang)
     sides = [[source.ids for source in sources]]
     sides.append(_treatment.tokenizer.encode_targets([pairs.tgt[i] for i in numbers], sources))
+    # What normalisation leaves nothing of is blank, too.
+    has_no_text = np.array([source.is_blank or not ids for source, ids in zip(sources, sides[1])], bool)
     # With </s>.
     lengths = np.array([np.fromiter(map(len, side), np.int64, len(numbers)) for side in sides]) + 1
     is_long = lengths.max(0) > max_len
     is_uneven = lengths.max(0) > (cleaning.max_ratio or np.inf) * lengths.min(0)
-    for place in np.flatnonzero(is_long | is_uneven).tolist():
-        rules[numbers[place]] = "max_len" if is_long[place] else "max_ratio"
-    kept = np.flatnonzero(~(is_long | is_uneven)).tolist()
+    is_out = has_no_text | is_long | is_uneven
+    for place in np.flatnonzero(is_out).tolist():
+        rule = "max_len" if is_long[place] else "max_ratio"
+        rules[numbers[place]] = "empty" if has_no_text[place] else rule
+    kept = np.flatnonzero(~is_out).tolist()
     if len(kept) < len(numbers):
         sides = [[side[place] for place in kept] for side in sides]
     if _samplers:

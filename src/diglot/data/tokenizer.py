@@ -29,10 +29,18 @@ BOTH: tuple[Side, Side] = ("src", "tgt")
 
 
 class Encoded(NamedTuple):
-    """A line as token ids, without <s> and </s>, and the placeholders that its slots stand for."""
+    """A line as token ids, without <s> and </s>.
+
+    Attributes:
+        ids: of its language's tag, where there is one, and of its pieces.
+        placeholders: what its slots stand for.
+        is_blank: whether the line has no text for a model to read: white space alone, or characters alone that the
+            tokenizer's normalisation removes.
+    """
 
     ids: list[int]
     placeholders: tuple[str, ...]
+    is_blank: bool = False
 
 
 class Tokenizer:
@@ -122,9 +130,10 @@ class Tokenizer:
                 raise UserError(f"the target language {tgt_lang} is none of this model's: {', '.join(self._tags)}")
             before = [self._tags[tgt_lang]]
         sequences = _ids(self._src, texts)
+        blank = list(map(is_blank, lines, sequences))
         if before:
             sequences = [before + ids for ids in sequences]
-        return list(map(Encoded, sequences, placeholders))
+        return list(map(Encoded, sequences, placeholders, blank))
 
     def encode_targets(self, lines: Sequence[str], sources: Sequence[Encoded]) -> list[list[int]]:
         """Target lines to ids; their placeholders take the slots that the source lines gave them."""
@@ -172,6 +181,11 @@ class Tokenizer:
 
         assert self._pattern
         return self._pattern.sub(slot, line)
+
+
+def is_blank(line: str, ids: Sequence[int]) -> bool:
+    """Whether a line, whose pieces have these ids, has no text; see `Encoded`."""
+    return not ids or not line.strip()
 
 
 def _ids(processor: sentencepiece.SentencePieceProcessor, texts: list[str]) -> list[list[int]]:

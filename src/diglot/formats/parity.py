@@ -81,7 +81,9 @@ def some_sentences(loaded: Checkpoint, n: int, file: str | None, longest: int | 
     elif kept is not None:
         lines, references, what = kept.pairs.src, kept.pairs.tgt, f"the dev text of {kept.name}"
     encoded = tokenizer.encode(lines, record["tgt_lang"])
-    fit = [i for i, each in enumerate(encoded) if lines[i].strip() and (longest is None or len(each.ids) < longest)][:n]
+    fit = [i for i, each in enumerate(encoded) if not each.is_blank and (longest is None or len(each.ids) < longest)][
+        :n
+    ]
     if n and not fit:
         raise UserError(f"{what}: there is no sentence to compare")
     return Sentences([encoded[i] for i in fit], references and [references[i] for i in fit], what)

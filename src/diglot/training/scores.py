@@ -59,7 +59,7 @@ class Scores(L.Callback):
         self._tokens += int(outputs["tokens"])
         for pair, hypothesis in zip(batch.pairs.tolist(), outputs["hypotheses"], strict=True):
             self._texts[pair] = self.data.decode_dev(pair, hypothesis.tokens)
-            if hypothesis.cut:
+            if hypothesis.cut and not self.data.dev_sources[pair].is_blank:
                 self._cut.add(pair)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
