@@ -288,6 +288,54 @@ def test_lines_that_cannot_be_trained_on_are_counted(sample_lines: list[str], tm
     assert made.src_vocab_size == 400
 
 
+@pytest.mark.parametrize(
+    ("odd", "is_used"),
+    [
+        ("zeppelin\N{LOWER FIVE EIGHTHS BLOCK}quixote", True),  # SentencePiece's own mark for what is unknown
+        ("zeppelin\u2581quixote", True),  # and for a blank
+        *((f"zeppelin{odd}quixote", True) for odd in ("\0", "\t", "\ufffd", "\uffff", "\ue000", "\u2047", "\u2028")),
+        ("z" * LONGEST_LINE, True),
+        ("z" * (LONGEST_LINE + 1), False),
+        ("zeppelin " + "{name}" * 1000, True),  # the trainer is shown a slot for each
+        ("zeppelin " + "{n}" * (LONGEST_LINE // 3 - 5) + " quixote", False),
+        ("#" * (LONGEST_LINE // 2), False),  # a slot is longer than this placeholder
+        *((blank, False) for blank in ("\u2581", "\N{LOWER FIVE EIGHTHS BLOCK}", "\u3000", "\r")),
+    ],
+)
+def test_the_lines_that_are_counted_as_used_are_those_that_sentencepiece_learns_from(
+    odd: str, is_used: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = trainer(placeholder=r"\{[^{}\s]+\}|#", vocab_size=290)
+    used, told = made._sample(sources([odd] * 20 + ["alpha beta gamma delta"] * 20), ["src"])
+    assert told == f"tokenizer: 40 lines read, {40 if is_used else 20} used, {0 if is_used else 20} skipped"
+    options = {"vocab_size": 290, "hard_vocab_limit": False, "byte_fallback": True, "model_type": "unigram"}
+    options |= {"normalization_rule_name": "identity", "max_sentence_length": LONGEST_LINE}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(used), model_writer=io.BytesIO(), minloglevel=0, **options
+    )
+    assert f"Loaded all {40 if is_used else 20} sentences" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("rule", ["identity", "nmt_nfkc", "nfkc", "nfkc_cf", "nmt_nfkc_cf"])
+def test_lines_of_which_normalisation_leaves_nothing_are_counted_as_skipped(rule: str) -> None:
+    made = trainer(normalisation=rule)
+    lines = ["\u200b", "\ufffd", "\u2581", "\x01", "\u00a0", "...", "Ka", "\u0301", "\u3164"]
+    normaliser = sentencepiece.SentencePieceNormalizer(rule_name=rule)
+    n_left = sum(bool(normaliser.normalize(line).replace("\u2581", " ").strip()) for line in lines)
+    assert made._sample(sources(lines), ["src"])[1].endswith(f"{n_left} used, {9 - n_left} skipped")
+
+
+def test_what_stands_beside_sentencepiece_s_own_mark_is_learnt(tmp_path: Path) -> None:
+    mark = "\N{LOWER FIVE EIGHTHS BLOCK}"
+    lines = [f"zeppelin {mark * n} quixote{mark}" for n in range(1, 60)]
+    made, told = trainer(vocab_size=280).train(sources(lines), tmp_path, ["src"])
+    assert told.endswith("59 lines read, 59 used, 0 skipped")
+    (found,) = made.encode([f"zeppelin {mark} quixote"])
+    pieces = made.pieces(found.ids, "src")
+    assert [piece for piece in pieces if piece.startswith("<0x")] == ["<0xE2>", "<0x96>", "<0x85>"]  # the mark alone
+    assert made.decode(found.ids) == f"zeppelin {mark} quixote"
+
+
 @pytest.mark.parametrize("lines", [[], ["", "   "], ["a" * (LONGEST_LINE + 1)]])
 def test_text_without_a_usable_line_is_refused(lines: list[str], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"none of {len(lines)} lines can be trained on"):

@@ -21,8 +21,12 @@ from diglot.errors import UserError
 SLOTS = tuple(chr(0xE000 + i) for i in range(8))
 _SLOT = re.compile(f"[{SLOTS[0]}-{SLOTS[-1]}]")
 
-# SentencePiece skips longer lines; it counts bytes.
+# SentencePiece's trainer skips lines of more bytes than this, and lines with its own mark for unknown characters.
 LONGEST_LINE = 4192
+_UNKNOWN_MARK = "\N{LOWER FIVE EIGHTHS BLOCK}"
+_BLANK_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
+_WORD = re.compile(r"\w")  # no rule removes these characters
+_FORMAT = 2  # raise it when the same text and options train another model
 
 Side = Literal["src", "tgt"]
 BOTH: tuple[Side, Side] = ("src", "tgt")
@@ -257,6 +261,7 @@ class TokenizerTrainer(TokenizerSource):
         _check_placeholder(placeholder)
         self.model_type, self.vocab_size, self.character_coverage = model_type, vocab_size, character_coverage
         self.normalisation, self.placeholder = normalisation, placeholder
+        self._normaliser = sentencepiece.SentencePieceNormalizer(rule_name=normalisation)
         self.sample_size, self.seed = sample_size, seed
         self.is_joint, self.tgt_vocab_size = joint, tgt_vocab_size
         self.sampling = _sampling(samples, alpha, seed, model_type)
@@ -305,7 +310,16 @@ class TokenizerTrainer(TokenizerSource):
             "max_sentence_length": LONGEST_LINE,
             "num_threads": 1,  # the result depends on the number of threads
         }
-        key = [sentencepiece.__version__, options, self.placeholder, self.sample_size, self.seed, *sides, text.digest()]
+        key = [
+            _FORMAT,
+            sentencepiece.__version__,
+            options,
+            self.placeholder,
+            self.sample_size,
+            self.seed,
+            *sides,
+            text.digest(),
+        ]
         digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
         file = cache_dir / "tokenizers" / f"{digest}.model"
         about = file.with_suffix(".txt")
@@ -328,7 +342,7 @@ class TokenizerTrainer(TokenizerSource):
             for side, name in enumerate(sides):
                 lines = pairs.src if name == "src" else pairs.tgt
                 for number, (line, draw) in enumerate(zip(lines, random.random(len(lines)).tolist()), start=n_lines):
-                    if line.strip() and (len(line) * 4 <= LONGEST_LINE or len(line.encode()) <= LONGEST_LINE):
+                    if self._is_usable(line):
                         n_usable += 1
                         if draw < highest:
                             found.append((draw, side, number, line))
@@ -339,14 +353,26 @@ class TokenizerTrainer(TokenizerSource):
         n_all = n_lines * len(sides)
         if not n_usable:
             raise UserError(
-                f"tokenizer: none of {n_all:,} lines can be trained on (blank, or over {LONGEST_LINE} bytes)"
+                f"tokenizer: none of {n_all:,} lines can be trained on (without text, or over {LONGEST_LINE} bytes)"
             )
         used = [line for _, _, line in sorted(item[1:] for item in sorted(found)[: self.sample_size])]
         told = f"tokenizer: {n_all:,} lines read, {len(used):,} used, {n_all - n_usable:,} skipped"
-        if self.placeholder:  # the trainer must not learn pieces from what the model will never see
-            pattern = re.compile(self.placeholder)
-            used = [pattern.sub(SLOTS[0], line) for line in used]
-        return used, told
+        return list(map(self._shown, used)), told
+
+    def _shown(self, line: str) -> str:
+        """Return a line as the trainer sees it: it must not learn pieces from placeholders, which the model will never
+        see, nor skip the line for a character, which will be spelt in bytes."""
+        if self.placeholder:
+            line = re.sub(self.placeholder, SLOTS[0], line)
+        return line.replace(_UNKNOWN_MARK, " ")
+
+    def _is_usable(self, line: str) -> bool:
+        """Return whether the trainer does not skip a line, and finds text in it."""
+        if len(line) * 4 > LONGEST_LINE and len(self._shown(line).encode()) > LONGEST_LINE:
+            return False
+        if _WORD.search(line):
+            return True
+        return bool(self._normaliser.normalize(self._shown(line)).replace(_BLANK_MARK, " ").strip())
 
     def _train(self, lines: list[str], options: dict, key_name: str) -> bytes:
         model = io.BytesIO()
