@@ -74,12 +74,18 @@ def remember(train: ParallelText, sources: Sequence[str]) -> tuple[Remembered, .
     return tuple(Remembered(train.tgt[m.index], m.similarity) for m in nearest(list(sources), train.src))
 
 
-def keep_text(folder: Path, evaluated: EvaluationSet, src_lang: str, tgt_lang: str) -> None:
-    """Write a set into a run's folder, so that its checkpoints can be scored on it after the corpus has gone."""
-    for ending, lines in zip(side_endings(src_lang, tgt_lang), (evaluated.pairs.src, evaluated.pairs.tgt)):
-        write_lines(folder / f"{evaluated.split}.{ending}", lines)
+def keep_text(folder: Path, evaluated: EvaluationSet, src_lang: str, tgt_lang: str) -> list[Path]:
+    """Write a set into a run's folder, so that its checkpoints can be scored on it after the corpus has gone.
+
+    Returns:
+        The files written.
+    """
+    *sides, about = (folder / f"{evaluated.split}.{ending}" for ending in (*side_endings(src_lang, tgt_lang), "json"))
+    for file, lines in zip(sides, (evaluated.pairs.src, evaluated.pairs.tgt), strict=True):
+        write_lines(file, lines)
     content = {"name": evaluated.name, "memory": [[m.similarity, m.target] for m in evaluated.memory]}
-    write_bytes(folder / f"{evaluated.split}.json", json.dumps(content, ensure_ascii=False, indent=0).encode())
+    write_bytes(about, json.dumps(content, ensure_ascii=False, indent=0).encode())
+    return [*sides, about]
 
 
 def kept_text(folder: Path, split: str, src_lang: str, tgt_lang: str) -> EvaluationSet | None:

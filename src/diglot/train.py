@@ -4,6 +4,7 @@ import logging
 import shlex
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from diglot.training.folder import (
     CONFIG,
     RESULTS,
     environment,
+    make_whole,
     quoted,
     resumable_folder,
     run_folder,
@@ -207,8 +209,9 @@ def train(config: DictConfig) -> Path:
     if processes.is_first:
         config_yaml = OmegaConf.to_yaml(OmegaConf.create(plain))
         begin_again(folder, begun, config_yaml)
-        write_about(folder, config_yaml, data.tokenizer, environment([masked(word) for word in sys.argv[1:]]))
-        held_out = keep_held_out(folder, data)
+        about = write_about(folder, config_yaml, data.tokenizer, environment([masked(word) for word in sys.argv[1:]]))
+        held_out, text = keep_held_out(folder, data)
+        kept.restore = partial(make_whole, folder, {file: file.read_bytes() for file in (*text, *about)})
         say("\n".join([start_report(folder, data, model, trainer, options["precision"]), *scorer.notes]))
     try:
         trainer.fit(task, data, ckpt_path=begun.checkpoint)
@@ -326,14 +329,19 @@ def check_lengths(model: EncoderDecoder, data: TranslationData, node: DictConfig
             )
 
 
-def keep_held_out(folder: Path, data: TranslationData) -> dict[str, EvaluationSet]:
-    """Write the held-out text into the run's folder, with what a translation memory answers where that is asked for."""
+def keep_held_out(folder: Path, data: TranslationData) -> tuple[dict[str, EvaluationSet], list[Path]]:
+    """Write the held-out text into the run's folder, with what a translation memory answers where that is asked for.
+
+    Returns:
+        The text by split, and the files written.
+    """
     held_out: dict[str, EvaluationSet] = {}
+    files: list[Path] = []
     for split, pairs in data.held_out.items():
         memory = remember(data.train_text.load(), pairs.src) if data.memory_baseline else ()
         held_out[split] = EvaluationSet(data.corpus.name, split, pairs, memory)
-        keep_text(folder / "text", held_out[split], data.corpus.src_lang, data.corpus.tgt_lang)
-    return held_out
+        files += keep_text(folder / "text", held_out[split], data.corpus.src_lang, data.corpus.tgt_lang)
+    return held_out, files
 
 
 def conclude(

@@ -262,7 +262,7 @@ def wait_for(condition: Callable[[], bool], begun: Run) -> None:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.promise("A run whose folder is removed while it trains writes its checkpoints into a new one.")
+@pytest.mark.promise("A run whose folder is removed while it trains writes all of it into a new one.")
 def test_a_folder_that_is_removed(tmp_path: Path) -> None:
     begun = Run(tmp_path, *text(tmp_path), *TINY, "run.updates=80", "run.validate_every=20")
     wait_for(lambda: (tmp_path / "run" / "best.ckpt").exists(), begun)
@@ -271,6 +271,8 @@ def test_a_folder_that_is_removed(tmp_path: Path) -> None:
     assert "Traceback" not in ended.said, ended.said
     assert ended.lines("run has gone; it is made again")
     assert newest_whole(tmp_path / "run") is not None
+    made_again = {path.name for path in (tmp_path / "run").iterdir()}
+    assert made_again >= {"config.yaml", "environment.json", "tokenizer.model", "text", "log.txt", "results.json"}
 
 
 # ---------------------------------------------------------------------------------------------------- the parts

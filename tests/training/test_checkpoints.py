@@ -1,6 +1,9 @@
 """Under its name a checkpoint is whole or not there, and the best one is the best one."""
 
 import io
+import logging
+import os
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +13,8 @@ import torch
 
 from diglot.checkpoint import FORMAT, KINDS, newest_whole, read
 from diglot.errors import UserError
+from diglot.training import console
+from diglot.training import folder as folders
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints
 from diglot.training.task import TranslationTask
 
@@ -239,6 +244,64 @@ def test_a_kill_between_the_two_names_of_the_best_checkpoint_is_made_good(
     (tmp_path / "best.ckpt").unlink()
     callback.on_train_start(StubTrainer(global_step=20, is_global_zero=True), task)  # type: ignore[arg-type]
     assert torch.load(tmp_path / "best.ckpt", weights_only=True)["update"] == 20
+
+
+def test_a_run_whose_best_checkpoint_is_removed_keeps_the_best_of_what_follows(
+    tmp_path: Path, task: TranslationTask
+) -> None:
+    callback = Checkpoints(tmp_path)
+    validate(callback, task, 10, 9.0)
+    (tmp_path / "best.ckpt").unlink()
+    validate(callback, task, 20, 5.0)
+    validate(callback, task, 30, 4.0)
+    assert torch.load(tmp_path / "best.ckpt", weights_only=True)["update"] == callback.best_update == 20
+
+
+@pytest.mark.parametrize("lost", ["folder", "config.yaml", "text", "text/dev.de"])
+def test_a_folder_that_is_moved_or_loses_a_file_in_mid_run_is_whole_again(
+    tmp_path: Path, task: TranslationTask, lost: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "diglot")
+    monkeypatch.setattr(folders, "held", [])
+    folder = tmp_path / "run"
+    folder.mkdir()
+    folders.hold(folder)
+    files = {folder / "text" / "dev.de": b"eins\n", folder / "config.yaml": b"seed: 1\n"}
+    folders.write_missing(files)
+    console.log_to(folder / "log.txt")
+    callback = Checkpoints(folder)
+    callback.restore = partial(folders.make_whole, folder, files)
+    validate(callback, task, 10, 9.0)
+    (folder if lost == "folder" else folder / lost).rename(tmp_path / "moved")
+    validate(callback, task, 20, 5.0)
+    validate(callback, task, 30, 4.0)
+    logging.getLogger("diglot").handlers.pop().close()
+    assert {file: file.read_bytes() for file in files} == files
+    log = (folder / "log.txt").read_text(encoding="utf-8")
+    assert len(log.splitlines()) == 1
+    assert (f"{folder} has gone; it is made again" if lost == "folder" else "gone from") in log
+    assert callback.best_update == (20 if lost == "folder" else 10)
+    assert torch.load(folder / "last.ckpt", weights_only=True)["update"] == 30
+    assert folders.is_held(folder)
+    for descriptor in folders.held:
+        os.close(descriptor)
+
+
+def test_a_folder_in_which_another_process_trains_by_now_is_left_to_it(
+    tmp_path: Path, task: TranslationTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    callback = Checkpoints(folder)
+    callback.restore = partial(folders.make_whole, folder, {folder / "config.yaml": b"seed: 1\n"})
+    others: list[int] = []
+    monkeypatch.setattr(folders, "held", others)
+    folders.hold(folder)
+    monkeypatch.setattr(folders, "held", [])
+    with pytest.raises(UserError, match="another process is training in it"):
+        validate(callback, task, 10, 9.0)
+    assert names(folder) == []
+    os.close(others[0])
 
 
 def test_the_newest_checkpoint_that_is_whole_is_gone_on_from(tmp_path: Path) -> None:

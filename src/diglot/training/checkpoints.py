@@ -104,6 +104,7 @@ class Checkpoints(L.Callback):
         self.best_update = 0
         self.best_metrics: dict[str, float] = {}  # all dev scores of the best checkpoint, as they are logged
         self.place: tuple[int, ...] = ()  # where the stream of batches stands after the newest update
+        self.restore: Callable[[], list[str]] = list  # makes the run's folder whole again, and names what was missing
         self.due_since: float | None = None  # Unix time from which on a validation is due that is made up for
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -112,7 +113,11 @@ class Checkpoints(L.Callback):
         # A run that goes on may have been killed between writing the checkpoint and giving it its other names.
         if trainer.global_step in self.ranks:
             self._name(trainer.global_step)
-        if not self.best.exists():
+        self._forget_lost_best()
+
+    def _forget_lost_best(self) -> None:
+        """Let the best of the validations that follow be the best one where its file has been removed or moved."""
+        if self.best_update and not self.best.exists():
             say(f"{self.best} has gone: the best checkpoint will be that of what follows")
             self._forget_best()
 
@@ -136,13 +141,21 @@ class Checkpoints(L.Callback):
         pl_module.record["validation_due_since"] = due_since
         pl_module.record["has_stopped"] = trainer.should_stop
         with self._explained():
-            if trainer.is_global_zero and self.last.exists():
-                _link(self.last, self.previous)
-            elif trainer.is_global_zero and not self.last.parent.exists():
-                say(f"{self.last.parent} has gone; it is made again, for the checkpoints from now on")
-                self._forget_best()
-                self.ranks = {}
+            if trainer.is_global_zero:
+                self._make_whole()
+                if self.last.exists():
+                    _link(self.last, self.previous)
             trainer.save_checkpoint(self.last)
+
+    def _make_whole(self) -> None:
+        """Give the run what of its folder was removed or moved, so that it can go on and be evaluated from there."""
+        has_gone = not self.last.parent.exists()
+        missing = self.restore()
+        if has_gone:
+            say(f"{self.last.parent} has gone; it is made again, for the checkpoints from now on")
+            self.ranks = {}
+        elif missing:
+            say(f"{', '.join(missing)}: gone from {self.last.parent}, and written again")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -157,6 +170,8 @@ class Checkpoints(L.Callback):
         assert isinstance(pl_module, TranslationTask)
         if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
+        if trainer.is_global_zero:
+            self._forget_lost_best()
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("dev/")}
         rank = self._rank(metrics)
         if not self.best_update or rank > self._rank(self.best_metrics):
@@ -229,8 +244,9 @@ class TakeUp(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         trainer.fit_loop.epoch_loop.max_steps = self.total_updates
         trainer.should_stop = self.has_stopped or trainer.global_step >= self.total_updates
-        # A run may have become so short that it is over where no validation was to be.
-        if self.kept.due_since is not None or (trainer.should_stop and trainer.global_step not in self.kept.ranks):
+        # A run may have become so short that it is over where no validation was to be, or its best checkpoint has gone.
+        is_judged = trainer.global_step in self.kept.ranks and self.kept.best_update
+        if self.kept.due_since is not None or (trainer.should_stop and not is_judged):
             self._validate(trainer)
 
     def _validate(self, trainer: L.Trainer) -> None:

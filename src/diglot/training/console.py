@@ -2,6 +2,7 @@
 
 import io
 import logging
+import logging.handlers
 import sys
 import warnings
 from pathlib import Path
@@ -57,10 +58,19 @@ def render(renderable: Any, width: int = 100) -> list[str]:
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
-class LogFile(logging.FileHandler):
-    """A log that stops nothing where it cannot be written (a full disk, say), and says so once."""
+class LogFile(logging.handlers.WatchedFileHandler):
+    """A log that stops nothing where it cannot be written (a full disk, say), and says so once. Where its file has been
+    removed or moved, it begins again under its name as soon as its folder is there."""
 
     fails = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if Path(self.baseFilename).parent.is_dir():
+                self.reopenIfNeeded()
+            logging.FileHandler.emit(self, record)
+        except OSError:
+            self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - of the base class
         if not self.fails:

@@ -116,7 +116,7 @@ def environment(typed: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer, about_it: Mapping[str, Any]) -> None:
+def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer, about_it: Mapping[str, Any]) -> list[Path]:
     """Write what the run is into its folder, as far as it does not stand there already.
 
     Args:
@@ -124,6 +124,9 @@ def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer, about_it: 
         config_yaml: its config.
         tokenizer: its tokenizer.
         about_it: what its numbers may depend on beside its config; see `environment`.
+
+    Returns:
+        The files that say it, the one that says that there is a run last.
     """
     about = {
         "environment.json": (json.dumps(about_it, indent=2) + "\n").encode(),
@@ -131,9 +134,39 @@ def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer, about_it: 
         "tokenizer.tgt.model": tokenizer.tgt_model,
         CONFIG: config_yaml.encode(),  # last: it says that there is a run
     }
-    for name, content in about.items():
-        if content is not None and not (folder / name).exists():
-            write_bytes(folder / name, content)
+    files = {folder / name: content for name, content in about.items() if content is not None}
+    write_missing(files)
+    return list(files)
+
+
+def make_whole(folder: Path, files: dict[Path, bytes]) -> list[str]:
+    """Write again what was removed from a run's folder, or all of it where the folder was removed or moved.
+
+    Args:
+        folder: the run's. Where another one has that name now, this process holds it, too.
+        files: with what is in them.
+
+    Returns:
+        The names of those that were missing.
+
+    Raises:
+        UserError: they cannot be written, or another process is training in the folder.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not any(os.path.samestat(folder.stat(), os.fstat(descriptor)) for descriptor in held):
+            hold(folder)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
+    return write_missing(files)
+
+
+def write_missing(files: dict[Path, bytes]) -> list[str]:
+    """Write those files that are not there, and return their names."""
+    missing = [file for file in files if not file.exists()]
+    for file in missing:
+        write_bytes(file, files[file])
+    return [file.name for file in missing]
 
 
 def quoted(text: str) -> str:
