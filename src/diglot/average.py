@@ -5,7 +5,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from diglot.averaging import average, members_of
-from diglot.config import command, resolved
+from diglot.config import command, resolved, trusted
 from diglot.training.console import quiet
 from diglot.training.folder import quoted
 
@@ -15,7 +15,7 @@ def main(config: DictConfig) -> None:
     quiet()
     wanted = resolved(config)
     output = Path(config.output).expanduser()
-    record = average(members_of(wanted["checkpoint"], config.which, config.n), output)
+    record = average(members_of(wanted["checkpoint"], config.which, config.n), output, trusted(config))
     print(f"The mean of {len(record['mean_of'])} checkpoints:")
     for member in record["mean_of"]:
         print(f"    {member['file']}" + (f", update {member['update']:,}" if member["update"] is not None else ""))

@@ -5,7 +5,7 @@ done so before.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,7 +85,7 @@ def refuse_output(output: Path) -> None:
         raise UserError(f"output={output}: the run in that folder calls checkpoints of its own so; take another name")
 
 
-def average(files: Sequence[Path], output: Path) -> dict[str, Any]:
+def average(files: Sequence[Path], output: Path, trust: Collection[str] = ()) -> dict[str, Any]:
     """Write the mean of some checkpoints.
 
     What is averaged are the weights that `checkpoint.load` gives: where a run keeps an exponential moving average of
@@ -97,6 +97,7 @@ def average(files: Sequence[Path], output: Path) -> dict[str, Any]:
     Args:
         files: checkpoints of one model; search and config are taken from the first.
         output: where to write.
+        trust: see `checkpoint.load`.
 
     Returns:
         What the new checkpoint says of itself. `mean_of` names the files and their updates.
@@ -105,7 +106,7 @@ def average(files: Sequence[Path], output: Path) -> dict[str, Any]:
         UserError: a file is damaged, or of another model, tokenizer or language; or the mean cannot be written.
     """
     refuse_output(output)
-    mean = Mean()
+    mean = Mean(trust)
     for file in files:
         mean.add(file)
     record = {key: mean.record[key] for key in OF_THE_MODEL if key in mean.record}
@@ -118,12 +119,16 @@ def average(files: Sequence[Path], output: Path) -> dict[str, Any]:
 class Mean:
     """Adds up checkpoints.
 
+    Args:
+        trust: see `checkpoint.load`.
+
     Attributes:
         record: what the first one says of itself.
         members: file and update of each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trust: Collection[str] = ()) -> None:
+        self.trust = trust
         self.record: dict[str, Any] = {}
         self.members: list[dict[str, Any]] = []
         self._sums: dict[tuple[str, ...], _Sum] = {}  # by the names of a weight, of which tied ones have several
@@ -136,7 +141,7 @@ class Mean:
             UserError: it is not whole, or not of the same model as those before.
         """
         content = checkpoint.read(file)
-        loaded = checkpoint.rebuild(content, file)  # so its weights are those of its model
+        loaded = checkpoint.rebuild(content, file, self.trust)  # so its weights are those of its model
         state: dict[str, Tensor] = content["state_dict"]
         weights = {names: state[names[0]] for names in tied(state)}
         try:

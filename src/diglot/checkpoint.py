@@ -1,8 +1,8 @@
 """A checkpoint is whole: model, tokenizer and search are rebuilt from it alone, and loading it runs no code."""
 
-import re
+import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -12,7 +12,17 @@ from omegaconf import DictConfig
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from diglot import __version__, archive
-from diglot.config import build, different_values, refuse_foreign_targets, resolved, without_secrets
+from diglot.config import (
+    build,
+    check_language,
+    check_parts,
+    check_search,
+    check_tokenizer,
+    check_trust,
+    different_values,
+    resolved,
+    without_secrets,
+)
 from diglot.data.text import refuse_address
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import Search
@@ -34,8 +44,6 @@ KINDS: dict[str, tuple[type, ...]] = {
     "tgt_lang": (str,),
     "config": (dict,),
 }
-LARGEST_TOKENIZER = 16_000_000  # bytes; one of 256,000 pieces has 5,000,000
-WIDEST_BEAM, LONGEST_OUTPUT = 1000, 100_000
 
 
 class Checkpoint(NamedTuple):
@@ -162,32 +170,31 @@ def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
     return None
 
 
-def load(path: str | Path) -> Checkpoint:
+def load(path: str | Path, trust: Collection[str] = ()) -> Checkpoint:
     """Rebuild what a checkpoint holds.
+
+    Args:
+        path: the file, or a run's folder.
+        trust: modules of the user's own whose classes it may name. No other module is imported.
 
     Raises:
         UserError: if there is none, or it is not whole.
     """
+    check_trust(trust)
     file = find(path)
-    return rebuild(read(file), file)
+    return rebuild(read(file), file, trust)
 
 
-def rebuild(content: dict[str, Any], file: Path) -> Checkpoint:
+def rebuild(content: dict[str, Any], file: Path, trust: Collection[str] = ()) -> Checkpoint:
     """See `load`; `content` is what `read` found in the file."""
     ours = content["diglot"]
     try:
-        tokenizer = _tokenizer(ours)
+        tokenizer, search = _tokenizer(ours), _search(ours, trust)
         sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
-        refuse_foreign_targets([ours["model"], ours["search"]])
         with torch.device("meta"), _no_more_than(content["state_dict"]):  # what does not fit is never given memory
             _fitting_weights(_model(ours, sizes), content["state_dict"])
         model = _model(ours, sizes)
         load_weights(model, content["state_dict"])
-        search = build(ours["search"], "search")
-        if not isinstance(search, Search):
-            raise UserError("it holds no search")
-        if search.n_live > WIDEST_BEAM or max(search.max_len_a, search.max_len_b) > LONGEST_OUTPUT:
-            raise UserError("its search would take any amount of memory")
     except UserError as error:
         raise UserError(f"checkpoint {file}: {_printable(error)}") from None
     except Exception as error:  # what is wrong inside can make anything fail
@@ -195,14 +202,45 @@ def rebuild(content: dict[str, Any], file: Path) -> Checkpoint:
     return Checkpoint(model.eval(), tokenizer, search, ours, file)
 
 
+def check_readable(record: dict[str, Any], trust: Collection[str]) -> None:
+    """Make sure, before a run computes anything, that what its checkpoints will say of it can be read again.
+
+    Args:
+        record: see `record`.
+        trust: modules that the user vouches for.
+
+    Raises:
+        UserError: it cannot.
+    """
+    written = io.BytesIO()
+    torch.save({"diglot": record}, written)
+    try:
+        archive.check_tree({"diglot": record}, archive.check(written))
+        _tokenizer(record)
+        _search(record, trust)
+    except UserError as error:
+        raise UserError(f"the run's checkpoints could not be read again: {_printable(error)}") from None
+
+
+def _search(ours: dict[str, Any], trust: Collection[str]) -> Search:
+    """The search; that of the model, too, all parts are looked at before."""
+    check_parts(ours, trust)
+    search = build(ours["search"], "search")
+    if not isinstance(search, Search):
+        raise UserError("it holds no search")
+    check_search("search", search)
+    return search
+
+
 def _tokenizer(ours: dict[str, Any]) -> Tokenizer:
     for name in ("tokenizer", "tgt_tokenizer"):
-        if ours.get(name) is not None and ours[name].nbytes > LARGEST_TOKENIZER:
-            raise UserError(f"its {name} has {ours[name].nbytes:,} bytes, more than {LARGEST_TOKENIZER:,}")
+        if ours.get(name) is not None:
+            check_tokenizer(f"its {name}", ours[name].nbytes)
     languages = ours.get("languages", ())
-    for code in (ours["src_lang"], ours["tgt_lang"], *languages):  # files are named by them
-        if not re.fullmatch(r"[\w.-]{1,50}", code) or code.startswith("."):
-            raise UserError(f"it names a language {code[:50]!r}")
+    for name, code in [("src_lang", ours["src_lang"]), ("tgt_lang", ours["tgt_lang"])]:
+        check_language(name, code)
+    for code in languages:
+        check_language("languages", code)
     own = ours.get("tgt_tokenizer")
     return Tokenizer(
         ours["tokenizer"].numpy().tobytes(),

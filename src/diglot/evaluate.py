@@ -6,7 +6,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from diglot import checkpoint as checkpoints
-from diglot.config import build_corpus, command, resolved
+from diglot.config import build_corpus, command, resolved, trusted
 from diglot.data.corpus import SPLITS, Corpus, Files
 from diglot.data.text import PairFiles
 from diglot.errors import UserError
@@ -29,7 +29,7 @@ def main(config: DictConfig) -> None:
     path = (
         checkpoints.find(config.checkpoint) if config.checkpoint is not None else Path(config.hypotheses).expanduser()
     )
-    loaded = checkpoints.load(path) if config.checkpoint is not None else None
+    loaded = checkpoints.load(path, trusted(config)) if config.checkpoint is not None else None
     searched = [key for key, value in resolved(config.search).items() if value is not None]
     if searched and loaded is None and not names_checkpoint(config.baseline):
         raise UserError(f"search.{searched[0]}: hypotheses are scored as they are")
@@ -70,7 +70,7 @@ def rival_of(config: DictConfig, corpus: Corpus | None, translator: Translator |
     """The translator to compare with; None: the baseline is a file of lines, or there is none."""
     if not names_checkpoint(config.baseline):
         return None
-    rival = translator_of(config, checkpoints.load(config.baseline), corpus)
+    rival = translator_of(config, checkpoints.load(config.baseline, trusted(config)), corpus)
     # What files are called says little.
     if translator is not None and not isinstance(corpus, Files):
         ours, theirs = (f"{t.record['src_lang']}-{t.tgt_lang}" for t in (translator, rival))

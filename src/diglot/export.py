@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from diglot import checkpoint as checkpoints
-from diglot.config import command
+from diglot.config import command, trusted
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
 from diglot.formats import check_format
@@ -25,7 +25,8 @@ def main(config: DictConfig) -> None:
         raise UserError(f"input={config.input}: with format=safetensors nothing is compared")
     folder = Path(config.output).expanduser() if config.output else path.parent / config.format
     refuse_foreign(folder)
-    print("\n".join(export(checkpoints.load(path), config.format, folder, "format", config.check, config.input)))
+    loaded = checkpoints.load(path, trusted(config))
+    print("\n".join(export(loaded, config.format, folder, "format", config.check, config.input)))
 
 
 def export(

@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from diglot import checkpoint as checkpoints
-from diglot.config import command
+from diglot.config import command, trusted
 from diglot.data.text import read_parallel
 from diglot.errors import UserError
 from diglot.glibc import keep_memory
@@ -23,7 +23,7 @@ def main(config: DictConfig) -> None:
     if config.tokens_per_batch < 1:
         raise UserError(f"tokens_per_batch={config.tokens_per_batch}: must be positive")
     pairs = read_parallel(config.src, config.tgt, "src and tgt")
-    loaded = checkpoints.load(config.checkpoint)
+    loaded = checkpoints.load(config.checkpoint, trusted(config))
     refuse_same({"output": config.output}, {"checkpoint": loaded.path, "src": config.src, "tgt": config.tgt})
     translator = Translator.of(loaded, config.device, None, config.tgt_lang)
     with written(config.output) as write:

@@ -28,6 +28,7 @@ from diglot.config import (
     masked,
     resolved,
     trial_build,
+    trusted,
     without_secrets,
 )
 from diglot.data.module import TranslationData
@@ -100,7 +101,7 @@ def train(config: DictConfig) -> Path:
     run = build_run(config)
     corpus = build_corpus(config.data)
     Scorer(corpus.tgt_lang, tokenizer=config.bleu_tokenizer)  # what it needs is better missed before all the work
-    initial = checkpoints.load(config.init_from) if config.init_from is not None else None
+    initial = checkpoints.load(config.init_from, trusted(config)) if config.init_from is not None else None
     source: TokenizerSource = build(config.tokenizer, "tokenizer")
     tokenizer: TokenizerSource | Tokenizer = initial.tokenizer if initial else source
     check_tying(trial, tokenizer)
@@ -134,6 +135,9 @@ def train(config: DictConfig) -> Path:
     config.run.updates, config.run.passes = data.n_updates, None  # as it will be
     config.trainer.precision = options["precision"]
     plain = without_secrets(config)
+    record = checkpoints.record(config, data.tokenizer, corpus.name, corpus.src_lang, corpus.tgt_lang)
+    record["data"], record["bleu_tokenizer"] = data.shards.key, scorer.tokenizer
+    checkpoints.check_readable(record, trusted(config))
 
     resume = config.resume
     if resume == AUTO:
@@ -152,8 +156,6 @@ def train(config: DictConfig) -> Path:
         data.start, data.place = begun.update, begun.place
     if processes.is_first:
         log_to(folder / "log.txt")
-    record = checkpoints.record(config, data.tokenizer, corpus.name, corpus.src_lang, corpus.tgt_lang)
-    record["data"], record["bleu_tokenizer"] = data.shards.key, scorer.tokenizer
     task = TranslationTask(
         model=model,
         tokenizer=data.tokenizer,
@@ -362,7 +364,7 @@ def conclude(
     if trainer.global_step < trainer.max_steps:
         say(f"Ended before all {trainer.max_steps:,} updates: so a callback or trainer.max_time said")
     say(end_report(folder, kept, speed, trainer.global_step, scores.latest))
-    translator = Translator.load(kept.best)
+    translator = Translator.load(kept.best, trust=trusted(config))
     test: dict[str, Any] | None = None
     if "test" in held_out:
         test = evaluate(translator, held_out["test"], scorer, folder / "evaluation" / "test", is_repeated=True)
@@ -376,7 +378,7 @@ def conclude(
         logger.save()
     made = ""
     if (form := config["export"]) is not None:
-        say("\n".join(export(checkpoints.load(kept.best), form, folder / form, "export")))
+        say("\n".join(export(checkpoints.load(kept.best, trusted(config)), form, folder / form, "export")))
         made = f"{form}/, "
     write_results(folder, kept, speed, translator.model, trainer.global_step, test)  # last: now the run is finished
     checkpoint = shlex.quote(f"checkpoint={quoted(str(kept.best))}")

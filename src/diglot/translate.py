@@ -12,7 +12,7 @@ import numpy as np
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from diglot import checkpoint as checkpoints
-from diglot.config import build, command, mistakes, resolved
+from diglot.config import build, command, mistakes, resolved, trusted
 from diglot.data.progress import step
 from diglot.data.text import read_blocks, split_lines
 from diglot.errors import UserError
@@ -35,7 +35,7 @@ def main(config: DictConfig) -> None:
     files = {"output": config.output, "html": config.html}
     read = {f"checkpoint {path}": checkpoints.find(path) for path in paths}
     refuse_same(files, read | {"input": config.input, "prefix": config.prefix})
-    loaded = [checkpoints.load(path) for path in paths]
+    loaded = [checkpoints.load(path, trusted(config)) for path in paths]
     translator = load_translator(config, loaded[0] if len(loaded) == 1 else together(loaded), config.tgt_lang)
     refuse_nonsense(config, translator)
     is_typed = config.input is None and sys.stdin.isatty()

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -102,6 +102,7 @@ class Translator:
         device: str | None = None,
         search: Search | None = None,
         tgt_lang: str | None = None,
+        trust: Collection[str] = (),
     ) -> "Translator":
         """Rebuild a translator from a checkpoint file or a run's folder.
 
@@ -110,8 +111,9 @@ class Translator:
             device: cpu, cuda, ...; None: a GPU if there is one.
             search: None: the checkpoint's own.
             tgt_lang: see Translator.
+            trust: see `diglot.checkpoint.load`.
         """
-        return cls.of(checkpoint.load(path), device, search, tgt_lang)
+        return cls.of(checkpoint.load(path, trust), device, search, tgt_lang)
 
     @classmethod
     def of(

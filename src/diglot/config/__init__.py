@@ -2,7 +2,7 @@
 
 keys: which keys there are. check: what is wrong with a config. build: from config to objects. command: the frame of
 every command, which turns each mistake of the user's into one line. differences: in what two configs differ. secrets:
-what comes from the environment. carried: what a sweep's job takes along.
+what comes from the environment. carried: what a sweep's job takes along. storable: what a checkpoint may hold.
 """
 
 from diglot.config.build import (
@@ -12,7 +12,6 @@ from diglot.config.build import (
     check_tying,
     choose_precision,
     config_hash,
-    refuse_foreign_targets,
     resolved,
     trial_build,
 )
@@ -22,6 +21,14 @@ from diglot.config.command import command
 from diglot.config.differences import Change, changes, different_values, read_config, refuse_other_run
 from diglot.config.keys import CONF, known_keys
 from diglot.config.secrets import AsWritten, masked, note_secrets, partly_resolved, without_secrets
+from diglot.config.storable import (
+    check_language,
+    check_parts,
+    check_search,
+    check_tokenizer,
+    check_trust,
+    trusted,
+)
 
 __all__ = [
     "CARRIED",
@@ -33,6 +40,11 @@ __all__ = [
     "build_data",
     "changes",
     "check",
+    "check_language",
+    "check_parts",
+    "check_search",
+    "check_tokenizer",
+    "check_trust",
     "check_tying",
     "choose_precision",
     "command",
@@ -45,10 +57,10 @@ __all__ = [
     "partly_resolved",
     "read_carried",
     "read_config",
-    "refuse_foreign_targets",
     "refuse_other_run",
     "resolved",
     "trial_build",
+    "trusted",
     "without_secrets",
     "write_carried",
 ]

@@ -4,8 +4,6 @@ import hashlib
 import json
 import math
 import os
-import re
-import sys
 from typing import Any
 
 import torch
@@ -15,11 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from diglot.config.check import parameters_of
 from diglot.config.secrets import without_secrets
+from diglot.config.storable import check_language, check_number_of_weights, check_parts, check_search, trusted
 from diglot.data.corpus import Corpus
 from diglot.data.module import TranslationData
 from diglot.data.sampling import Sampling
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
-from diglot.decoding import Search
 from diglot.errors import UserError
 from diglot.formats import check_format
 from diglot.model import EncoderDecoder
@@ -47,7 +45,12 @@ def build(node: Any, path: str, **given: Any) -> Any:
 def build_corpus(node: DictConfig) -> Corpus:
     """The corpus that a data node names, from the keys that are its own."""
     own = parameters_of(get_object(node._target_))
-    return build({k: v for k, v in resolved(node).items() if k in own or k == "_target_"}, "data")
+    corpus: Corpus = build({k: v for k, v in resolved(node).items() if k in own or k == "_target_"}, "data")
+    for key in ("src_lang", "tgt_lang"):
+        check_language(f"data.{key}", getattr(corpus, key))
+    for name, code in getattr(corpus, "tgt_langs", {}).items():
+        check_language(f"data.corpora.{name}.tgt_lang", code)
+    return corpus
 
 
 def build_data(
@@ -70,48 +73,11 @@ def resolved(node: DictConfig) -> dict[str, Any]:
 def config_hash(config: Any, *more: Any, length: int = 12) -> str:
     """What tells a run's config from others, apart from where its files go and what sweep it is part of."""
     plain = without_secrets(OmegaConf.masked_copy(config, [key for key in config if key != "hydra"]))
-    for key in ("resume", "objective", "export", "sweep"):
+    for key in ("resume", "objective", "export", "sweep", "trust"):
         plain.pop(key, None)
     plain.get("run", {}).pop("folder", None)
     text = json.dumps([plain, *more], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:length]
-
-
-# Where the classes live that a checkpoint's config may name. Of torch's layers those that are one layer: others copy
-# what they are made of as often as they are told.
-CHECKPOINT_CLASSES = re.compile(r"(diglot\.model|diglot\.decoding|torch\.nn)(\.[a-z_]+){0,2}\.[A-Z]\w*")
-LAYERS = re.compile(r"(diglot\.|torch\.nn\.modules\.(activation|dropout|linear|normalization)$)")
-
-
-def refuse_foreign_targets(node: Any) -> None:
-    """Make sure that a config from a checkpoint names nothing but our models' and searches' classes and torch's layers,
-    and reads nothing from elsewhere.
-
-    Raises:
-        UserError: naming the first other target.
-    """
-    if isinstance(node, list):
-        for item in node:
-            refuse_foreign_targets(item)
-    elif isinstance(node, dict):
-        if "_target_" in node and not _is_part(node["_target_"]):
-            raise UserError(f"it names {node['_target_']!r}, which is no part of a model or search: not loaded")
-        if "_args_" in node:
-            raise UserError("it names arguments of a part by no name: not loaded")
-        for value in node.values():
-            refuse_foreign_targets(value)
-    elif isinstance(node, str) and "${" in node:  # what was stored has its interpolations filled in
-        raise UserError(f"it refers to {node[:60]!r}: not loaded")
-
-
-def _is_part(target: Any) -> bool:
-    """Whether a target is a class of layers or of searches: making one runs no code but that of building it."""
-    if not isinstance(target, str) or not CHECKPOINT_CLASSES.fullmatch(target):
-        return False
-    module, _, name = target.rpartition(".")
-    found = getattr(sys.modules.get(module), name, None)  # all of them are imported already
-    is_part = isinstance(found, type) and issubclass(found, (torch.nn.Module, Search))
-    return is_part and LAYERS.match(found.__module__) is not None
 
 
 def trial_build(config: DictConfig) -> EncoderDecoder:
@@ -137,6 +103,8 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
         model(src, tgt, torch.ones_like(src, dtype=torch.bool))
     except Exception as error:  # of parts that do not fit each other
         raise UserError(f"model: {str(error).splitlines()[0]}") from error
+    check_parts({key: resolved(config[key]) for key in ("model", "search")}, trusted(config))
+    check_number_of_weights(model)
     if config.export is not None:
         check_format(config.export, resolved(config.model), "export")
     if config.run.compile and not model.captures_whole:
@@ -145,7 +113,7 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
         raise UserError(f"label_smoothing={config.label_smoothing}: must be at least 0 and below 1")
     if not 0 <= config.seed < 2**31:
         raise UserError(f"seed={config.seed}: must be from 0 to {2**31 - 1}")
-    build(config.search, "search")
+    check_search("search", build(config.search, "search"))
     optimizer = build(config.optimizer, "optimizer")
     try:
         trial = optimizer([torch.nn.Parameter(torch.zeros(1))], lr=1.0)

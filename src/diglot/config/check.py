@@ -30,6 +30,7 @@ OUR_TYPES: dict[str, Any] = {
     "init_from": str | None,
     "resume": str | None,
     "export": Literal["ctranslate2", "safetensors"] | None,
+    "trust": str | list[str],
     "objective": Literal["dev/bleu", "dev/chrf", "dev/loss", "dev/perplexity"],
     "sweep.folder": str | None,
     "sweep.stop_at_first_failure": bool,

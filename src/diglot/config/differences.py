@@ -13,7 +13,7 @@ from diglot.errors import UserError
 
 # What a run may change when it goes on and nobody needs to be told: what it trains stays the same.
 CHANGE_NOTHING = (
-    *("resume", "run.folder", "objective", "export", "sweep", "watch", "logger"),
+    *("resume", "run.folder", "objective", "export", "sweep", "trust", "watch", "logger"),
     *("data.n_workers", "data.n_processes", "data.cache_dir", "data.eval_tokens_per_batch"),
     *("trainer.log_every_n_steps", "trainer.process_timeout"),
 )

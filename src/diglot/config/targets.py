@@ -108,7 +108,7 @@ def refuse_foreign_hydra(node: DictConfig) -> None:
             raise UserError(f"hydra.{key}: not used here; a run writes log.txt")
     if plain.get("job", {}).get("env_set"):
         raise UserError("hydra.job.env_set: not used here; the shell sets what the environment has to say")
-    for path, target in _targets(plain, "hydra"):
+    for path, target in targets_in(plain, "hydra"):
         if path in ("hydra.sweeper._target_", "hydra.launcher._target_"):  # of which Hydra takes its plugins alone
             allowed = r"(hydra_plugins|hydra\._internal\.core_plugins)(\.\w+)+"
         else:
@@ -117,12 +117,13 @@ def refuse_foreign_hydra(node: DictConfig) -> None:
             raise UserError(f"{path}: {target} is no part of a sweep")
 
 
-def _targets(node: Any, path: str) -> typing.Iterator[tuple[str, Any]]:
+def targets_in(node: Any, path: str) -> typing.Iterator[tuple[str, Any]]:
+    """All targets in a node of plain data, each behind its key."""
     if isinstance(node, dict):
         if "_target_" in node:
             yield f"{path}._target_", node["_target_"]
         for key, value in node.items():
-            yield from _targets(value, f"{path}.{key}")
+            yield from targets_in(value, f"{path}.{key}")
     elif isinstance(node, list):
         for i, value in enumerate(node):
-            yield from _targets(value, f"{path}[{i}]")
+            yield from targets_in(value, f"{path}[{i}]")

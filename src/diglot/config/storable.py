@@ -1,0 +1,201 @@
+"""What a checkpoint may hold: one set of rules, asked before a run computes anything and whenever a checkpoint is read.
+
+So a run never trains towards a checkpoint that no command can read. A class that is not diglot's own, or one of torch's
+layers, is made only where the user vouches for its module: by naming the class in the config, by `trust`, or, in
+Python, by having imported the module. What a checkpoint says never gets a module imported by itself.
+"""
+
+import re
+import sys
+import sysconfig
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+
+from diglot.archive import MOST_RECORDS
+from diglot.config.check import mistakes
+from diglot.config.targets import targets_in, wrong_target
+from diglot.decoding import Search
+from diglot.errors import UserError
+from diglot.model import EncoderDecoder
+
+LARGEST_TOKENIZER = 16_000_000  # bytes; one of 256,000 pieces has 5,000,000
+WIDEST_BEAM = 1_000
+# The greatest that each of a search's limits may be: an output of so many tokens ends in minutes.
+LENGTHS = {"min_len_a": 10, "min_len_b": 1_000, "max_len_a": 100, "max_len_b": 10_000}
+RECORDS_A_WEIGHT = 4  # itself and an optimizer's state of it: two moments and a step
+
+# Where the classes live that any checkpoint may name. Of torch's layers those that are one layer: others copy what they
+# are made of as often as they are told.
+_NAMED = re.compile(r"(diglot\.model|diglot\.decoding|torch\.nn)(\.[a-z_]+){0,2}\.[A-Z]\w*")
+_LAYERS = re.compile(r"(diglot\.|torch\.nn\.modules\.(activation|dropout|linear|normalization)$)")
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+# Nobody vouches for these: they are not the user's, and hold classes that do more than compute.
+_LIBRARIES = frozenset(
+    {*sys.stdlib_module_names, "diglot", "torch", "functorch", "torchgen", "lightning", "lightning_fabric"}
+    | {"pytorch_lightning", "torchmetrics", "hydra", "hydra_plugins", "omegaconf", "numpy", "pip", "setuptools"}
+)
+_STDLIB = sysconfig.get_path("stdlib")
+
+
+def check_language(what: str, code: Any) -> None:
+    """Refuse the code of a language that files cannot be named by.
+
+    Args:
+        what: names the code in the message.
+        code: such as en, zh-Hant or sr@latin.
+
+    Raises:
+        UserError: it cannot.
+    """
+    if not isinstance(code, str) or not re.fullmatch(r"\w[\w.@+-]{0,49}", code) or ".." in code:
+        shown = code[:50] if isinstance(code, str) else code
+        raise UserError(
+            f"{what}={shown!r}: files are named by a language's code, which has at most 50 letters, digits, "
+            "and - _ @ + . between them"
+        )
+
+
+def check_tokenizer(what: str, n_bytes: int) -> None:
+    """Refuse a SentencePiece model that is too large for a checkpoint."""
+    if n_bytes > LARGEST_TOKENIZER:
+        raise UserError(f"{what} has {n_bytes:,} bytes, and a checkpoint takes at most {LARGEST_TOKENIZER:,}")
+
+
+def check_search(what: str, search: Search) -> None:
+    """Refuse a search that could take any amount of time or memory."""
+    if search.n_live > WIDEST_BEAM:
+        raise UserError(
+            f"{what}: it extends {search.n_live:,} hypotheses at once, and in a checkpoint it may extend "
+            f"at most {WIDEST_BEAM:,}"
+        )
+    for name, most in LENGTHS.items():
+        if not getattr(search, name) <= most:
+            raise UserError(
+                f"{what}.{name} is {getattr(search, name):,}, and in a checkpoint it may be at most {most:,}"
+            )
+
+
+def check_number_of_weights(model: EncoderDecoder) -> None:
+    """Refuse a model whose checkpoints would have more parts than are read."""
+    n, most = sum(1 for _ in model.parameters()), MOST_RECORDS // RECORDS_A_WEIGHT
+    if n > most:
+        raise UserError(f"model: it has {n:,} weights, and a checkpoint takes at most {most:,}")
+
+
+def check_parts(record: dict[str, Any], trust: Collection[str] = ()) -> None:
+    """Refuse the model and the search of a checkpoint, or of a run that would write it, where a class in them is
+    neither known nor vouched for, where one is not of the kind that its place takes, or where a value is not such as a
+    command line could have given.
+
+    Args:
+        record: holds the nodes `model` and `search`.
+        trust: modules that the user vouches for; see `trusted`.
+
+    Raises:
+        UserError: naming the key.
+    """
+    nodes = {key: record[key] for key in ("model", "search")}
+    for key, node in nodes.items():
+        _refuse_references(node, key)
+    for path, target in [found for key, node in nodes.items() for found in targets_in(node, key)]:
+        if not _is_known(target) and (problem := _not_vouched_for(target, trust)):
+            raise UserError(f"{path} names {target!r}, {problem}")
+    if found := [mistake for key, node in nodes.items() for mistake in mistakes(node, key)]:
+        raise UserError("; ".join(found[:3]))
+
+
+def trusted(config: Mapping[Any, Any]) -> list[str]:
+    """The modules that a command line vouches for: those of its key `trust`, and those of the classes that its config
+    names, which were imported to check it.
+
+    Args:
+        config: of any command.
+
+    Raises:
+        UserError: `trust` names something else than a module of the user's.
+    """
+    plain: Any = OmegaConf.to_container(config, resolve=True) if isinstance(config, DictConfig) else config
+    said = plain.get("trust") or []
+    modules = [said] if isinstance(said, str) else list(said)
+    check_trust(modules)
+    named = {str(target).rpartition(".")[0] for _, target in targets_in(plain, "")}
+    return modules + sorted(name for name in named if name.partition(".")[0] not in {*_LIBRARIES, ""})
+
+
+def check_trust(modules: Collection[str]) -> None:
+    """Refuse to trust what is no module of the user's.
+
+    Raises:
+        UserError: naming it.
+    """
+    for module in modules:
+        if not _DOTTED.fullmatch(module):
+            raise UserError(f"trust={module}: must be the dotted name of a module, such as mine or mine.models")
+        if module.partition(".")[0] in _LIBRARIES:
+            raise UserError(f"trust={module}: only modules of your own are trusted; {module} is a library's")
+
+
+def _refuse_references(node: Any, path: str) -> None:
+    """Refuse what would take a value from elsewhere, or give one without a name: nothing that is stored does."""
+    if isinstance(node, str) and "${" in node:
+        raise UserError(f"{path} refers to {node[:60]!r}: not loaded")
+    if isinstance(node, dict) and "_args_" in node:
+        raise UserError(f"{path}._args_ gives arguments by no name: not loaded")
+    if isinstance(node, (dict, list)):
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            _refuse_references(value, f"{path}.{key}")
+
+
+def _is_known(target: Any) -> bool:
+    """Whether a target is a class of diglot's parts or of torch's layers: making one runs no code but that of building
+    it."""
+    if not isinstance(target, str) or not _NAMED.fullmatch(target):
+        return False
+    found = _imported(target)  # all of them are imported already
+    is_part = isinstance(found, type) and issubclass(found, (torch.nn.Module, Search))
+    return is_part and _LAYERS.match(found.__module__) is not None
+
+
+def _imported(target: str) -> Any:
+    """What a dotted name stands for in the modules that are imported already; None: nothing."""
+    module, _, name = target.rpartition(".")
+    return vars(sys.modules[module]).get(name) if module in sys.modules else None
+
+
+def _not_vouched_for(target: Any, trust: Collection[str]) -> str | None:
+    """Why a class of others is not made, in words that follow its name; None: the user vouches for it."""
+    no_part = "which is no part of a model or search that a checkpoint may name: not loaded"
+    if not isinstance(target, str) or not _DOTTED.fullmatch(target) or "." not in target or len(target) > 200:
+        return no_part
+    if target.partition(".")[0] in _LIBRARIES or any(part.startswith("__") for part in target.split(".")):
+        return no_part
+    module = target.rpartition(".")[0]
+    if not any(f"{module}.".startswith(f"{name}.") for name in trust):
+        if not _is_the_users(sys.modules.get(module)):
+            return (
+                "a class that is not diglot's, and no module is imported because a checkpoint names it: "
+                f"if you trust that module, say trust={module}"
+            )
+        if _imported(target) is None:  # to look for it further could import something
+            return f"and {module} has no such class"
+    try:
+        if None not in [wrong_target(target, kind) for kind in (torch.nn.Module, Search)]:
+            return no_part
+    except ImportError as error:
+        reason = error.__cause__ or error
+        return f"which cannot be imported ({type(reason).__name__}: {reason}): is its folder in PYTHONPATH?"
+    defined = get_object(target).__module__  # which may be another one than it is named by
+    return no_part if defined.partition(".")[0] in _LIBRARIES and not _LAYERS.match(defined) else None
+
+
+def _is_the_users(module: ModuleType | None) -> bool:
+    """Whether a module is of the program that imported it, and not of an installed package."""
+    file = getattr(module, "__file__", None)
+    installed = {"site-packages", "dist-packages"}
+    return file is not None and not installed & set(Path(file).parts) and not Path(file).is_relative_to(_STDLIB)

@@ -1,0 +1,193 @@
+"""What a run would store and what a reader takes are one set of rules."""
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from diglot import checkpoint
+from diglot.config import build, check_language, check_parts, resolved, trial_build, trusted
+from diglot.errors import UserError
+
+MINE = """
+from diglot.decoding import BeamSearch
+from diglot.model import Transformer
+from diglot.model.position import Rotary
+
+class Mine(Transformer):
+    pass
+
+class Where(Rotary):
+    pass
+
+class Find(BeamSearch):
+    pass
+
+class Other:
+    pass
+"""
+OWN = {"model._target_": "mine.Mine", "model.position._target_": "mine.Where", "search._target_": "mine.Find"}
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A folder with a module of the user's own, which Python finds and has not imported."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+@pytest.fixture
+def store(compose_train, tokenizer, tmp_path):
+    """Write a checkpoint of a small model whose config says this, and give its path and its config."""
+
+    def write(targets, **changed):
+        words = ("data=sample", "model=tiny", "model.d_model=8", "model.d_ff=8", "model.n_heads=2", "search=beam")
+        config = copy.deepcopy(compose_train(*words))
+        for key, target in targets.items():
+            OmegaConf.update(config, key, target)
+        record = checkpoint.record(config, tokenizer, "sample", "avi", "bol")
+        sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
+        model = build(config.model, "model", **sizes)
+        weights = {f"model.{name}": weight for name, weight in model.state_dict().items()}
+        path = tmp_path / "x.ckpt"
+        torch.save({"diglot": record | changed, "state_dict": weights}, path.open("wb"))
+        return SimpleNamespace(path=path, config=config, record=record | changed)
+
+    return write
+
+
+def test_a_class_of_one_s_own_is_made_where_its_module_is_trusted(mine, store):
+    stored = store(OWN)
+    sys.modules.pop("mine", None)
+    found = checkpoint.load(stored.path, trust=["mine"])
+    made = {(type(each).__module__, type(each).__name__) for each in (*found.model.modules(), found.search)}
+    assert {("mine", "Mine"), ("mine", "Where"), ("mine", "Find")} <= made
+
+
+@pytest.mark.parametrize("key", OWN)
+def test_a_checkpoint_alone_gets_no_module_imported_and_says_what_to_type(mine, store, key):
+    stored = store({key: OWN[key]})
+    sys.modules.pop("mine", None)
+    with pytest.raises(UserError, match=rf"{key} names '{OWN[key]}'.*say trust=mine"):
+        checkpoint.load(stored.path)
+    with pytest.raises(UserError, match="say trust=mine"):
+        checkpoint.load(stored.path, trust=["mine.models", "yours"])
+    assert "mine" not in sys.modules
+
+
+def test_a_module_that_the_program_has_imported_is_trusted(mine, store):
+    stored = store(OWN)
+    assert "mine" in sys.modules
+    assert type(checkpoint.load(stored.path).model).__name__ == "Mine"
+
+
+def test_a_config_vouches_for_the_modules_that_it_names_and_for_those_of_its_key():
+    config = OmegaConf.create({"search": {"_target_": "mine.Find"}, "model": {"_target_": "diglot.model.Transformer"}})
+    assert trusted(config) == ["mine"]
+    assert trusted(OmegaConf.create({"trust": "yours"})) == ["yours"]
+    assert trusted(OmegaConf.create({"trust": ["yours", "a.b"]})) == ["yours", "a.b"]
+    for wrong in ("../mine", "mine/x", "torch", "os", "diglot.data", ""):
+        with pytest.raises(UserError, match="trust="):
+            trusted(OmegaConf.create({"trust": [wrong]}))
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("mine.Gone", "cannot be imported"),
+        ("mine.Other", "no part of a model or search"),
+        ("mine.BeamSearch.__init__", "no part of a model or search"),
+        ("mine.torch.nn.Sequential", "cannot be imported"),
+        ("nowhere.Mine", "say trust=nowhere"),
+        ("os.system", "no part of a model or search"),
+        ("torch.nn.Sequential", "no part of a model or search"),
+        ("torch.hub.load", "no part of a model or search"),
+    ],
+)
+def test_trust_in_a_module_is_no_trust_in_all_that_can_be_reached_by_it(mine, store, target, said):
+    stored = store({})
+    content = torch.load(stored.path)
+    content["diglot"]["model"]["position"]["_target_"] = target
+    torch.save(content, stored.path.open("wb"))
+    with pytest.raises(UserError, match=said) as error:
+        checkpoint.load(stored.path, trust=["mine"])
+    assert "\n" not in str(error.value)
+
+
+def test_an_alias_of_a_library_s_class_is_not_made(mine, store):
+    (mine / "mine.py").write_text(MINE + "from torch.nn import Sequential\n")
+    stored = store({})
+    content = torch.load(stored.path)
+    content["diglot"]["model"]["norm"] = {"_target_": "mine.Sequential", "_partial_": True}
+    torch.save(content, stored.path.open("wb"))
+    with pytest.raises(UserError, match="no part of a model or search"):
+        checkpoint.load(stored.path, trust=["mine"])
+
+
+def test_every_reading_command_takes_trust(mine, store):
+    stored = store(OWN)
+    words = [sys.executable, "-c", "import sys; from diglot.average import main; main()"]
+    words += [f"checkpoint={stored.path}", f"output={mine / 'mean.ckpt'}"]
+    done = [
+        subprocess.run([*words, *more], capture_output=True, text=True, cwd=mine, check=False)
+        for more in ([], ["trust=mine"])
+    ]
+    assert (done[0].returncode, done[0].stderr.count("\n")) == (2, 1)
+    assert "say trust=mine" in done[0].stderr
+    assert done[1].returncode == 0, done[1].stderr
+    conf = Path(__file__).parents[1] / "conf"
+    commands = ("train", "translate", "evaluate", "score", "average", "export")
+    assert all("\ntrust: []" in (conf / f"{name}.yaml").read_text() for name in commands)
+
+
+@pytest.mark.parametrize("code", ["en", "zh-Hant", "sr@latin", "zho_Hans", "ca-ES@valencia", "c++", "中文"])
+def test_a_language_that_files_can_be_named_by_is_taken_by_both(store, code):
+    check_language("data.src_lang", code)
+    assert checkpoint.load(store({}, src_lang=code).path).record["src_lang"] == code
+
+
+@pytest.mark.parametrize("code", ["", "zh/tw", "../../../esc", "a..b", ".x", "a\x1b[2J", "a\n", "x" * 51, "C:\\x"])
+@pytest.mark.parametrize("key", ["src_lang", "tgt_lang"])
+def test_a_language_that_they_cannot_is_refused_by_both(store, key, code):
+    with pytest.raises(UserError, match=rf"data\.{key}=.*files are named by"):
+        check_language(f"data.{key}", code)
+    stored = store({}, **{key: code})
+    with pytest.raises(UserError, match=f"{key}="):
+        checkpoint.load(stored.path)
+    with pytest.raises(UserError, match=f"could not be read again: {key}="):
+        checkpoint.check_readable(stored.record, ())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("search.max_len_b", 10_001, "search.max_len_b is 10,001"),
+        ("search.max_len_a", 101, "search.max_len_a is 101"),
+        ("search.beam_size", 1001, "at most 1,000"),
+    ],
+)
+def test_a_search_without_end_is_refused_by_both(store, key, value, said):
+    stored = store({key: value})
+    with pytest.raises(UserError, match=said):
+        checkpoint.load(stored.path)
+    with pytest.raises(UserError, match=said):
+        trial_build(stored.config)
+
+
+def test_an_output_that_never_ends_is_refused(store):
+    stored = store({"search.max_len_b": 10_000, "search.min_len_b": 5_000})
+    with pytest.raises(UserError, match="min_len_b is 5,000"):
+        checkpoint.load(stored.path)
+
+
+def test_a_layer_that_no_checkpoint_may_name_is_refused_at_the_start(compose_train):
+    model = resolved(compose_train("model.feed_forward.activation._target_=torch.nn.Flatten").model)
+    with pytest.raises(UserError, match=r"model\.feed_forward\.activation\._target_ names 'torch\.nn\.Flatten'"):
+        check_parts({"model": model, "search": {}})
