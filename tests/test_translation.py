@@ -168,7 +168,7 @@ def test_as_many_lines_come_out_as_go_in_around_a_batch_s_size(translator, n):
 
 def test_n_best_are_distinct_best_first_and_told_in_whole(translator):
     (found,) = translator.n_best(["Ler nin gaser."], BeamSearch(beam_size=4, n_best=4), attention=True)
-    assert len({tuple(t.tokens) for t in found}) == 4
+    assert 1 < len(found) == len({t.text for t in found}) <= 4
     assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
     for t in found:
         assert "".join(t.source_tokens) == "▁Ler▁nin▁gaser.</s>"
@@ -476,6 +476,36 @@ def test_a_line_that_is_typed_is_answered_before_the_next(folder):
             assert process.stdout.readline().endswith(b"\n")
         process.stdin.close()
         assert process.wait() == 0
+
+
+def coarse(ids: list[int], placeholders: object = (), side: str = "tgt") -> str:
+    """A tokenizer's decode that gives many sequences the same text."""
+    return f"{'ab'[len(ids) % 2]}\r"
+
+
+def test_a_text_stands_once_in_an_n_best_list_with_its_best_score(translator, monkeypatch):
+    search = BeamSearch(beam_size=6, n_best=6, max_len_a=1.0, max_len_b=4)
+    monkeypatch.setattr(translator.tokenizer, "decode", lambda ids, placeholders: repr(ids))
+    (every,) = translator.n_best(["Ler nin gaser."], search)
+    monkeypatch.setattr(translator.tokenizer, "decode", coarse)
+    (found,) = translator.n_best(["Ler nin gaser."], search)
+    expected: dict[str, Translation] = {}
+    for t in every:
+        expected.setdefault(coarse(t.tokens[:-1]).rstrip("\r"), t)
+    assert 1 <= len(found) < len(every) == 6
+    assert [(t.text, t.tokens, t.score) for t in found] == [(x, t.tokens, t.score) for x, t in expected.items()]
+    samples = translator.n_best(["Ler nin gaser."], SamplingSearch(n_samples=6, max_len_a=1.0, max_len_b=4))[0]
+    assert len(samples) == 6  # as they were drawn
+
+
+def test_a_line_in_pieces_has_no_text_twice_either(short, monkeypatch):
+    long = "Ler nin gaser. Ka gun ne? Foz su femim, los pez sanos ta puros. Ler ka foz."
+    search = BeamSearch(beam_size=4, n_best=4, max_len_a=1.0, max_len_b=4)
+    monkeypatch.setattr(short.tokenizer, "decode", lambda ids, placeholders: "a" * (1 + len(ids) % 2))
+    monkeypatch.setattr("diglot.translator.split_text", lambda text, fits: [("", text[:14]), ("", text[15:34])])
+    (found,) = short.n_best([long], search)  # aa and a, a and aa
+    assert len({t.text for t in found}) == len(found)
+    assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
 
 
 def test_minimum_bayes_risk_takes_the_text_that_is_worth_most(translator):

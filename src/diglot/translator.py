@@ -179,6 +179,9 @@ class Translator:
     ) -> list[list[Translation]]:
         """All hypotheses of each line that the search gives, best first; of a blank line one blank.
 
+        Of a beam's hypotheses with the same text only the best comes out, so there may be fewer than `n_best`. Samples
+        come out as they were drawn.
+
         Args:
             lines: texts without line breaks.
             search: None: the translator's own.
@@ -273,14 +276,15 @@ class Translator:
         for unit, hypotheses in zip(units, found, strict=True):
 
             def read(ids: list[int], unit: _Unit = unit) -> str:
-                return self.tokenizer.decode(ids, unit.source.placeholders)
+                text = self.tokenizer.decode(ids, unit.source.placeholders)
+                return text.rstrip("\r")  # before a line feed it would be half of a line's end
 
             source_tokens = (*self.tokenizer.pieces(unit.source.ids, "src"), "</s>")
             translations.append([])
             for hypothesis in search.ranked(hypotheses, read):
                 translations[-1].append(
                     Translation(
-                        read(hypothesis.tokens).rstrip("\r"),  # before a line feed it would be half of a line's end
+                        read(hypothesis.tokens),
                         hypothesis.score,
                         hypothesis.cut,
                         (*self.tokenizer.pieces(hypothesis.tokens, "tgt"), "</s>"),
@@ -308,7 +312,10 @@ class Translator:
 def _joined(search: Search, before: list[Translation], joint: str, after: list[Translation]) -> list[Translation]:
     """The translations of a line from those of two parts of it."""
     if isinstance(search, BeamSearch):  # the best of all pairs, whose scores are sums
-        pairs = sorted(product(before, after), key=lambda pair: -(pair[0].score + pair[1].score))[: search.n_best]
+        best_of_text: dict[str, tuple[Translation, Translation]] = {}
+        for a, b in sorted(product(before, after), key=lambda pair: -(pair[0].score + pair[1].score)):
+            best_of_text.setdefault(joint.join((a.text, b.text)), (a, b))
+        pairs = list(best_of_text.values())[: search.n_best]
     else:
         pairs = list(zip(before, after, strict=False))
     return [

@@ -1,13 +1,14 @@
 """Beam search over any encoder-decoder that can encode a source and decode the next token."""
 
 import copy
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from diglot.decoding.search import Search
-from diglot.decoding.state import Choice, State, best
+from diglot.decoding.state import Choice, Hypothesis, State, best
 
 
 class BeamSearch(Search):
@@ -24,7 +25,8 @@ class BeamSearch(Search):
 
     Args:
         beam_size: prefixes kept for each sentence.
-        n_best: hypotheses that come out, best first; fewer where no more have ended.
+        n_best: hypotheses that come out, best first, each text once; fewer where no more have ended, or where
+            several are segmentations of the same text.
         length_penalty: 0 compares log-probabilities, which favours short output; the paper takes 0.6; "mean" compares
             the mean log-probability of a token: norm(|Y|) = |Y|.
         word_reward: what each token adds to the score.
@@ -77,6 +79,15 @@ class BeamSearch(Search):
         other.beam_size = other.n_live = beam_size
         other.n_best = 1
         return other
+
+    def ranked(self, hypotheses: list[Hypothesis], read: Callable[[list[int]], str]) -> list[Hypothesis]:
+        """Return the best hypothesis of each text: a text may be segmented in several ways."""
+        if len(hypotheses) < 2:
+            return hypotheses
+        best_of_text: dict[str, Hypothesis] = {}
+        for hypothesis in hypotheses:
+            best_of_text.setdefault(read(hypothesis.tokens), hypothesis)
+        return list(best_of_text.values())
 
     def norm(self, length: Any) -> Any:
         """What the log-probability of a hypothesis of `length` tokens, </s> counted, is divided by."""
