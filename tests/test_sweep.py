@@ -508,6 +508,16 @@ def test_the_best_job_follows_the_objective(tmp_path):
         assert found.best(found.jobs).number == best
 
 
+def test_of_jobs_with_the_same_score_the_better_chrf_and_then_the_smaller_loss_is_best(tmp_path):
+    for i, (chrf, loss) in enumerate([(6.0, 5.0), (36.0, 4.0), (36.0, 3.0), (30.0, 1.0)], 1):
+        (tmp_path / str(i)).mkdir()
+        one.Job(tmp_path / str(i), i, (), (), str(i)).write()
+        results = {"finished": True, "best": {"bleu": 0.0, "chrf": chrf, "loss": loss}}
+        (tmp_path / str(i) / "results.json").write_text(json.dumps(results))
+    found = sweep.Sweep(tmp_path, "dev/bleu")
+    assert found.best(found.jobs).number == 3
+
+
 # ---------------------------------------------------------------------------------------- as a user types them
 
 

@@ -216,6 +216,18 @@ def test_the_text_most_like_all_others_comes_first(utility: str) -> None:
     ]
 
 
+def test_utility_by_bleu_sees_the_characters_of_a_text_without_blanks() -> None:
+    texts = ["我们今天去公园。", "他们今天去公园。", "我们今天去了公园。"]
+    hypotheses = [Hypothesis([i], -1.0, False, []) for i in range(len(texts))]
+    found = SamplingSearch(utility="bleu", n_samples=3).ranked(hypotheses, lambda ids: texts[ids[0]])
+    metric = sacrebleu.BLEU(effective_order=True, tokenize="char")
+    for hypothesis in found:
+        text = texts[hypothesis.tokens[0]]
+        worth = sum(metric.sentence_score(text, [other]).score for other in texts) / 3
+        assert hypothesis.score == pytest.approx(worth)
+    assert found[0].score > 50
+
+
 def test_other_searches_leave_their_hypotheses_as_they_are() -> None:
     hypotheses = [Hypothesis([i], -float(i), False, []) for i in range(3)]
     for search in (BeamSearch(), SamplingSearch(n_samples=3)):

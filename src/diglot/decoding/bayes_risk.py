@@ -7,6 +7,7 @@ from typing import Literal
 import sacrebleu
 
 from diglot.decoding.state import Hypothesis
+from diglot.language import SPACED, writing_of_text
 
 
 def by_expected_utility(
@@ -20,10 +21,13 @@ def by_expected_utility(
     Args:
         hypotheses: the samples.
         read: gives the text of token ids.
-        utility: chrf (sacrebleu's chrF2) or bleu (its sentence BLEU).
+        utility: chrf (sacrebleu's chrF2) or bleu (its sentence BLEU, of characters where a script has no blanks
+            between words).
     """
-    metric = sacrebleu.CHRF() if utility == "chrf" else sacrebleu.BLEU(effective_order=True)
     texts = [read(hypothesis.tokens) for hypothesis in hypotheses]
+    writing = writing_of_text(texts) or SPACED
+    tokenizer = "13a" if writing.has_blanks else "char"
+    metric = sacrebleu.CHRF() if utility == "chrf" else sacrebleu.BLEU(effective_order=True, tokenize=tokenizer)
     counts = Counter(texts)
     first = dict(reversed(list(zip(texts, hypotheses, strict=True))))
 

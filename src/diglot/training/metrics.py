@@ -72,7 +72,8 @@ class Scorer:
         if of_code is None and is_chosen_here:
             return [
                 f"the target language {self.tgt_lang} is not known: the references ({of_text.name}) decide for BLEU's "
-                f"tokenizer {self.tokenizer}; tgt_lang=CODE or bleu_tokenizer=NAME says it"
+                f"tokenizer {self.tokenizer}; data.tgt_lang=CODE (in evaluate tgt_lang=CODE) or "
+                "bleu_tokenizer=NAME says it"
             ]
         # Japanese and Korean text may consist of Chinese characters alone.
         is_possible = of_text.tokenizer in (self.tokenizer, "zh")
