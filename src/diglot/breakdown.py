@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from diglot.data.forms import comparable
 from diglot.language import Writing, writing_of
 from diglot.training.metrics import Scorer
 
@@ -56,7 +57,7 @@ def output_counts(
         "empty": sum(bool(source) and not output for source, output in pairs),
         "truncated": None if cut is None else sum(cut),
         "repeated": sum(has_loop(units(o, unit)) and not has_loop(units(s, unit)) for s, o in pairs),
-        "copied": sum(bool(source) and source == output for source, output in pairs),
+        "copied": sum(bool(source) and comparable(source) == comparable(output) for source, output in pairs),
         "definitions": DEFINITIONS,
     }
 

@@ -151,6 +151,8 @@ def table(found: Diagnosis, plan: dict[str, Any]) -> Table:
     about.add_row("identical sides", share(found.identical))
     about.add_row("other script", share(found.scripts))
     about.add_row("perhaps swapped", "\n".join([share(found.swapped), *map(" | ".join, found.swapped_examples)]))
+    if found.mixed_forms:
+        about.add_row("forms", found.mixed_forms)
     for side, name in (("src", "source tokens"), ("tgt", "target tokens")):
         about.add_row(name, ", ".join(f"{key} {value:,.4g}" for key, value in found.lengths[side].items()))
     about.add_row("target / source", ", ".join(f"{key} {value:.2f}" for key, value in found.ratio.items()))

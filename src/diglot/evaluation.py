@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diglot.breakdown import by_length, output_counts
+from diglot.data.forms import comparable
 from diglot.data.memory import nearest
 from diglot.data.text import (
     ParallelText,
@@ -153,7 +154,7 @@ def read_lines_for(key: str, path: str, evaluated: EvaluationSet) -> list[str]:
 def placeholder_errors(translator: Translator, sources: Sequence[str], outputs: Sequence[str]) -> tuple[int, int]:
     """Lines whose output has other placeholders than its source, and lines with any."""
     find = translator.tokenizer.find_placeholders
-    wanted, got = [Counter(find(s)) for s in sources], [Counter(find(o)) for o in outputs]
+    wanted, got = ([Counter(map(comparable, find(line))) for line in lines] for lines in (sources, outputs))
     return sum(a != b for a, b in zip(wanted, got, strict=True)), sum(bool(a or b) for a, b in zip(wanted, got))
 
 

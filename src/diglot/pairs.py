@@ -10,6 +10,7 @@ import torch
 
 from diglot.data.batching import in_batches
 from diglot.data.flat import FlatIds
+from diglot.data.forms import comparable
 from diglot.data.progress import step
 from diglot.data.text import ParallelText
 from diglot.data.tokenizer import is_blank
@@ -132,9 +133,13 @@ def search_errors(
 
     missed = wrong = n = 0
     for i, output in enumerate(found):
-        is_reference = output.text in [lines[i] for lines in references]
+        is_reference = comparable(output.text) in [comparable(lines[i]) for lines in references]
         # The score of the same text again differs from the search's by rounding alone.
-        others = [scored[i] for scored, lines in zip(scores, references, strict=True) if lines[i] != output.text]
+        others = [
+            scored[i]
+            for scored, lines in zip(scores, references, strict=True)
+            if comparable(lines[i]) != comparable(output.text)
+        ]
         known = [of(score.token_log_probs) for score in others if score and not score.n_unknown]
         if encoded[i].is_blank or not (known or is_reference):
             continue

@@ -12,6 +12,7 @@ import numpy as np
 
 from diglot.data.alignment import Alignment, Shift
 from diglot.data.flat import FlatIds
+from diglot.data.forms import comparable, form_of
 from diglot.data.preparation import main_scripts, script_of
 from diglot.data.progress import step
 from diglot.data.shards import SIDES, Shards
@@ -19,7 +20,7 @@ from diglot.data.split import normalise
 from diglot.data.text import Parallel, ParallelText, corpora_of, hash_pair, write_bytes
 from diglot.data.tokenizer import UNK, Side, Tokenizer
 
-_FORMAT = 6  # raise it when the same data get another report
+_FORMAT = 7  # raise it when the same data get another report
 N_GRAM = 8  # words in a row that a train and a held-out source share
 _SURE = 8.0  # log-odds from which on a pair's sides are taken for swapped
 _EXAMPLES = 5
@@ -28,7 +29,7 @@ _HASHED, _MEASURED = 20_000_000, 1_000_000  # pairs
 
 @dataclass
 class Overlap:
-    """What a held-out split and train share, after normalising (case, numbers, placeholders, blanks, punctuation).
+    """What a held-out split and train share, after normalising (see `normalise`).
 
     Attributes:
         pairs: held-out pairs whose two sides stand together in train.
@@ -57,6 +58,8 @@ class Diagnosis:
         scripts: pairs with a side in another script than the rest; of more than a million likewise.
         unrelated: splits whose two sides do not fit at all: lines in another order, or a task where they need not.
         shifts: where the lines of a split's two sides seem not to correspond.
+        forms: of each split's side ("train target"), lines that are composed and lines that are not, of those that can
+            be written in either form (see diglot.data.forms).
     """
 
     pairs: int
@@ -76,6 +79,7 @@ class Diagnosis:
     overlap: dict[str, Overlap]
     shifts: list[Shift]
     unrelated: list[str]
+    forms: dict[str, dict[str, int]]
 
     @property
     def faults(self) -> list[str]:
@@ -89,10 +93,22 @@ class Diagnosis:
             if overlap.pairs
         ]
 
+    @property
+    def mixed_forms(self) -> str | None:
+        """Where composed and decomposed text stand, in words; None where all is in one form."""
+        if len({form for counts in self.forms.values() for form, n in counts.items() if n}) < 2:
+            return None
+        told = ", ".join(
+            f"{side} {counts['decomposed']:,} of {sum(counts.values()):,}" for side, counts in self.forms.items()
+        )
+        return f"lines that are not composed (NFC), of those with accents or the like: {told}"
+
     def summary(self) -> str:
         """One line."""
         near = ", ".join(f"{split} {o.near / o.long:.0%}" for split, o in self.overlap.items() if o.long)
         parts = [f"{self.pairs:,} pairs", f"{self.duplicates:,} repeated", f"{self.swapped:,} perhaps swapped"]
+        if self.mixed_forms:
+            parts.append(f"{self.mixed_forms} (tokenizer.normalisation=nfc composes what a model reads and learns)")
         parts += [f"{split}: the two sides do not fit at all, do their lines correspond?" for split in self.unrelated]
         parts.append("no held-out pair in train" if not any(o.pairs for o in self.overlap.values()) else "")
         parts.append(f"sharing {N_GRAM} words with train: {near}" if near else "")
@@ -145,6 +161,7 @@ def _diagnose(
     random = np.random.default_rng(1)
     shifts: list[Shift] = []
     unrelated: list[str] = []
+    forms = _Forms()
     for name, corpus in corpora_of(train).items():
         alignment = Alignment(name, shards.about["corpora"][name]["read"])
         main: tuple[str | None, str | None] | None = None
@@ -155,7 +172,10 @@ def _diagnose(
                 split.look(block, normal_src, normal_tgt)
             mine = np.frombuffer(b"".join(map(hash_pair, block.src, block.tgt)), np.uint64)
             hashes.append(mine[mine % np.uint64(every) == 0])
-            identical += sum(src.strip() == tgt.strip() != "" for src, tgt in zip(block.src, block.tgt))
+            identical += sum(
+                comparable(src).strip() == comparable(tgt).strip() != "" for src, tgt in zip(block.src, block.tgt)
+            )
+            forms.look("train", block)
             scripts += each * sum(
                 any(script_of(line) not in (wanted, None) for line, wanted in zip(pair, main))
                 for pair in zip(block.src[::each], block.tgt[::each])
@@ -169,6 +189,7 @@ def _diagnose(
         shifts += alignment.shifts()
         unrelated += [name] if alignment.is_unrelated() else []
     for name, text in held_out.items():
+        forms.look(name, text)
         own = Alignment(name, len(text))
         own.look(text)
         shifts += own.shifts()
@@ -202,6 +223,7 @@ def _diagnose(
         overlap={split: each.found for split, each in known.items()},
         shifts=shifts,
         unrelated=unrelated,
+        forms=forms.found,
     )
 
 
@@ -252,6 +274,21 @@ def _changed(pairs: ParallelText, tokenizer: Tokenizer) -> int:
     back = [tokenizer.decode(source.ids, source.placeholders, "src") for source in sources]
     back += [tokenizer.decode(target, source.placeholders) for target, source in zip(targets, sources)]
     return sum(line != given for line, given in zip(back, [*pairs.src, *pairs.tgt]))
+
+
+class _Forms:
+    """Counts of the forms that text is written in."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, dict[str, int]] = {}
+
+    def look(self, split: str, block: ParallelText) -> None:
+        for side, lines in (("source", block.src), ("target", block.tgt)):
+            counts = Counter(map(form_of, lines))
+            if counts["composed"] or counts["decomposed"]:
+                known = self.found.setdefault(f"{split} {side}", {"composed": 0, "decomposed": 0})
+                known["composed"] += counts["composed"]
+                known["decomposed"] += counts["decomposed"]
 
 
 # ------------------------------------------------------------------------------------------------------------ overlap

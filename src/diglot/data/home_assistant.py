@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from diglot.data.corpus import Corpus, check_sizes, prepared_folder, read_prepared, whole_folder, write_splits
+from diglot.data.forms import comparable
 from diglot.data.progress import step
 from diglot.data.split import grouped_split
 from diglot.data.text import Parallel, ParallelText, write_lines
@@ -29,7 +30,7 @@ _CODES = (
 LANGUAGES = tuple(_CODES.split())
 
 _MIN_ENGLISH_WORDS = 3
-_FORMAT = 1  # raise it when the same options make other text
+_FORMAT = 2  # raise it when the same options make other text
 _TRANSLATIONS = re.compile(r"homeassistant/components/([^/]+)/translations/([^/]+)\.json")
 _OTHER_WAYS = "take data=sample, which ships with diglot, or give a copy of the wheel with data.wheel=PATH"
 
@@ -171,11 +172,11 @@ def pair_texts(src: Texts, tgt: Texts, english: Texts) -> ParallelText:
     seen = set()
     for key in sorted(src.keys() & tgt.keys() & english.keys()):
         src_text, tgt_text, english_text = (" ".join(texts[key].split()) for texts in (src, tgt, english))
-        if not src_text or not tgt_text or src_text == tgt_text:
+        if not src_text or not tgt_text or comparable(src_text) == comparable(tgt_text):
             continue
-        if len(english_text.split()) < _MIN_ENGLISH_WORDS or english_text in seen:
+        if len(english_text.split()) < _MIN_ENGLISH_WORDS or comparable(english_text) in seen:
             continue
-        seen.add(english_text)
+        seen.add(comparable(english_text))
         pairs.src.append(src_text)
         pairs.tgt.append(tgt_text)
     return pairs

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from rapidfuzz import fuzz, process
 
+from diglot.data.forms import comparable
 from diglot.data.progress import step
 
 _CELLS_AT_ONCE = 2**22  # scores held at a time: 16 MiB
@@ -27,6 +28,8 @@ class Match(NamedTuple):
 def nearest(queries: list[str], memory: list[str]) -> list[Match]:
     """Finds for each query the most similar sentence of the memory, the first one where several are.
 
+    Texts are compared as `comparable` makes them.
+
     Raises:
         ValueError: there are queries and the memory is empty.
     """
@@ -34,6 +37,7 @@ def nearest(queries: list[str], memory: list[str]) -> list[Match]:
         return []
     if not memory:
         raise ValueError("an empty memory has no nearest sentence")
+    queries, memory = list(map(comparable, queries)), list(map(comparable, memory))
     if len(queries) * len(memory) < _LONG:
         return _nearest(queries, memory, lambda done: None)
     with step(f"comparing {len(queries)} sentences with {len(memory)}", total=len(queries)) as advance:

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diglot.data.children import end_with_parent, how_it_ended
+from diglot.data.forms import comparable
 from diglot.data.progress import step
 from diglot.data.sampling import Sampler, Sampling
 from diglot.data.shards import ABOUT, Rows, Shards, ShardWriter, finish, mapped, open_shards
@@ -54,8 +55,8 @@ class Cleaning:
 
     Attributes:
         control: those with a control character, or a line break that is none here, on a side.
-        identical: those whose sides are equal.
-        duplicates: all but the first of equal pairs.
+        identical: those whose sides are equal (see `comparable` in diglot.data.forms).
+        duplicates: all but the first of pairs that are equal in that way.
         scripts: those with a side whose letters are mostly of another script than most letters of that side are (the
             first block of the corpus decides): Cyrillic in English, say.
         max_ratio: those whose one side has more than so many times the other's tokens, </s> counted.
@@ -150,6 +151,8 @@ def prepare(
     tgt_lang = tgt_lang if tokenizer.languages else None  # without tags it changes nothing
     key = [_FORMAT, digest, tokenizer.digest(), max_len, sorted(asdict(cleaning).items()), block_size, tgt_lang]
     key.append(sampling if sampling.samples else None)
+    if cleaning.identical or cleaning.duplicates:  # earlier versions compared text as it is
+        key.append("comparable")
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     folder = cache_dir / "prepared" / name
     treatment = Treatment(tokenizer, sampling, cleaning, max_len)
@@ -409,7 +412,7 @@ def _rule(src: str, tgt: str, cleaning: Cleaning, scripts: tuple[str | None, str
         return "empty"
     if cleaning.control and (_CONTROL.search(src) or _CONTROL.search(tgt)):
         return "control"
-    if cleaning.identical and src.strip() == tgt.strip():
+    if cleaning.identical and comparable(src).strip() == comparable(tgt).strip():
         return "identical"
     if cleaning.scripts and any(
         main is not None and script_of(side) not in (main, None) for side, main in zip((src, tgt), scripts)

@@ -3,6 +3,7 @@
 import hashlib
 import re
 
+from diglot.data.forms import comparable
 from diglot.data.text import ParallelText
 from diglot.errors import UserError
 
@@ -12,12 +13,13 @@ _LARGEST_SHARE = 10  # dev and test each take at most one pair in so many
 
 
 def normalise(text: str) -> str:
-    """What two texts share when they differ only in case, numbers, placeholders, blanks and outer punctuation.
+    """What two texts share when they differ only in case, numbers, placeholders, blanks, outer punctuation, and form
+    (see `comparable`).
 
     "Set {name} to 10!" and "set {other}  to 7" both become "set X to N".
     """
     # The text is lower case when the marks go in, so an upper-case mark cannot be mistaken for a word.
-    text = _NUMBER.sub("N", _PLACEHOLDER.sub("X", text.lower()))
+    text = _NUMBER.sub("N", _PLACEHOLDER.sub("X", comparable(text).lower()))
     start, end = 0, len(text)
     while start < end and not text[start].isalnum():
         start += 1

@@ -16,6 +16,7 @@ from typing import BinaryIO, Protocol
 
 from backports import zstd
 
+from diglot.data.forms import comparable
 from diglot.errors import UserError
 from diglot.whole import whole_file
 
@@ -396,8 +397,10 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 
 
 def hash_pair(src: str, tgt: str) -> bytes:
-    """Eight bytes that equal pairs share, and others by accident alone."""
-    return hashlib.blake2b(f"{src}\n{tgt}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    """Eight bytes that pairs share whose sides are equal (see `comparable`), and others by accident alone."""
+    return hashlib.blake2b(
+        f"{comparable(src)}\n{comparable(tgt)}".encode("utf-8", "surrogatepass"), digest_size=8
+    ).digest()
 
 
 def drop_blank_pairs(pairs: ParallelText) -> tuple[ParallelText, int]:

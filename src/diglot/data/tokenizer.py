@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -11,10 +12,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import sentencepiece
 
+from diglot.data.forms import comparable, composing_rules
 from diglot.data.pieces import BOS, EOS, PAD, UNK, adopt, opened, tag
 from diglot.data.sampling import Sampler, Sampling
 from diglot.data.text import Parallel, read_lines, write_bytes, write_lines
 from diglot.errors import UserError
+from diglot.whole import scratch_folder
 
 # A placeholder stands in the token stream as one of these private-use characters, numbered in the order in which the
 # source line names them. So a name never seen in training survives, and the model learns to place it, not to spell it.
@@ -173,15 +176,20 @@ class Tokenizer:
         return [i for i, line in enumerate(lines) if search(line)]
 
     def _hide(self, line: str, names: list[str], may_add: bool) -> str:
-        """Put slots where placeholders stand. `names` grows by those that it lacks, if it may."""
+        """Put slots where placeholders stand. `names` grows by those that it lacks, if it may; if not, a name also
+        takes the slot of one that is written in another form."""
 
         def slot(match: re.Match[str]) -> str:
             name = match.group()
-            if name not in names:
-                if not may_add or len(names) == len(SLOTS):
-                    return "\N{REPLACEMENT CHARACTER}" if name in SLOTS else name
+            if name in names:
+                return SLOTS[names.index(name)]
+            if may_add and len(names) < len(SLOTS):
                 names.append(name)
-            return SLOTS[names.index(name)]
+                return SLOTS[len(names) - 1]
+            known = [] if may_add else list(map(comparable, names))
+            if comparable(name) in known:
+                return SLOTS[known.index(comparable(name))]
+            return "\N{REPLACEMENT CHARACTER}" if name in SLOTS else name
 
         assert self._pattern
         return self._pattern.sub(slot, line)
@@ -226,7 +234,8 @@ class TokenizerTrainer(TokenizerSource):
         joint: whether both sides have one vocabulary; otherwise each has one of its own.
         tgt_vocab_size: the target's, where it has its own; None: as many as the source's.
         character_coverage: share of the text's characters that get a piece; the rest is spelt in bytes.
-        normalisation: SentencePiece's name of a rule applied before encoding; identity leaves text as it is.
+        normalisation: a rule applied before encoding, which the model file carries: identity leaves text as it is, nfc
+            composes it (see diglot.data.forms), the others are SentencePiece's.
         placeholder: see Tokenizer.
         sample_size: at most this many lines, drawn at random, are trained on.
         seed: of the draw, and of those of samples.
@@ -240,7 +249,7 @@ class TokenizerTrainer(TokenizerSource):
         model_type: Literal["unigram", "bpe"],
         vocab_size: int,
         character_coverage: float = 0.9998,
-        normalisation: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "identity",
+        normalisation: Literal["identity", "nfc", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "identity",
         placeholder: str | None = None,
         joint: bool = True,
         tgt_vocab_size: int | None = None,
@@ -261,7 +270,8 @@ class TokenizerTrainer(TokenizerSource):
         _check_placeholder(placeholder)
         self.model_type, self.vocab_size, self.character_coverage = model_type, vocab_size, character_coverage
         self.normalisation, self.placeholder = normalisation, placeholder
-        self._normaliser = sentencepiece.SentencePieceNormalizer(rule_name=normalisation)
+        removing_rule = "identity" if normalisation == "nfc" else normalisation  # neither removes anything
+        self._normaliser = sentencepiece.SentencePieceNormalizer(rule_name=removing_rule)
         self.sample_size, self.seed = sample_size, seed
         self.is_joint, self.tgt_vocab_size = joint, tgt_vocab_size
         self.sampling = _sampling(samples, alpha, seed, model_type)
@@ -300,7 +310,7 @@ class TokenizerTrainer(TokenizerSource):
             "vocab_size": vocab_size,
             "character_coverage": self.character_coverage,
             "normalization_rule_name": self.normalisation,
-            "remove_extra_whitespaces": self.normalisation != "identity",
+            "remove_extra_whitespaces": self.normalisation not in ("identity", "nfc"),
             "byte_fallback": True,
             "user_defined_symbols": list(SLOTS) if self.placeholder else [],
             "pad_id": PAD,
@@ -320,12 +330,13 @@ class TokenizerTrainer(TokenizerSource):
             *sides,
             text.digest(),
         ]
+        key += [unicodedata.unidata_version] if self.normalisation == "nfc" else []
         digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
         file = cache_dir / "tokenizers" / f"{digest}.model"
         about = file.with_suffix(".txt")
         if not (file.exists() and about.exists()):
             used, told = self._sample(text, sides)
-            model = self._train(used, options, key_name)
+            model = self._train(used, options, key_name, file)
             write_lines(about, [told])
             write_bytes(file, model)
         try:
@@ -374,12 +385,20 @@ class TokenizerTrainer(TokenizerSource):
             return True
         return bool(self._normaliser.normalize(self._shown(line)).replace(_BLANK_MARK, " ").strip())
 
-    def _train(self, lines: list[str], options: dict, key_name: str) -> bytes:
+    def _train(self, lines: list[str], options: dict, key_name: str, file: Path) -> bytes:
+        """Train, with rules of our own in a folder beside the model's file."""
         model = io.BytesIO()
         try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(lines), model_writer=model, minloglevel=2, **options
-            )
+            with scratch_folder(file) as folder:
+                if self.normalisation == "nfc":
+                    rules = folder / "nfc.tsv"
+                    rules.write_text(composing_rules(), encoding="utf-8")
+                    options = options | {"normalization_rule_name": "", "normalization_rule_tsv": str(rules)}
+                sentencepiece.SentencePieceTrainer.train(
+                    sentence_iterator=iter(lines), model_writer=model, minloglevel=2, **options
+                )
+        except OSError as error:
+            raise UserError(f"{file}: cannot be written: {error.strerror or error}") from None
         except RuntimeError as error:
             limit = re.search(r"value <= (\d+)", str(error))
             if limit:

@@ -1,0 +1,86 @@
+"""The forms in which Unicode writes the same text: what makes them one for comparing, and for a tokenizer.
+
+An accented letter may be one character (composed, NFC) or a letter and a combining mark (decomposed, NFD).
+"""
+
+import re
+import unicodedata
+from functools import cache
+from itertools import permutations
+from typing import Literal
+
+# Characters without a width: soft hyphen, joiners, marks of direction, variation selectors, byte order mark, tags.
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
+)
+# Marks that are typed in any order and that no composed character has: those below, in African languages.
+_MORE_MARKS = "\u0320\u0329\u0331"
+_MARK_BLOCKS = ((0x0300, 0x0370), (0x0591, 0x05C8), (0x0610, 0x0660), (0x06D6, 0x06EE), (0x08D3, 0x0900))
+
+
+def comparable(text: str) -> str:
+    """Return what texts that look the same have in common: the text composed, without characters that have no width.
+
+    For comparing alone: joiners carry meaning in Persian or Hindi and stay in text.
+    """
+    return text if text.isascii() else unicodedata.normalize("NFC", _INVISIBLE.sub("", text))
+
+
+def form_of(text: str) -> Literal["composed", "decomposed"] | None:
+    """Return the form that a text is written in: "decomposed" where any of it is; None where there is but one."""
+    if text.isascii():
+        return None
+    if not unicodedata.is_normalized("NFC", text):
+        return "decomposed"
+    return None if unicodedata.is_normalized("NFD", text) else "composed"
+
+
+@cache
+def composing_rules() -> str:
+    """Return rules that compose text, as SentencePiece reads them: lines of code points, a tab, and these composed.
+
+    SentencePiece replaces the longest match and never looks at a replacement again, so all ways to write a character
+    are listed, and marks in any order as far as languages have them. Text that is composed matches no rule.
+    """
+    rules: dict[str, str] = {}
+
+    def add(text: str) -> None:
+        composed = unicodedata.normalize("NFC", text)
+        if composed != text:
+            rules[text] = composed
+
+    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    decomposable = [c for c in characters if unicodedata.normalize("NFD", c) != c]
+    pairs = []
+    for character in decomposable:
+        for spelling in _spellings(character):
+            add(spelling)
+        parts = unicodedata.decomposition(character).split()
+        if len(parts) == 2 and unicodedata.is_normalized("NFC", character):
+            pairs.append((chr(int(parts[0], 16)), chr(int(parts[1], 16))))
+    marks = sorted({mark for _, mark in pairs if unicodedata.combining(mark)} | set(_MORE_MARKS))
+    for base, mark in pairs:
+        for between in marks:
+            if 0 < unicodedata.combining(mark) != unicodedata.combining(between):
+                add(base + between + mark)
+                add(unicodedata.normalize("NFC", base + between) + mark)
+    for first, last in _MARK_BLOCKS:  # marks behind a letter that does not compose, in the order that NFC has them in
+        for one in range(first, last):
+            for other in range(first, last):
+                add(chr(one) + chr(other))
+    return "".join(f"{_codes(text)}\t{_codes(composed)}\n" for text, composed in sorted(rules.items()))
+
+
+def _spellings(character: str) -> set[str]:
+    """Return all texts that are composed to a character, or to what Unicode has instead of it."""
+    whole = unicodedata.normalize("NFD", character)
+    found = {character}
+    for marks in set(permutations(whole[1:])):
+        text = whole[0] + "".join(marks)
+        if unicodedata.normalize("NFD", text) == whole:
+            found |= {unicodedata.normalize("NFC", text[:n]) + text[n:] for n in range(1, len(text))}
+    return found
+
+
+def _codes(text: str) -> str:
+    return " ".join(f"{ord(character):X}" for character in text)

@@ -1,0 +1,178 @@
+"""Texts that look the same are compared as the same, and a tokenizer's own rule writes them alike."""
+
+import pickle
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diglot.data.doctor import diagnose
+from diglot.data.forms import comparable, form_of
+from diglot.data.memory import nearest
+from diglot.data.preparation import Cleaning, prepare
+from diglot.data.split import grouped_split, normalise
+from diglot.data.text import ParallelText, hash_pair
+from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
+
+TEXTS = {
+    "French": "Où êtes-vous né, à Orléans ?",
+    "Vietnamese": "Tiếng Việt: ợ ẫ ự Ỡ, nước uống",
+    "Yoruba": "Ẹ̀kọ́ ọ̀rọ̀ ṣé ẹ̀yin é̩ ò̩ m̀bẹ",
+    "Korean": "한국어 값 가각 읽다",
+    "Hindi": "क़लम ख़बर ऩ ऱ सड़क बढ़ना",
+    "Bengali": "বাংলা কো কৌ ড়",
+    "Tamil": "கொ கோ கௌ",
+    "Greek": "ᾆ ΐ ὦ άνθρωπος",
+    "Russian": "ёлка йод ї",
+    "Arabic": "آمن أكل إلى مؤمن مُدَرِّس",
+    "Hebrew": "שָׁלוֹם בְּרֵאשִׁית",
+    "Japanese": "がぎぐ ぱぴ ヴ",
+    "Symbols": "Å Ω K ≠ 豈",
+}
+
+
+def decomposed(text: str) -> str:
+    return unicodedata.normalize("NFD", text)
+
+
+def composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def composing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A tokenizer that composes what it reads."""
+    trainer = TokenizerTrainer(
+        model_type=request.param, vocab_size=412, normalisation="nfc", placeholder=r"\{[^{}\s]+\}"
+    )
+    lines = [*TEXTS.values(), *map(decomposed, TEXTS.values())] * 3
+    return trainer.get(ParallelText(lines, lines), tmp_path_factory.mktemp(request.param))[0]
+
+
+# ------------------------------------------------------------------------------------------------------------ comparing
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_forms_of_one_text_compare_as_one(text: str) -> None:
+    forms = [text, composed(text), decomposed(text), f"\ufeff{text}\u200b", text.replace(" ", "\u200d \u200c")]
+    assert {comparable(form) for form in forms} == {composed(text)}
+    assert len({normalise(form) for form in forms}) == 1
+    assert len({hash_pair(form, form) for form in forms}) == 1
+
+
+def test_texts_that_look_different_are_different() -> None:
+    assert comparable("ﬁ") != comparable("fi")  # compatibility characters stay
+    assert comparable("a b") != comparable("ab")
+    assert comparable("é") != comparable("e")
+    assert comparable("A") != comparable("a")
+
+
+def test_the_form_of_a_text_is_that_of_all_of_it() -> None:
+    assert [form_of(text) for text in ("plain", "中文", "", "क")] == [None] * 4
+    assert [form_of(text) for text in ("é", "한", "ế 中")] == ["composed"] * 3
+    assert [form_of(text) for text in ("e\u0301", "é e\u0301", "\u212b")] == ["decomposed"] * 3
+
+
+def test_a_translation_memory_finds_a_sentence_in_either_form() -> None:
+    memory = ["nothing of it", decomposed(TEXTS["Yoruba"]), "\ufeffplain"]
+    assert [(found.index, found.similarity) for found in nearest([TEXTS["Yoruba"], "plain"], memory)] == [
+        (1, 100.0),
+        (2, 100.0),
+    ]
+
+
+def test_pairs_that_differ_in_form_alone_are_not_carved_apart() -> None:
+    words = [f"{chr(0xE0 + i % 20)}{'abcdefghij'[i // 20]}" for i in range(200)]
+    pairs = ParallelText(words + list(map(decomposed, words)), [f"{w}x" for w in words + words])
+    splits, _ = grouped_split(pairs, 20, 20, seed=1)
+    keys = [{composed(line) for line in split.src} for split in splits.values()]
+    assert not keys[0] & keys[1]
+    assert not keys[0] & keys[2]
+    assert not keys[1] & keys[2]
+
+
+def test_pairs_that_differ_in_form_alone_are_repeated_and_sides_identical(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    word = "né à Orléans"
+    text = ParallelText(["Ka é", decomposed("Ka é"), "Ka\u200b é", word], ["Lo", "Lo", "Lo", decomposed(word)])
+    shards = prepare(text, tokenizer, tmp_path, max_len=100, cleaning=Cleaning(duplicates=True, identical=True))
+    assert shards.about["corpora"]["train"] == {"read": 4, "kept": 1, "dropped": {"duplicates": 2, "identical": 1}}
+
+
+# --------------------------------------------------------------------------------------------------------------- doctor
+
+
+def test_held_out_pairs_that_stand_in_train_in_another_form_are_found(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    lines = [f"là {word} où" for word in "abcdefghij"]
+    train, dev = ParallelText(list(map(decomposed, lines)), list(map(decomposed, lines))), ParallelText(lines, lines)
+    found = diagnose(train, {"dev": dev}, prepare(train, tokenizer, tmp_path, max_len=99), tokenizer, tmp_path)
+    assert found.overlap["dev"].pairs == 10
+    assert "dev: 10 of 10 pairs stand in train, too" in found.faults
+
+
+def test_forms_that_differ_between_splits_are_counted_and_said(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    lines = [f"là {word}" for word in "abcdefghij"]
+    train = ParallelText(["plain"] * 10, [*map(decomposed, lines[:5]), *lines[5:]])
+    dev = ParallelText(["simple"] * 3, [f"où {word}" for word in "abc"])
+    found = diagnose(train, {"dev": dev}, prepare(train, tokenizer, tmp_path, max_len=99), tokenizer, tmp_path)
+    assert found.forms == {
+        "train target": {"composed": 5, "decomposed": 5},
+        "dev target": {"composed": 3, "decomposed": 0},
+    }
+    assert "not composed (NFC), of those with accents or the like: train target 5 of 10, dev target 0 of 3" in (
+        found.summary()
+    )
+
+
+@pytest.mark.parametrize("form", [composed, decomposed])
+def test_text_in_one_form_is_not_spoken_of(form, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    lines = [form(f"là {word}") for word in "abcdefghij"]
+    train, dev = ParallelText(lines, lines), ParallelText([form("où")], [form("né")])
+    found = diagnose(train, {"dev": dev}, prepare(train, tokenizer, tmp_path, max_len=99), tokenizer, tmp_path)
+    assert found.mixed_forms is None
+    assert "NFC" not in found.summary()
+
+
+# ------------------------------------------------------------------------------------------------------------ tokenizer
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_a_composing_tokenizer_reads_every_form_alike_and_gives_back_the_composed_one(
+    composing: Tokenizer, text: str
+) -> None:
+    ids = [source.ids for source in composing.encode([composed(text), decomposed(text), text])]
+    assert ids[0] == ids[1] == ids[2]
+    assert composing.encode_targets([decomposed(text)], composing.encode(["a"])) == ids[:1]
+    assert composing.decode(ids[0]) == composed(text)
+    assert pickle.loads(pickle.dumps(composing)).encode([decomposed(text)])[0].ids == ids[0]
+
+
+MARKED = st.text(st.sampled_from("aeiouEOUnsdmgyzɛɔ"), min_size=1, max_size=1)
+MARKS = st.text(st.sampled_from("\u0300\u0301\u0302\u0303\u0304\u0306\u0308\u030c\u031b\u0323\u0327\u0328\u0329\u0331"))
+
+
+@given(st.lists(st.tuples(MARKED, MARKS.map(lambda marks: marks[:2])), max_size=6))
+def test_two_marks_on_a_letter_are_composed_in_whatever_order_they_stand(
+    composing: Tokenizer, letters: list[tuple[str, str]]
+) -> None:
+    text = "".join(base + marks for base, marks in letters)
+    assert composing.decode(composing.encode([text])[0].ids) == composed(text)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc", "Co"], exclude_characters="\u2581"), max_size=12))
+def test_composed_text_comes_back_from_a_composing_tokenizer_as_it_went_in(composing: Tokenizer, text: str) -> None:
+    assert composing.decode(composing.encode([composed(text)])[0].ids) == composed(text)
+
+
+def test_joiners_and_blanks_stay_in_text(composing: Tokenizer) -> None:
+    text = "می\u200cخواهم  क्\u200dष \u200b x "
+    assert composing.decode(composing.encode([text])[0].ids) == text
+
+
+def test_placeholders_that_differ_in_form_alone_are_one(composing: Tokenizer) -> None:
+    sources = composing.encode(["Où {né} ?"])
+    (target,) = composing.encode_targets([decomposed("là {né}")], sources)
+    assert composing.decode(target, sources[0].placeholders) == "là {né}"
+    (both,) = composing.encode(["{né} " + decomposed("{né}")])
+    assert composing.decode(both.ids, both.placeholders) == "{né} " + decomposed("{né}")
