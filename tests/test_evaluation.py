@@ -384,6 +384,17 @@ def test_the_text_in_a_run_s_folder_takes_references_and_a_baseline_of_its_langu
     assert "baseline=other.ckpt translates avi-fr, but the checkpoint avi-bol" in said
 
 
+def test_outputs_in_another_form_than_the_references_are_said(tmp_path):
+    references = ["Où êtes-vous né ?", "C'est là", "plain"]
+    outputs = [unicodedata.normalize("NFD", line) for line in references]
+    evaluated = EvaluationSet("few", "test", ParallelText(["a", "b", "c"], references))
+    results = evaluate(Hypotheses(outputs, "en", "fr"), evaluated, Scorer("fr"), tmp_path / "scored")
+    told = "lines that are not composed (NFC), of those with accents or the like: outputs 2 of 2, references 0 of 2"
+    assert f"{told}; to sacreBLEU the two forms are different words" in table(results)
+    same = evaluate(Hypotheses(references, "en", "fr"), evaluated, Scorer("fr"), tmp_path / "same")
+    assert "NFC" not in "\n".join(table(same))
+
+
 LANGUAGES = ["de", "en", "EN", "json", "JSON", "src", "tgt", "gz", "gz.txt", "x.zst", "zip", "2.en", "translated.en"]
 LANGUAGES += ["translated.de", "source.en", "target.en", "txt", "source", "caf\N{LATIN SMALL LETTER E WITH ACUTE}"]
 LANGUAGES += ["cafe\N{COMBINING ACUTE ACCENT}", "en.txt", "dev", "translated.json", "straße", "STRASSE"]

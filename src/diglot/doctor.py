@@ -22,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from diglot.config import build, build_corpus, build_data, check_tying, command, trial_build
 from diglot.data.batching import Batching, widths
 from diglot.data.doctor import N_GRAM, Diagnosis, some_lengths
+from diglot.data.forms import mixed_forms
 from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes
 from diglot.data.tokenizer import TokenizerSource
@@ -151,8 +152,8 @@ def table(found: Diagnosis, plan: dict[str, Any]) -> Table:
     about.add_row("identical sides", share(found.identical))
     about.add_row("other script", share(found.scripts))
     about.add_row("perhaps swapped", "\n".join([share(found.swapped), *map(" | ".join, found.swapped_examples)]))
-    if found.mixed_forms:
-        about.add_row("forms", found.mixed_forms)
+    if forms := mixed_forms(found.forms):
+        about.add_row("forms", forms)
     for side, name in (("src", "source tokens"), ("tgt", "target tokens")):
         about.add_row(name, ", ".join(f"{key} {value:,.4g}" for key, value in found.lengths[side].items()))
     about.add_row("target / source", ", ".join(f"{key} {value:.2f}" for key, value in found.ratio.items()))

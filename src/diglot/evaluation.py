@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diglot.breakdown import by_length, output_counts
-from diglot.data.forms import comparable
+from diglot.data.forms import comparable, count_forms, mixed_forms
 from diglot.data.memory import nearest
 from diglot.data.text import (
     ParallelText,
@@ -199,6 +199,7 @@ def evaluate(
         "sentences": len(pairs),
         "references": len(references),
         "scores": _scores(scorer(hypotheses, *references)),
+        "forms": {"outputs": count_forms(hypotheses), "references": count_forms(chain.from_iterable(references))},
         "outputs": output_counts(read, hypotheses, cut, scorer.writing),
         "by_length": by_length(scorer, pairs.src, hypotheses, references, src_lang),
     }
@@ -286,6 +287,8 @@ def table(results: dict[str, Any]) -> list[str]:
         grid.add_row(title, *(f"{score['value']:.2f}" for score in scores))
     lines = render(grid)
     lines += [f"{score['name']}: {score['signature']}" for score in results["scores"]]
+    if forms := mixed_forms(results["forms"]):
+        lines.append(f"{forms}; to sacreBLEU the two forms are different words")
     lines += render(_length_table(results["by_length"]))
     lines += render(_counts_table(results["outputs"]))
     if (errors := results.get("placeholder_errors")) and errors["of"]:

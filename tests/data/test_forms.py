@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diglot.data.doctor import diagnose
-from diglot.data.forms import comparable, form_of
+from diglot.data.forms import comparable, form_of, mixed_forms
 from diglot.data.memory import nearest
 from diglot.data.preparation import Cleaning, prepare
 from diglot.data.split import grouped_split, normalise
@@ -117,7 +117,9 @@ def test_forms_that_differ_between_splits_are_counted_and_said(tokenizer: Tokeni
     dev = ParallelText(["simple"] * 3, [f"où {word}" for word in "abc"])
     found = diagnose(train, {"dev": dev}, prepare(train, tokenizer, tmp_path, max_len=99), tokenizer, tmp_path)
     assert found.forms == {
+        "train source": {"composed": 0, "decomposed": 0},
         "train target": {"composed": 5, "decomposed": 5},
+        "dev source": {"composed": 0, "decomposed": 0},
         "dev target": {"composed": 3, "decomposed": 0},
     }
     assert "not composed (NFC), of those with accents or the like: train target 5 of 10, dev target 0 of 3" in (
@@ -130,7 +132,7 @@ def test_text_in_one_form_is_not_spoken_of(form, tokenizer: Tokenizer, tmp_path:
     lines = [form(f"là {word}") for word in "abcdefghij"]
     train, dev = ParallelText(lines, lines), ParallelText([form("où")], [form("né")])
     found = diagnose(train, {"dev": dev}, prepare(train, tokenizer, tmp_path, max_len=99), tokenizer, tmp_path)
-    assert found.mixed_forms is None
+    assert mixed_forms(found.forms) is None
     assert "NFC" not in found.summary()
 
 

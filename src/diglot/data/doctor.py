@@ -12,7 +12,7 @@ import numpy as np
 
 from diglot.data.alignment import Alignment, Shift
 from diglot.data.flat import FlatIds
-from diglot.data.forms import comparable, form_of
+from diglot.data.forms import comparable, count_forms, mixed_forms
 from diglot.data.preparation import main_scripts, script_of
 from diglot.data.progress import step
 from diglot.data.shards import SIDES, Shards
@@ -93,22 +93,12 @@ class Diagnosis:
             if overlap.pairs
         ]
 
-    @property
-    def mixed_forms(self) -> str | None:
-        """Where composed and decomposed text stand, in words; None where all is in one form."""
-        if len({form for counts in self.forms.values() for form, n in counts.items() if n}) < 2:
-            return None
-        told = ", ".join(
-            f"{side} {counts['decomposed']:,} of {sum(counts.values()):,}" for side, counts in self.forms.items()
-        )
-        return f"lines that are not composed (NFC), of those with accents or the like: {told}"
-
     def summary(self) -> str:
         """One line."""
         near = ", ".join(f"{split} {o.near / o.long:.0%}" for split, o in self.overlap.items() if o.long)
         parts = [f"{self.pairs:,} pairs", f"{self.duplicates:,} repeated", f"{self.swapped:,} perhaps swapped"]
-        if self.mixed_forms:
-            parts.append(f"{self.mixed_forms} (tokenizer.normalisation=nfc composes what a model reads and learns)")
+        if forms := mixed_forms(self.forms):
+            parts.append(f"{forms} (tokenizer.normalisation=nfc composes what a model reads and learns)")
         parts += [f"{split}: the two sides do not fit at all, do their lines correspond?" for split in self.unrelated]
         parts.append("no held-out pair in train" if not any(o.pairs for o in self.overlap.values()) else "")
         parts.append(f"sharing {N_GRAM} words with train: {near}" if near else "")
@@ -161,7 +151,7 @@ def _diagnose(
     random = np.random.default_rng(1)
     shifts: list[Shift] = []
     unrelated: list[str] = []
-    forms = _Forms()
+    forms: dict[str, Counter[str]] = {}
     for name, corpus in corpora_of(train).items():
         alignment = Alignment(name, shards.about["corpora"][name]["read"])
         main: tuple[str | None, str | None] | None = None
@@ -175,7 +165,7 @@ def _diagnose(
             identical += sum(
                 comparable(src).strip() == comparable(tgt).strip() != "" for src, tgt in zip(block.src, block.tgt)
             )
-            forms.look("train", block)
+            _count_forms(forms, "train", block)
             scripts += each * sum(
                 any(script_of(line) not in (wanted, None) for line, wanted in zip(pair, main))
                 for pair in zip(block.src[::each], block.tgt[::each])
@@ -189,7 +179,7 @@ def _diagnose(
         shifts += alignment.shifts()
         unrelated += [name] if alignment.is_unrelated() else []
     for name, text in held_out.items():
-        forms.look(name, text)
+        _count_forms(forms, name, text)
         own = Alignment(name, len(text))
         own.look(text)
         shifts += own.shifts()
@@ -223,8 +213,13 @@ def _diagnose(
         overlap={split: each.found for split, each in known.items()},
         shifts=shifts,
         unrelated=unrelated,
-        forms=forms.found,
+        forms={side: dict(counts) for side, counts in forms.items()},
     )
+
+
+def _count_forms(forms: dict[str, Counter[str]], split: str, block: ParallelText) -> None:
+    for side, lines in (("source", block.src), ("target", block.tgt)):
+        forms.setdefault(f"{split} {side}", Counter()).update(count_forms(lines))
 
 
 def some_lengths(shards: Shards) -> list[np.ndarray]:
@@ -274,21 +269,6 @@ def _changed(pairs: ParallelText, tokenizer: Tokenizer) -> int:
     back = [tokenizer.decode(source.ids, source.placeholders, "src") for source in sources]
     back += [tokenizer.decode(target, source.placeholders) for target, source in zip(targets, sources)]
     return sum(line != given for line, given in zip(back, [*pairs.src, *pairs.tgt]))
-
-
-class _Forms:
-    """Counts of the forms that text is written in."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, dict[str, int]] = {}
-
-    def look(self, split: str, block: ParallelText) -> None:
-        for side, lines in (("source", block.src), ("target", block.tgt)):
-            counts = Counter(map(form_of, lines))
-            if counts["composed"] or counts["decomposed"]:
-                known = self.found.setdefault(f"{split} {side}", {"composed": 0, "decomposed": 0})
-                known["composed"] += counts["composed"]
-                known["decomposed"] += counts["decomposed"]
 
 
 # ------------------------------------------------------------------------------------------------------------ overlap

@@ -5,6 +5,8 @@ An accented letter may be one character (composed, NFC) or a letter and a combin
 
 import re
 import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import permutations
 from typing import Literal
@@ -33,6 +35,24 @@ def form_of(text: str) -> Literal["composed", "decomposed"] | None:
     if not unicodedata.is_normalized("NFC", text):
         return "decomposed"
     return None if unicodedata.is_normalized("NFD", text) else "composed"
+
+
+def count_forms(lines: Iterable[str]) -> dict[str, int]:
+    """Return how many lines are composed and how many are not, of those that can be written in either form."""
+    counts = Counter(map(form_of, lines))
+    return {"composed": counts["composed"], "decomposed": counts["decomposed"]}
+
+
+def mixed_forms(counts: Mapping[str, Mapping[str, int]]) -> str | None:
+    """Return in words where text stands that is not composed; None where all texts are in one form.
+
+    Args:
+        counts: of several texts, by name; see `count_forms`.
+    """
+    if len({form for forms in counts.values() for form, n in forms.items() if n}) < 2:
+        return None
+    told = [f"{name} {forms['decomposed']:,} of {n:,}" for name, forms in counts.items() if (n := sum(forms.values()))]
+    return f"lines that are not composed (NFC), of those with accents or the like: {', '.join(told)}"
 
 
 @cache
