@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diglot import make, start
+from diglot import make
 
 ROOT = Path(__file__).parents[1]
 TARGETS = [
@@ -203,29 +203,14 @@ def test_makeflags_without_overrides_means_none():
 
 def test_main_becomes_the_command(monkeypatch):
     started = []
-
-    class Command:
-        @staticmethod
-        def main():
-            started.append((list(sys.argv), "MAKEFLAGS" in os.environ))
-
-    monkeypatch.setitem(sys.modules, "diglot.train", Command)
+    monkeypatch.setattr(make, "start", lambda command: started.append((command, list(sys.argv), dict(os.environ))))
     monkeypatch.setattr(sys, "argv", ["diglot.make", "train"])
     monkeypatch.setenv("MAKEFLAGS", r"k -- y=$$ x=a\ b")
     monkeypatch.setenv("ARGS", "-m")
     make.main()
-    assert started == [(["diglot-train", "-m", "x=a b", "y=$"], False)]
-
-
-def test_ctrl_c_while_a_command_is_imported_is_one_line(monkeypatch, capsys):
-    def interrupted(name):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(start.importlib, "import_module", interrupted)
-    with pytest.raises(SystemExit) as stopped:
-        start.translate()
-    assert stopped.value.code == 130
-    assert capsys.readouterr().err == "diglot-translate: interrupted\n"
+    ((command, argv, environment),) = started
+    assert (command, argv) == ("train", ["diglot-train", "-m", "x=a b", "y=$"])
+    assert "MAKEFLAGS" not in environment
 
 
 def test_help_is_the_default_and_lists_every_target(folder):

@@ -1,5 +1,11 @@
 """diglot-average: average checkpoints of one model into a checkpoint."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from diglot.start import start
+
+    start("average")
+
+
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -20,7 +26,3 @@ def main(config: DictConfig) -> None:
     for member in record["mean_of"]:
         print(f"    {member['file']}" + (f", update {member['update']:,}" if member["update"] is not None else ""))
     print(f"Made {output}, which has no scores yet. Next:  make evaluate checkpoint={quoted(str(output))}")
-
-
-if __name__ == "__main__":
-    main()

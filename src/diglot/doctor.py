@@ -1,5 +1,11 @@
 """diglot-doctor: read the data as training would, and say what is likely wrong with them before it costs a run."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from diglot.start import start
+
+    start("doctor")
+
+
 import io
 import json
 import math
@@ -199,7 +205,3 @@ def histograms(data: TranslationData) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=100)
     return content.getvalue()
-
-
-if __name__ == "__main__":
-    main()

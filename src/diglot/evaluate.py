@@ -1,5 +1,11 @@
 """diglot-evaluate: score a checkpoint, or output that there is already, with BLEU, chrF++ and TER."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from diglot.start import start
+
+    start("evaluate")
+
+
 from dataclasses import replace
 from pathlib import Path
 
@@ -143,7 +149,3 @@ def hypotheses_of(key: str, path: str, evaluated: EvaluationSet, corpus: Corpus 
     """Output that a file holds."""
     lines = read_lines_for(key, path, evaluated)
     return Hypotheses(lines, corpus.src_lang if corpus else "src", corpus.tgt_lang if corpus else "tgt")
-
-
-if __name__ == "__main__":
-    main()

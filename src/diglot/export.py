@@ -1,5 +1,11 @@
 """diglot-export: write a checkpoint's model for other programs: CTranslate2, or whatever reads safetensors."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from diglot.start import start
+
+    start("export")
+
+
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +94,3 @@ def export(
         *lines,
         f"Written: {folder}/ (CTranslate2; in float32, which compute_type='int8' quantises when it is loaded)",
     ]
-
-
-if __name__ == "__main__":
-    main()

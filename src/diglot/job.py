@@ -244,7 +244,8 @@ class Signals:
             signal.signal(number, handler)
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        self.received.append(number)
+        if not self.received or number != signal.SIGHUP:  # which a terminal that hangs up sends twice
+            self.received.append(number)
 
 
 def slug(words: Sequence[str]) -> list[str]:

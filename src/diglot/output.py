@@ -7,6 +7,7 @@ from pathlib import Path
 
 from diglot.data.text import refuse_address
 from diglot.errors import UserError
+from diglot.streams import failure
 from diglot.whole import scratch_folder, whole_file
 
 
@@ -37,13 +38,11 @@ def written(path: str | None, key: str = "output") -> Iterator[Callable[[str], N
         return
 
     def write(text: str) -> None:
-        try:
-            with _explained("standard output"):
-                sys.stdout.buffer.write(text.encode())
-                sys.stdout.buffer.flush()
-        except UserError:
-            sys.stdout = None  # type: ignore[assignment]  # nothing more can be flushed into it
-            raise
+        with _explained("standard output"):
+            sys.stdout.buffer.write(text.encode())
+            sys.stdout.buffer.flush()
+            if error := failure(sys.stdout):
+                raise error
 
     yield write
 

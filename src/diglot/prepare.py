@@ -1,5 +1,11 @@
 """diglot-prepare: fetch a corpus and train its tokenizer, so that training can start at once and offline."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from diglot.start import start
+
+    start("prepare")
+
+
 import math
 
 from omegaconf import DictConfig
@@ -21,7 +27,3 @@ def main(config: DictConfig) -> None:
     for split, n in data.sizes.items():
         print(f"  {split}: {n:,} pairs")
     print(f"Ready in {data.cache_dir}/")
-
-
-if __name__ == "__main__":
-    main()

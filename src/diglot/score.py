@@ -1,5 +1,11 @@
 """diglot-score: how probable a model finds given translations, line by line and in all."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from diglot.start import start
+
+    start("score")
+
+
 import json
 import math
 import sys
@@ -57,7 +63,3 @@ def summary(scores: list[PairScore]) -> list[str]:
     if unknown:
         lines.append(f"lines with characters that the tokenizer does not know, scored as <unk>: {unknown:,}")
     return lines
-
-
-if __name__ == "__main__":
-    main()

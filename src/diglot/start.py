@@ -1,18 +1,29 @@
-"""Where the commands begin: importing what they need takes seconds, in which Ctrl-C is a wish like any other."""
+"""Where the commands begin: their streams and signals are taken care of before what they need is imported, which takes
+seconds."""
 
 import importlib
 import sys
 from functools import partial
+from typing import NoReturn
+
+from diglot import interruption, streams
 
 
-def start(command: str) -> None:
+def start(command: str) -> NoReturn:
     """Become the command of that name."""
+    streams.own()
+    interruption.answer_at_once(command)
+    main = importlib.import_module(f"diglot.{command}").main
+    interruption.answer_by_exception()
     try:
-        main = importlib.import_module(f"diglot.{command}").main
-    except KeyboardInterrupt:
-        print(f"diglot-{command}: interrupted", file=sys.stderr)
-        sys.exit(130)
-    main()
+        main()
+    except BaseException as error:
+        if interruption.received and not isinstance(error, SystemExit):  # whatever a library has made of the signal
+            interruption.leave(command)
+        raise
+    finally:
+        interruption.answer_at_once(command)  # while the interpreter ends
+    sys.exit(0)
 
 
 prepare = partial(start, "prepare")

@@ -3,6 +3,12 @@
 Here is what is not Hydra's. Hydra's side, which says what jobs there are, is hydra_plugins.diglot_launcher.
 """
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from diglot.start import start
+
+    start("sweep")
+
+
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -174,7 +180,3 @@ def run_alone(config: DictConfig, module: str = "diglot.train") -> float | None:
     if job.status not in ("finished", "tried"):
         raise failed(job, sweep.jobs)
     return job.value(config.objective)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,11 @@
 """diglot-train: train a translation model, score it on held-out text, and say what was made."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from diglot.start import start
+
+    start("train")
+
+
 import logging
 import shlex
 import signal
@@ -388,7 +394,3 @@ def conclude(
         f"       echo 'some text' | make translate {checkpoint}\n"
         f"       make tensorboard"
     )
-
-
-if __name__ == "__main__":
-    main()

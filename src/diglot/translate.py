@@ -1,5 +1,11 @@
 """diglot-translate: translate lines of text, N in and N out."""
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from diglot.start import start
+
+    start("translate")
+
+
 import json
 import sys
 from collections import deque
@@ -146,7 +152,7 @@ def windows(config: DictConfig, size: int) -> Iterator[tuple[Lines, Lines | None
     """The lines to translate, and what their translations begin with where that is said, so many at a time."""
     if config.input is None:
         n = 0
-        while data := list(islice(sys.stdin.buffer, size)):
+        while data := typed_lines(size):
             yield split_lines(b"".join(data), "standard input", n), None
             n += len(data)
         return
@@ -161,6 +167,18 @@ def windows(config: DictConfig, size: int) -> Iterator[tuple[Lines, Lines | None
         yield window, beginnings
     if prefixes is not None and next(prefixes, None) is not None:
         raise UserError(f"{config.prefix} has more lines than the {n:,} of {config.input}")
+
+
+def typed_lines(size: int) -> list[bytes]:
+    """The next lines of standard input, at most so many; none at its end.
+
+    Raises:
+        UserError: it cannot be read (it is closed, say, or its terminal has gone).
+    """
+    try:
+        return list(islice(sys.stdin.buffer, size))
+    except OSError as error:
+        raise UserError(f"standard input: cannot be read ({error.strerror}); input=FILE names a file") from None
 
 
 def record(number: int, line: str, found: Sequence[Translation]) -> dict[str, Any]:
@@ -226,7 +244,3 @@ def load_translator(config: DictConfig, loaded: checkpoints.Checkpoint, tgt_lang
     if found:
         raise UserError("; ".join(found))
     return Translator.of(loaded, config.device, build(OmegaConf.create(wanted), "search"), tgt_lang)
-
-
-if __name__ == "__main__":
-    main()

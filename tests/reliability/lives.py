@@ -32,8 +32,8 @@ import diglot.train  # noqa: E402
 from commands import scalars  # noqa: E402
 from diglot import checkpoint  # noqa: E402
 from diglot.errors import RESUME_ME  # noqa: E402
+from diglot.interruption import ASKING  # noqa: E402
 from diglot.training.checkpoints import AtomicCheckpointIO  # noqa: E402
-from diglot.training.signals import ASKING  # noqa: E402
 
 HERE = Path(__file__).parent
 RECORD = "recorded.jsonl"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from lives import SMALL, Fault, Whole
 
-from diglot.training.signals import ASKING
+from diglot.interruption import ASKING
 
 pytestmark = pytest.mark.reliability
 

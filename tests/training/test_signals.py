@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from diglot.training.signals import ASKING, LeaveFirst, Signals, Stopped
+from diglot.interruption import ASKING
+from diglot.training.signals import LeaveFirst, Signals, Stopped, leaving_at_once
 from diglot.training.task import TranslationTask
 
 
@@ -81,6 +82,49 @@ def test_where_a_validation_follows_it_writes_the_checkpoint(task: TranslationTa
     assert not kept
     with pytest.raises(Stopped):
         signals.on_validation_batch_end(last)
+
+
+def test_a_validation_is_broken_off_where_it_stands(task: TranslationTask) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signals = Signals(Kept(), validate_every=10)  # type: ignore[arg-type]
+    trainer = stub_trainer(20)
+    try:
+        signals.on_train_start()
+        signals.on_validation_start(trainer, task)
+        with pytest.raises(Stopped, match="SIGTERM"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        signals.received = 0
+        LeaveFirst(signals).on_validation_end(trainer, task)
+        os.kill(os.getpid(), signal.SIGTERM)  # while callbacks keep what it came to
+        assert signals.received == signal.SIGTERM
+        # Where other processes would wait for this one, it is asked after each batch.
+        signals.received = 0
+        several = stub_trainer(20)
+        several.world_size = 2
+        signals._asked = lambda trainer: 0  # type: ignore[method-assign]
+        signals.on_validation_start(several, task)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received == signal.SIGTERM
+    finally:
+        signals.on_exception()
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_terminal_that_hangs_up_twice_asks_once() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signals = Signals(Kept(), validate_every=10)  # type: ignore[arg-type]
+    try:
+        signals.on_train_start()
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signals.received == signal.SIGHUP
+        with leaving_at_once():
+            with pytest.raises(Stopped, match="SIGHUP"):
+                os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signals.on_exception()
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 from unittest import mock
 
 import hydra
@@ -19,11 +19,12 @@ from hydra.utils import get_object
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from diglot import interruption
 from diglot.config.check import check, parameters_of
 from diglot.config.keys import CONF, known_keys, plain_config, unknown_key
 from diglot.config.secrets import mask_record, masked
 from diglot.config.targets import refuse_foreign_hydra
-from diglot.errors import UserError
+from diglot.errors import READER_GONE, UserError
 
 
 def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:
@@ -57,7 +58,7 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
                         raise
                     fail(error)
                 except BrokenPipeError:  # nor is this, whose reader has gone
-                    leave_quietly()
+                    sys.exit(READER_GONE)
                 except OmegaConfBaseException as error:  # past the check it is no mistake of the user's
                     raise RuntimeError(f"a fault of diglot's: {error}") from error
 
@@ -69,11 +70,12 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
                 with mock.patch.object(ConfigLoaderImpl, "load_configuration", load_checked):
                     hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(checked)()
             except KeyboardInterrupt:
-                print(f"diglot-{config_name}: interrupted", file=sys.stderr)
-                sys.exit(130)
+                interruption.leave(config_name)
             except BrokenPipeError:
-                leave_quietly()
+                sys.exit(READER_GONE)
             except Exception as error:
+                if interruption.received:  # a library has made it of the signal
+                    interruption.leave(config_name)
                 if started and not isinstance(error, UserError):  # a fault of ours
                     raise
                 fail(error)
@@ -86,12 +88,6 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
         return main
 
     return decorate
-
-
-def leave_quietly() -> NoReturn:
-    """Whoever read our output has gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(141)
 
 
 _load = ConfigLoaderImpl.load_configuration

@@ -340,13 +340,16 @@ def _in_order(blocks: Iterator[Block], treatment: Treatment, n_processes: int) -
 
 @contextmanager
 def _bare_main() -> Iterator[None]:
-    """A process that is spawned here does not import the main module, which may be one that takes seconds."""
+    """A process that is spawned here does not import the main module, which may be one that takes seconds, and leaves
+    the answer to Ctrl-C to this one, with which it ends."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which it inherits
     try:
         yield
     finally:
         sys.modules["__main__"] = main
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _treatment: Treatment

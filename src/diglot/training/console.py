@@ -85,7 +85,7 @@ def log_to(file: Path) -> None:
         UserError: it cannot be opened.
     """
     try:
-        handler = LogFile(file, encoding="utf-8")
+        handler = LogFile(file, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UserError(f"{file}: cannot be written: {error.strerror}") from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

@@ -2,12 +2,14 @@
 
 import json
 import logging
+import signal
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 import lightning as L
 
+from diglot import interruption
 from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes
 from diglot.errors import NON_FINITE, RESUME_ME, UserError
@@ -49,9 +51,10 @@ def fail(
         write_bytes(file, json.dumps(explained(error, data), ensure_ascii=False, indent=1).encode())
         print(f"diglot-train: {error}; {file} tells more. {kept.describe()}", file=sys.stderr)
         sys.exit(NON_FINITE)
-    if isinstance(error, SystemExit):  # Lightning's answer to a signal before training has begun
+    if isinstance(error, SystemExit):  # Lightning's answer to a signal outside training
         say(f"Stopped by a signal. {kept.describe()}")
-        sys.exit(143 if trainer.received_sigterm else 130)
+        before = 128 + (interruption.received or (signal.SIGTERM if trainer.received_sigterm else signal.SIGINT))
+        sys.exit(RESUME_ME if kept.last.is_file() else before)
     is_lost = lost_another(error, processes.world_size)
     end_others(trainer)
     if is_lost:

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from diglot.data.batch import Batch
+from diglot.interruption import ASKING
 from diglot.training.checkpoints import Checkpoints
 from diglot.training.task import TranslationTask
-
-ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 class Stopped(BaseException):
@@ -36,7 +35,8 @@ def leaving_at_once() -> Iterator[None]:
 
     def leave(number: int, _: FrameType | None) -> None:
         for asking in before:
-            signal.signal(asking, signal.SIG_DFL)  # a second one ends the process
+            # A second one ends the process; a terminal that hangs up sends SIGHUP twice.
+            signal.signal(asking, signal.SIG_IGN if asking == signal.SIGHUP else signal.SIG_DFL)
         raise Stopped(number)
 
     before: dict[int, Any] = {}
@@ -54,7 +54,9 @@ def leaving_at_once() -> Iterator[None]:
 class Signals(L.Callback):
     """Ends a run that is asked to by a signal, on all processes after the same update, when a checkpoint is written.
 
-    A second signal ends the process at once. Ignored signals stay ignored (SIGHUP after nohup, say).
+    A validation of a single process is broken off where it stands: the checkpoint was written before it. A second
+    signal ends the process at once, unless it is SIGHUP, which a terminal that hangs up sends twice. Ignored signals
+    stay ignored (SIGHUP after nohup, say).
 
     Args:
         kept: writes the checkpoint.
@@ -64,6 +66,7 @@ class Signals(L.Callback):
     def __init__(self, kept: Checkpoints, validate_every: int) -> None:
         self.kept, self.validate_every = kept, validate_every
         self.received = 0
+        self.breaks_off = False  # whether a signal ends what is done where it stands
         self._before: dict[int, Any] = {}
         self._asked_before: Tensor | None = None
         self._leaves = 0  # the signal by which the run ends as soon as a checkpoint is written
@@ -77,8 +80,12 @@ class Signals(L.Callback):
 
     def _note(self, number: int, _: FrameType | None) -> None:
         if self.received:
-            os._exit(128 + number)
+            if number != signal.SIGHUP:
+                os._exit(128 + number)
+            return
         self.received = number
+        if self.breaks_off:
+            raise Stopped(number)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
@@ -108,6 +115,7 @@ class Signals(L.Callback):
             raise Stopped(self._leaves)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.breaks_off = trainer.world_size == 1  # else the other processes would wait for this one
         self._leave(trainer)
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
@@ -127,6 +135,7 @@ class Signals(L.Callback):
         self._restore()
 
     def _restore(self) -> None:
+        self.breaks_off = False
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
@@ -146,7 +155,8 @@ class Signals(L.Callback):
 
 
 class LeaveFirst(L.Callback):
-    """Lets `Signals` end a run before any other callback has seen the batch that will not be trained on: the first one.
+    """The first callback: lets `Signals` end a run before any other one has seen the batch that will not be trained on,
+    and keeps it from breaking off what they do at the end of a validation.
 
     Args:
         signals: knows whether the run ends.
@@ -159,3 +169,6 @@ class LeaveFirst(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
     ) -> None:
         self.signals.leave_before_batch(trainer, pl_module)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.signals.breaks_off = False  # the callbacks after this one keep what the validation came to

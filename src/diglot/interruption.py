@@ -1,0 +1,69 @@
+"""Signals that ask a command to end, from its first import to its last line: one line, and 128 + the signal's number.
+
+Training has an answer of its own (diglot.training.signals), which keeps the run.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+
+received = 0  # the first of them that `raise_interrupted` has met
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has asked this process to end. Libraries pass on what derives from KeyboardInterrupt."""
+
+
+def answer_at_once(command: str) -> None:
+    """Let signals end the process where it stands. An exception would pass through the import of compiled modules,
+    which turn it into an error of their own."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, f"{_line(command, number)}\n".encode())
+        os._exit(128 + number)
+
+    _answer(leave)
+
+
+def answer_by_exception() -> None:
+    """Let a signal end what is done by `Interrupted`, so that files and terminals are left in order. A second one ends
+    the process; a terminal that hangs up sends SIGHUP twice."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        global received
+        if not received:
+            received = number
+            raise Interrupted(signal.Signals(number).name)
+        if number != signal.SIGHUP:
+            os._exit(128 + number)
+
+    _answer(leave)
+
+
+def _answer(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in ASKING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # after nohup, say
+            signal.signal(number, handler)
+
+
+def leave(command: str) -> NoReturn:
+    """Say that a signal has ended a command, and exit with its status."""
+    number = received or signal.SIGINT
+    if os.environ.get("DIGLOT_FIRST_PROCESS") in (
+        None,
+        str(os.getpid()),
+    ):  # else the process that started this one says it
+        print(_line(command, number), file=sys.stderr)
+    sys.exit(128 + number)
+
+
+def _line(command: str, number: int) -> str:
+    how = "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
+    return f"diglot-{command}: {how}"

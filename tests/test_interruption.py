@@ -1,0 +1,115 @@
+"""A signal ends a command by one line and 128 + its number, from its first import on."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export")
+SAID = {
+    signal.SIGINT: "interrupted",
+    signal.SIGTERM: "stopped by SIGTERM",
+    signal.SIGHUP: "stopped by SIGHUP",
+    signal.SIGUSR1: "stopped by SIGUSR1",
+}
+
+# Stands for torch: tells the test that it is being imported, and makes of an exception what compiled modules do.
+# A signal that comes just before a sleep is answered after it, so all sleeps are short.
+TORCH = """
+import time
+try:
+    print("importing", flush=True)
+    for _ in range(3000): time.sleep(0.02)
+except BaseException:
+    raise ImportError("numpy is broken") from None
+"""
+# Stands for a command.
+WORKS = """
+import atexit, time
+def wait():
+    try:
+        print("working", flush=True)
+        for _ in range(3000): time.sleep(0.02)
+    finally:
+        print("cleaned up", flush=True)
+def main():
+    {main}
+"""
+
+
+def signalled(words: list[str], numbers: list[int], path: Path) -> tuple[int, str, str]:
+    """Start Python, send it signals as soon as it has said something, and return its status and what it said."""
+    environment = {**os.environ, "PYTHONPATH": str(path)}
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # What a shell starts in the background ignores Ctrl-C: this process shall not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout
+    process.stdout.readline()
+    for number in numbers:
+        process.send_signal(number)
+    said, errors = process.communicate(timeout=50)
+    return process.returncode, said, errors
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_signal_during_the_imports_is_one_line(command: str, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(TORCH)
+    script = f"from diglot.start import {command}; {command}()"
+    for words, number in (
+        (["-m", f"diglot.{command}"], signal.SIGINT),
+        (["-c", script], signal.SIGTERM),
+        (["-m", "diglot.make", command], signal.SIGHUP),
+    ):
+        assert signalled(words, [number], tmp_path) == (128 + number, "", f"diglot-{command}: {SAID[number]}\n")
+
+
+def started(main: str) -> list[str]:
+    """A script that starts a command of which this is what it does."""
+    body = WORKS.format(main=main)
+    return ["-c", f"import sys, types; m = types.ModuleType('diglot.x'); exec({body!r}, m.__dict__)\n"
+            "sys.modules['diglot.x'] = m\nfrom diglot.start import start; start('x')"]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", SAID, ids=[number.name for number in SAID])
+def test_a_signal_to_a_command_at_work_lets_it_clean_up(number: signal.Signals, tmp_path: Path) -> None:
+    assert signalled(started("wait()"), [number], tmp_path) == (
+        128 + number,
+        "cleaned up\n",
+        f"diglot-x: {SAID[number]}\n",
+    )
+
+
+def test_what_a_library_makes_of_a_signal_is_still_the_signal(tmp_path: Path) -> None:
+    main = "\n    try: wait()\n    except BaseException: raise ImportError('numpy is broken') from None"
+    status, _, errors = signalled(started(main), [signal.SIGINT], tmp_path)
+    assert (status, errors) == (130, "diglot-x: interrupted\n")
+
+
+def test_a_second_signal_ends_a_command_at_once_and_a_second_sighup_does_not(tmp_path: Path) -> None:
+    leisure = "[time.sleep(0.02) for _ in range(25)]; print('at leisure', flush=True)"
+    slow = f"\n    try: wait()\n    finally: {leisure}"
+    status, said, _ = signalled(started(slow), [signal.SIGINT, signal.SIGTERM], tmp_path)
+    assert status in (130, 143)
+    assert "at leisure" not in said
+    status, said, _ = signalled(started(slow), [signal.SIGHUP, signal.SIGHUP], tmp_path)
+    assert (status, said) == (129, "cleaned up\nat leisure\n")
+
+
+def test_a_signal_while_the_interpreter_ends_is_one_line(tmp_path: Path) -> None:
+    status, _, errors = signalled(started("atexit.register(wait)"), [signal.SIGINT], tmp_path)
+    assert (status, errors) == (130, "diglot-x: interrupted\n")
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    words = started("print('working', flush=True); [time.sleep(0.02) for _ in range(20)]; print('done')")
+    words[1] = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); {words[1]}"
+    assert signalled(words, [signal.SIGHUP], tmp_path) == (0, "done\n", "")

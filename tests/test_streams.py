@@ -1,0 +1,133 @@
+"""What is shown to a person never ends a command, whatever its streams are; a product that is lost does."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diglot import streams
+
+SHOWS = """
+import sys, threading
+from diglot import streams
+streams.own()
+from rich.console import Console
+from rich.progress import track
+import logging, warnings
+print("Größe 訳 \\ud800", flush=True)
+print("to a person", file=sys.stderr)
+for _ in track([1], console=Console(force_terminal=True)):
+    pass
+warnings.warn("a warning: 訳")
+logging.getLogger("x").warning("logged: 訳")
+thread = threading.Thread(target=lambda: print("訳" * 100_000, flush=True))
+thread.start()
+thread.join()
+print("not flushed")
+with open("opened", "w") as file:
+    file.write("own text")
+sys.exit(75)
+"""
+WRITES = """
+from diglot import streams
+from diglot.output import written
+from diglot.errors import UserError
+streams.own()
+try:
+    with written(None) as write:
+        write("Größe 訳\\n")
+except UserError as error:
+    raise SystemExit(f"it is said: {error}")
+"""
+
+
+def run_in_shell(folder: Path, script: str, redirection: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a script of Python whose streams a shell has redirected."""
+    (folder / "script.py").write_text(script)
+    words = ["bash", "-c", f'"{sys.executable}" script.py {redirection}']
+    return subprocess.run(words, cwd=folder, env={**os.environ, **environment}, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "redirection",
+    [
+        ">/dev/full",
+        "2>/dev/full",
+        "&>/dev/full",
+        ">&-",
+        "2>&-",
+        "<&-",
+        "<&- >&- 2>&-",
+        "| head -c 1; exit ${PIPESTATUS[0]}",
+    ],
+)
+def test_what_cannot_be_shown_is_given_up(redirection: str, tmp_path: Path) -> None:
+    done = run_in_shell(tmp_path, SHOWS, redirection)
+    assert done.returncode == 75
+    assert b"Traceback" not in done.stdout + done.stderr
+    assert (tmp_path / "opened").read_text() == "own text"  # and nothing that was meant for a closed stream
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"PYTHONIOENCODING": "latin-1"},
+        {"PYTHONIOENCODING": "ascii:strict"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "latin-1"},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_encoded_is_shown_as_an_escape(environment: dict[str, str], tmp_path: Path) -> None:
+    done = run_in_shell(tmp_path, SHOWS, "", **environment)
+    assert done.returncode == 75, done.stderr
+    assert b" \\u8a33 \\ud800\n" in done.stdout
+    assert b"logged: \\u8a33" in done.stderr
+    assert b"Traceback" not in done.stdout + done.stderr
+
+
+def test_a_terminal_that_hangs_up_takes_what_is_written_to_it() -> None:
+    master, terminal = pty.openpty()
+    stream = streams.forgiving(None, terminal)
+    assert stream.isatty()
+    print("before", file=stream)
+    assert os.read(master, 100) == b"before\r\n"
+    os.close(master)
+    print("after", file=stream, flush=True)
+    assert isinstance(streams.failure(stream), OSError)
+    os.close(terminal)
+
+
+def test_a_stream_that_does_not_wait_is_waited_for() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    text = "x" * 300_000  # more than a pipe holds
+    process = subprocess.Popen(["wc", "-c"], stdin=reader, stdout=subprocess.PIPE)
+    os.close(reader)
+    stream = streams.forgiving(None, writer)
+    stream.write(text)
+    stream.flush()
+    os.close(writer)
+    assert process.communicate()[0].strip() == b"300000"
+    assert streams.failure(stream) is None
+
+
+@pytest.mark.parametrize(
+    ("redirection", "reason"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")]
+)
+def test_a_product_that_cannot_be_written_is_said(redirection: str, reason: str, tmp_path: Path) -> None:
+    done = run_in_shell(tmp_path, WRITES, redirection)
+    assert done.returncode == 1
+    assert done.stderr.decode() == f"it is said: standard output: cannot be written ({reason})\n"
+
+
+def test_a_product_is_utf8_whatever_the_terminal_shows(tmp_path: Path) -> None:
+    assert run_in_shell(tmp_path, WRITES, "", PYTHONIOENCODING="latin-1").stdout == "Größe 訳\n".encode()
+
+
+def test_a_closed_standard_input_cannot_be_read(tmp_path: Path) -> None:
+    script = "import sys\nfrom diglot import streams\nstreams.own()\nsys.stdin.buffer.read()"
+    assert b"Bad file descriptor" in run_in_shell(tmp_path, script, "<&-").stderr
