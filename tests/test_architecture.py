@@ -27,7 +27,7 @@ OURS = {
     "model": {"model"},
     "decoding": {"decoding", "model"},
     "data": {"data", "errors", "whole"},
-    "training": {"training", "decoding", "model", "data", "errors", "interruption", "whole"},
+    "training": {"training", "decoding", "model", "data", "errors", "interruption", "suggestion", "whole"},
 }
 OTHERS = {"model": {"torch"}, "decoding": {"torch", "sacrebleu"}}  # in which minimum Bayes risk is measured
 

@@ -29,6 +29,7 @@ from omegaconf import OmegaConf
 from diglot import comparison, config, sweep
 from diglot import job as one
 from diglot.errors import UserError
+from diglot.suggestion import quoted
 from diglot.train import main as train_main
 from diglot.training.run import Run
 from hydra_plugins.diglot_launcher import launcher, sweeper
@@ -463,7 +464,7 @@ def wait_for(condition: Callable, seconds: float = 60):
 
 @given(st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1))
 def test_a_quoted_value_is_read_back(text):
-    (override,) = OverridesParser.create().parse_overrides([f"a={one.quoted(text)}"])
+    (override,) = OverridesParser.create().parse_overrides([f"a={quoted(text)}"])
     assert not override.is_sweep_override()
     value = override.value()
     assert isinstance(value, str)

@@ -12,8 +12,8 @@ from omegaconf import DictConfig
 
 from diglot.averaging import average, members_of
 from diglot.config import command, resolved, trusted
+from diglot.suggestion import command_line, printable
 from diglot.training.console import quiet
-from diglot.training.folder import quoted
 
 
 @command("average")
@@ -25,4 +25,4 @@ def main(config: DictConfig) -> None:
     print(f"The mean of {len(record['mean_of'])} checkpoints:")
     for member in record["mean_of"]:
         print(f"    {member['file']}" + (f", update {member['update']:,}" if member["update"] is not None else ""))
-    print(f"Made {output}, which has no scores yet. Next:  make evaluate checkpoint={quoted(str(output))}")
+    print(f"Made {printable(output)}, which has no scores yet. Next:  {command_line('evaluate', checkpoint=output)}")

@@ -20,7 +20,8 @@ from diglot.config import CARRIED
 from diglot.data.children import how_it_ended
 from diglot.data.text import write_bytes
 from diglot.errors import RESUME_ME, UserError
-from diglot.training.folder import JOB, RESULTS, quoted
+from diglot.suggestion import quoted
+from diglot.training.folder import JOB, RESULTS
 
 OUTPUT = "output.txt"  # what a job says
 

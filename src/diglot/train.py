@@ -7,7 +7,6 @@ if __name__ == "__main__":  # before the imports, which take seconds
 
 
 import logging
-import shlex
 import signal
 import sys
 from functools import partial
@@ -46,6 +45,7 @@ from diglot.export import export
 from diglot.glibc import keep_memory
 from diglot.model import EncoderDecoder
 from diglot.resume import AUTO, Begun, begin_again, nothing_left, refuse_other_job, take_up, unfinished
+from diglot.suggestion import command_line, printable, resuming
 from diglot.training import loggers
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, TakeUp
 from diglot.training.console import log_to, only_warnings, quiet
@@ -55,7 +55,6 @@ from diglot.training.folder import (
     RESULTS,
     environment,
     make_whole,
-    quoted,
     resumable_folder,
     run_folder,
     write_about,
@@ -149,7 +148,8 @@ def train(config: DictConfig) -> Path:
     if resume == AUTO:
         resume = unfinished(config.run.folder, plain) if processes.is_first else None
         if processes.is_first:
-            say(f"resume=auto: {f'goes on in {resume}/' if resume else 'no such run is unfinished, a new one begins'}")
+            which = f"goes on in {printable(resume)}/" if resume else "no such run is unfinished, a new one begins"
+            say(f"resume=auto: {which}")
     folder = run_folder(run, f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}", resume, processes)
     if config.resume == AUTO and not processes.is_first and (folder / "last.ckpt").exists():
         resume = str(folder)
@@ -240,7 +240,7 @@ def train(config: DictConfig) -> Path:
         except Stopped as stopped:
             leave(str(stopped), folder, trainer, kept)
         except UserError as error:
-            rest = f"resume={quoted(str(folder))} does the rest. {kept.describe()}"
+            rest = f"{resuming(folder)} does the rest. {kept.describe()}"
             raise UserError(f"{error}. Training is done, and {rest}") from None
     return folder
 
@@ -387,10 +387,10 @@ def conclude(
         say("\n".join(export(checkpoints.load(kept.best, trusted(config)), form, folder / form, "export")))
         made = f"{form}/, "
     write_results(folder, kept, speed, translator.model, trainer.global_step, test)  # last: now the run is finished
-    checkpoint = shlex.quote(f"checkpoint={quoted(str(kept.best))}")
+    translate = command_line("translate", checkpoint=kept.best)
     say(
-        f"Made in {folder}/: best.ckpt, last.ckpt, {made}{CONFIG}, {RESULTS}, log.txt, curves and pictures\n"
-        f"Next:  make evaluate {checkpoint}\n"
-        f"       echo 'some text' | make translate {checkpoint}\n"
+        f"Made in {printable(folder)}/: best.ckpt, last.ckpt, {made}{CONFIG}, {RESULTS}, log.txt, curves and pictures\n"
+        f"Next:  {command_line('evaluate', checkpoint=kept.best)}\n"
+        f"       echo 'some text' | {translate}\n"
         f"       make tensorboard"
     )

@@ -25,6 +25,7 @@ from diglot.config.keys import CONF, known_keys, plain_config, unknown_key
 from diglot.config.secrets import mask_record, masked
 from diglot.config.targets import refuse_foreign_hydra
 from diglot.errors import READER_GONE, UserError
+from diglot.suggestion import printable
 
 
 def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:
@@ -123,7 +124,7 @@ def explain(error: BaseException, config_name: str, words: Sequence[str] | None 
     words = sys.argv[1:] if words is None else words
     cause = error.__cause__ or error
     if isinstance(cause, UserError):
-        return " ".join(str(cause).split())
+        return printable(" ".join(str(cause).split()))
     text = str(error)
     key = getattr(cause, "full_key", None) or ""
     if match := re.search(r"Could not (?:override|append to config|delete from config)[^']*'([^']*)'", text):
@@ -162,7 +163,7 @@ def explain(error: BaseException, config_name: str, words: Sequence[str] | None 
         what = str(getattr(error, "override", None) or text.splitlines()[0])
         return f"cannot read the override {what}: put a value with special characters in quotes, 'key=\"value\"'"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (f"{key}: " if key and key not in text else "") + "; ".join(lines[:3])
+    return printable((f"{key}: " if key and key not in text else "") + "; ".join(lines[:3]))
 
 
 def not_of_this_choice(key: str, config_name: str, words: Sequence[str]) -> str | None:

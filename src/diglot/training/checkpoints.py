@@ -15,7 +15,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from diglot.data.batch import Batch
 from diglot.errors import UserError
-from diglot.training.folder import quoted
+from diglot.suggestion import printable, resuming
 from diglot.training.loggers import flush
 from diglot.training.task import TranslationTask
 from diglot.whole import remove_leftovers, sync_folder, temporary_name, whole_file
@@ -152,10 +152,10 @@ class Checkpoints(L.Callback):
         has_gone = not self.last.parent.exists()
         missing = self.restore()
         if has_gone:
-            say(f"{self.last.parent} has gone; it is made again, for the checkpoints from now on")
+            say(f"{printable(self.last.parent)} has gone; it is made again, for the checkpoints from now on")
             self.ranks = {}
         elif missing:
-            say(f"{', '.join(missing)}: gone from {self.last.parent}, and written again")
+            say(f"{', '.join(missing)}: gone from {printable(self.last.parent)}, and written again")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -163,7 +163,7 @@ class Checkpoints(L.Callback):
         try:
             yield
         except UserError as error:
-            how = f"resume={quoted(str(self.last.parent))} goes on when it can be"
+            how = f"{resuming(self.last.parent)} goes on when it can be"
             raise UserError(f"{error}: {how}. {self.describe()}") from None
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -211,7 +211,9 @@ class Checkpoints(L.Callback):
 
     def describe(self) -> str:
         """One sentence about what there is."""
-        return f"The last checkpoint is {self.last}." if self.last.is_file() else "There is no checkpoint yet."
+        return (
+            f"The last checkpoint is {printable(self.last)}." if self.last.is_file() else "There is no checkpoint yet."
+        )
 
     def state_dict(self) -> dict[str, Any]:
         best = {"best_score": self.best_score, "best_update": self.best_update, "best_metrics": self.best_metrics}

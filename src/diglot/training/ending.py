@@ -13,8 +13,8 @@ from diglot import interruption
 from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes
 from diglot.errors import NON_FINITE, RESUME_ME, UserError
+from diglot.suggestion import override, printable, resuming
 from diglot.training.checkpoints import Checkpoints
-from diglot.training.folder import quoted
 from diglot.training.largest import LargestBatch
 from diglot.training.processes import Processes, end_lost, end_others, lost_another
 from diglot.training.task import NonFiniteError
@@ -25,8 +25,7 @@ say = logging.getLogger("diglot").info
 def leave(name: str, folder: Path, trainer: L.Trainer, kept: Checkpoints) -> NoReturn:
     """End the process as one whose run can go on."""
     say(
-        f"Stopped by {name} at update {trainer.global_step:,}. {kept.describe()} "
-        f"resume={quoted(str(folder))} goes on from there."
+        f"Stopped by {name} at update {trainer.global_step:,}. {kept.describe()} {resuming(folder)} goes on from there."
     )
     sys.exit(RESUME_ME)
 
@@ -49,7 +48,7 @@ def fail(
     if isinstance(error, NonFiniteError):
         file = folder / f"non_finite_{processes.rank}.json"
         write_bytes(file, json.dumps(explained(error, data), ensure_ascii=False, indent=1).encode())
-        print(f"diglot-train: {error}; {file} tells more. {kept.describe()}", file=sys.stderr)
+        print(f"diglot-train: {error}; {printable(file)} tells more. {kept.describe()}", file=sys.stderr)
         sys.exit(NON_FINITE)
     if isinstance(error, SystemExit):  # Lightning's answer to a signal outside training
         say(f"Stopped by a signal. {kept.describe()}")
@@ -59,9 +58,9 @@ def fail(
     end_others(trainer)
     if is_lost:
         end_lost(processes.neighbours)
-    goes_on = f"resume={quoted(str(folder))} goes on. {kept.describe()}"
+    goes_on = f"{resuming(folder)} goes on. {kept.describe()}"
     if largest.refusal and largest.is_training:  # with other batches it is another run
-        new = f" in a new run (init_from={quoted(str(kept.last))} begins it with these weights)"
+        new = f" in a new run ({override('init_from', kept.last)} begins it with these weights)"
         more = f"{new if kept.last.is_file() else ' in a new run'}; with more memory {goes_on}"
         raise UserError(f"{largest.refusal},{more}") from None
     if largest.refusal:

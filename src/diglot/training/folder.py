@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -167,20 +166,6 @@ def write_missing(files: dict[Path, bytes]) -> list[str]:
     for file in missing:
         write_bytes(file, files[file])
     return [file.name for file in missing]
-
-
-def quoted(text: str) -> str:
-    """A text as a value that Hydra's grammar reads back."""
-    if re.fullmatch(r"[A-Za-z_./][\w./-]*", text, re.ASCII) and text.lower() not in (
-        "null",
-        "true",
-        "false",
-        "nan",
-        "inf",
-    ):
-        return text
-    escaped = re.sub(r"(\\+)(?=$|')", r"\1\1", text).replace("'", r"\'").replace("${", r"\${")
-    return f"'{escaped}'"
 
 
 def commit() -> str | None:

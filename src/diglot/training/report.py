@@ -14,6 +14,7 @@ from torch import nn
 
 from diglot.data.module import TranslationData
 from diglot.data.text import ParallelText, write_bytes
+from diglot.suggestion import printable
 from diglot.training.checkpoints import Checkpoints
 from diglot.training.console import render
 from diglot.training.folder import RESULTS
@@ -81,7 +82,7 @@ def start_report(folder: Path, data: TranslationData, model: nn.Module, trainer:
         device = "CPU, 1 thread" if torch.get_num_threads() == 1 else f"CPU, {torch.get_num_threads()} threads"
     many = f"{trainer.world_size} processes, each: " if trainer.world_size > 1 else ""
     about.add_row("device", Text(f"{many}{device}, {precision}"))
-    about.add_row("folder", Text(f"{folder}/"))
+    about.add_row("folder", Text(f"{printable(folder)}/"))
     return "\n".join(render(about, width=120))
 
 

@@ -218,7 +218,7 @@ def choose_folder(config: DictConfig) -> None:
 
 def for_launcher(launcher: Launcher, config: DictConfig) -> list[str]:
     """What the jobs of other launchers have to be told: there a job finds its folder by itself."""
-    from diglot.training.folder import quoted
+    from diglot.suggestion import quoted
 
     if isinstance(launcher, DiglotLauncher) or config.sweep.folder is not None:
         return []

@@ -122,7 +122,7 @@ def filled_in(rows: Sequence[Mapping[str, Any]], config: DictConfig) -> list[lis
 def as_override(value: Any) -> str:
     """A value as the command line has it."""
     from diglot.config import AsWritten
-    from diglot.training.folder import quoted
+    from diglot.suggestion import quoted
 
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{as_override(item)}" for key, item in value.items()) + "}"

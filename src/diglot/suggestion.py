@@ -1,0 +1,64 @@
+"""Commands that a user is told to type: whole lines, which a shell and then Hydra's grammar read back as they are
+meant, whatever the names in them are."""
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable
+
+# What make carries as a variable of its command line. The rest has to go through ARGS: see the head of the Makefile.
+_CARRIED = re.compile(r"\+{0,2}(?!(ARGS|PYTHON|LOGDIR|PIP_\w+)=)[A-Za-z_][\w./@]*=(\S.*)?", re.ASCII | re.DOTALL)
+
+
+def quoted(text: str) -> str:
+    """Return a text as a value that Hydra's grammar reads back."""
+    if re.fullmatch(r"[A-Za-z_./][\w./-]*", text, re.ASCII) and text.lower() not in (
+        "null",
+        "true",
+        "false",
+        "nan",
+        "inf",
+    ):
+        return text
+    escaped = re.sub(r"(\\+)(?=$|')", r"\1\1", text).replace("'", r"\'").replace("${", r"\${")
+    return f"'{escaped}'"
+
+
+def shell_word(text: str) -> str:
+    """Return a word that sh reads back, of printable characters alone."""
+    if text.isprintable():
+        return shlex.quote(text)
+    escaped = re.sub(rb"[^A-Za-z0-9_./=-]", lambda found: b"\\%03o" % found[0][0], os.fsencode(text)).decode()
+    return f"\"$(printf '{escaped}')\""
+
+
+def override(key: str, value: object) -> str:
+    """Return an override as it is typed into a shell."""
+    return shell_word(f"{key}={quoted(str(value))}")
+
+
+def command_line(command: str, typed: Iterable[str] = (), **values: object) -> str:
+    """Return the line to type for a command.
+
+    Args:
+        command: like train.
+        typed: words of a command line, as a process was given them.
+        values: more of them, by key.
+    """
+    words = [*typed, *(f"{key}={quoted(str(value))}" for key, value in values.items())]
+    carried = {word.partition("=")[0]: word for word in words if _CARRIED.fullmatch(word)}  # make keeps one a key
+    others = [word for word in words if word not in carried.values()]
+    through_args = [f"ARGS={shlex.join(others)}"] if others else []
+    return " ".join(["make", command, *map(shell_word, [*through_args, *carried.values()])])
+
+
+def resuming(folder: object) -> str:
+    """Return the line that goes on with the run of this process: what was typed, and where the run is."""
+    typed = [word for word in sys.argv[1:] if not re.match(r"\+*(resume|run\.folder)=", word)]
+    return command_line("train", typed, resume=folder)
+
+
+def printable(text: object) -> str:
+    """Return a text as it is shown in a line: control characters, and what else cannot be printed, as escapes."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(text))
