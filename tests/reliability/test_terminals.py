@@ -1,0 +1,92 @@
+"""A terminal that hangs up under a run asks it to end: what can no longer be shown changes nothing."""
+
+import fcntl
+import os
+import pty
+import random
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from runs import TINY, text
+
+from diglot.checkpoint import newest_whole
+from diglot.errors import RESUME_ME
+
+pytestmark = pytest.mark.reliability
+
+RUN = ("run.updates=2000", "run.validate_every=40", "run.passes=null")
+PATIENCE = 150.0  # seconds that a busy machine has to show something
+
+
+def train_at_a_terminal(folder: Path, *words: str) -> tuple[subprocess.Popen[bytes], int]:
+    """Start training in a session whose terminal is the one returned."""
+    master, terminal = pty.openpty()
+
+    def begin_session() -> None:
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    command = [sys.executable, "-m", "diglot.train", *words]
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "120"},
+        preexec_fn=begin_session,
+    )
+    os.close(terminal)
+    return process, master
+
+
+def read(master: int, until: bytes, seconds: float) -> bytes:
+    """Read what a terminal shows until something is in it or a time is over."""
+    seen, deadline = b"", time.monotonic() + seconds
+    while until not in seen and (left := deadline - time.monotonic()) > 0:
+        if select.select([master], [], [], left)[0]:
+            seen += os.read(master, 65536)
+    return seen
+
+
+def check_hanging_up(folder: Path, shown: bytes | None, seconds: float) -> None:
+    """Hang up so many seconds after something was shown, or after the start, and look at what is left."""
+    process, master = train_at_a_terminal(folder, *text(folder), *TINY, *RUN)
+    try:
+        if shown is not None:
+            assert shown in read(master, shown, PATIENCE)
+        read(master, b"never shown", seconds)
+        os.close(master)
+        status = process.wait(PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+    log = folder / "run" / "log.txt"
+    said = log.read_text() if log.exists() else ""
+    assert "Traceback" not in said
+    if newest_whole(folder / "run"):
+        assert (status, "Stopped by" in said) == (RESUME_ME, True), said
+    else:  # there is nothing to go on from; the first milliseconds are the interpreter's
+        assert status in (128 + signal.SIGHUP, -signal.SIGHUP), said
+
+
+@pytest.mark.promise("A run whose terminal hangs up keeps what it has and ends with status 75, or 129 before training")
+@pytest.mark.parametrize(
+    ("shown", "seconds"), [(None, 1.0), (b"pass 0.", 0.0), (b"update 40 of", 0.3)], ids=["start", "first", "later"]
+)
+def test_a_terminal_that_hangs_up_asks_a_run_to_end(tmp_path: Path, shown: bytes | None, seconds: float) -> None:
+    check_hanging_up(tmp_path, shown, seconds)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(20))
+def test_a_terminal_may_hang_up_at_any_time(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    check_hanging_up(tmp_path, draw.choice([None, b"pass 0."]), draw.uniform(0, 6))
