@@ -259,6 +259,12 @@ def test_a_file_that_is_no_checkpoint_is_named(say, tmp_path):
     assert "text.ckpt" in say("checkpoint=text.ckpt", command="translate")
 
 
+def test_a_word_that_is_no_text_is_refused_before_anything_is_trained(say):
+    assert say("run.folder='latin-\udcfc'").endswith(
+        r"run.folder='latin-\udcfc': is no text in utf-8, as which this locale reads it; rename what it names"
+    )
+
+
 def test_several_mistakes_are_all_named(say):
     line = say("model.d_model=abc", "+run.folders=x", "seed=x")
     assert all(key in line for key in ("model.d_model", "run.folders", "seed"))

@@ -65,6 +65,7 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
 
             try:
                 os.environ["HYDRA_FULL_ERROR"] = "1"
+                refuse_other_encodings(sys.argv[1:])
                 prefer_our_files()
                 if any(re.match("--experimental-r", word) for word in sys.argv[1:]):
                     raise UserError("--experimental-rerun: not used here; resume=FOLDER goes on with a run")
@@ -89,6 +90,21 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
         return main
 
     return decorate
+
+
+def refuse_other_encodings(words: Sequence[str]) -> None:
+    """Make sure that all that was typed is text, which configs and results are written with.
+
+    Raises:
+        UserError: naming a word that is not.
+    """
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            encoding = sys.getfilesystemencoding()
+            how = "rename what it names" if encoding == "utf-8" else "type PYTHONUTF8=1 before the command"
+            raise UserError(f"{word}: is no text in {encoding}, as which this locale reads it; {how}") from None
 
 
 _load = ConfigLoaderImpl.load_configuration
