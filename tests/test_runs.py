@@ -123,9 +123,10 @@ def test_resume_auto_goes_on_with_the_newest_unfinished_run_of_the_same_command(
     with (first / "x").open("w"):
         descriptor = os.open(first, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        done = type_command("diglot-train", *words, "resume=auto", cwd=tmp_path).stdout.decode()
+        refused = type_command("diglot-train", *words, "resume=auto", cwd=tmp_path, code=2).stderr.decode()
         os.close(descriptor)
-    assert "a new one begins" in done
+    assert refused == f"diglot-train: resume=auto: another process is going on with runs/{first.name}/\n"
+    assert len(list((tmp_path / "runs").iterdir())) == 3
 
 
 def test_a_run_goes_on_from_the_newest_checkpoint_that_is_whole(tmp_path):

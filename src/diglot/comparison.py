@@ -18,7 +18,10 @@ def label(job: Job, jobs: Sequence[Job]) -> str:
     """What tells a job from the others: the overrides that were varied, or that not all of them have."""
     common = set(job.overrides).intersection(*(other.overrides for other in jobs))
     words = [word for word in job.overrides if not re.match(r"[+~]*(objective|sweep\.|sweep=)", word)]
-    return " ".join(word for word in words if word in job.varies or word not in common) or "(nothing changed)"
+    told = " ".join(word for word in words if word in job.varies or word not in common) or "(nothing changed)"
+    # The same words may stand for another config where a file of choices was edited between two sweeps.
+    has_twin = any(other.overrides == job.overrides and other.hash != job.hash for other in jobs)
+    return f"{told} (config {job.hash[:6]})" if has_twin else told
 
 
 COLUMNS = ("job", "overrides", "status", "dev BLEU", "chrF++", "perplexity", "parameters", "tokens/s", "minutes")

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from diglot.config import CARRIED
+from diglot.contents import Contents, changed_contents, contents_in
 from diglot.data.children import how_it_ended
 from diglot.data.text import write_bytes
 from diglot.errors import RESUME_ME, UserError
@@ -50,7 +51,8 @@ class Job:
         overrides: all of its command line.
         varies: those of them that the command varied.
         hash: of its config; two jobs with the same hash are one.
-        status: "not started", "running", "interrupted", "failed", "tried" (fast_dev_run) or "finished".
+        status: "not started", "running", "interrupted", "failed", "tried" (fast_dev_run), "finished" or "outdated":
+            what it has read has changed since.
         exit_status: of its process; negative: the signal that killed it.
         message: what went wrong.
         process: its number, while it runs.
@@ -95,12 +97,23 @@ class Job:
 
     @property
     def results(self) -> dict[str, Any]:
-        """What the run wrote at its end; empty before."""
+        """What the run wrote at its end; empty before, and where it is of what has changed since."""
+        if self.status == "outdated":
+            return {}
         try:
             results = json.loads((self.folder / RESULTS).read_bytes())
         except (OSError, ValueError, RecursionError):
             return {}
         return results if isinstance(results, dict) and results.get("finished") else {}
+
+    def compare_contents(self, now: Contents) -> None:
+        """Note whether what the job has read is still what its config names."""
+        if changed := changed_contents(contents_in(self.folder), now):
+            self.status, self.message = "outdated", f"outdated: {changed} has changed since"
+        elif self.status == "outdated":
+            self.status, self.message = "interrupted", ""
+            self.status = "finished" if self.results else "interrupted"
+        self.write()
 
     def value(self, objective: str) -> float | None:
         """The score of its best checkpoint that an objective like dev/bleu names."""

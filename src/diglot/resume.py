@@ -1,6 +1,7 @@
 """What a run goes on from, where it goes on."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ from omegaconf import DictConfig
 
 from diglot import checkpoint as checkpoints
 from diglot.config import Change, changes, read_carried, read_config, refuse_other_run, without_secrets
+from diglot.contents import Contents, changed_contents, contents_in, same_contents
 from diglot.data.batching import Place
 from diglot.data.shards import Shards
 from diglot.data.text import write_bytes
@@ -40,31 +42,42 @@ class Begun(NamedTuple):
     changed: tuple[Change, ...] = ()
 
 
-def unfinished(folder: str | None, config: dict[str, Any]) -> str | None:
-    """The newest run of a config that has not come to its end and that no living process holds.
+def unfinished(folder: str | None, config: dict[str, Any], now: Contents) -> str | None:
+    """The newest run of a config that has not come to its end.
 
     Args:
         folder: where it is; None: anywhere under runs/.
         config: as it is now.
+        now: what it reads.
+
+    Raises:
+        UserError: another process is going on with such a run: it is not to be trained a second time.
     """
     folders = [Path(folder).expanduser()] if folder is not None else list(Path("runs").glob("*"))
-    begun = [each for each in folders if (each / CONFIG).is_file() and not is_finished(each) and not is_held(each)]
+    begun = [each for each in folders if (each / CONFIG).is_file() and not is_finished(each)]
+    found: list[Path] = []
     begun.sort(key=lambda each: (each / CONFIG).stat().st_mtime_ns, reverse=True)
     for each in begun:
+        before = contents_in(each)
         try:
-            if not changes(read_config(each / CONFIG), config):
-                return str(each)
+            differ = changes(read_config(each / CONFIG), config, same_contents(before, now))
+            if all(change.is_of_place for change in differ):
+                refuse_other_contents(str(each), before, now)
+                found.append(each)
         except UserError as error:
             say(f"resume=auto: passed over, {error}")
-    return None
+    if held := next((each for each in found if is_held(each)), None):
+        raise UserError(f"resume=auto: another process is going on with {held}/")
+    return str(found[0]) if found else None
 
 
-def nothing_left(folder: Path, config: dict[str, Any]) -> str | None:
+def nothing_left(folder: Path, config: dict[str, Any], read_now: Callable[[], Contents]) -> str | None:
     """What to say where the run in a folder has come to its end and no more updates are asked for; None elsewhere.
 
     Args:
         folder: the run's.
         config: as it is now; where it counts in passes, nothing is known yet.
+        read_now: says what it reads.
 
     Raises:
         UserError: something else is asked for, which would train nothing.
@@ -77,7 +90,18 @@ def nothing_left(folder: Path, config: dict[str, Any]) -> str | None:
     if wanted > done:
         return None
     of_the_command = ("trainer.precision", "trainer.max_steps", "run.passes")  # stand there otherwise than typed
-    if found := [str(change) for change in changes(before, config) if change.key not in of_the_command]:
+    read_before, now = contents_in(folder), read_now()
+    if changed := changed_contents(read_before, now):
+        raise UserError(
+            f"{folder}: this run is finished, and {changed} has changed since: its results are of what it was; "
+            "without resume= a new run begins"
+        )
+    found = [
+        str(change)
+        for change in changes(before, config, same_contents(read_before, now))
+        if change.key not in of_the_command and not change.is_of_place
+    ]
+    if found:
         raise UserError(
             f"{folder}: this run is finished, nothing would be trained with what is another value now ({found[0]}); "
             f"run.updates above {done} goes on"
@@ -96,25 +120,29 @@ def refuse_other_job(folder: Path, config: DictConfig) -> None:
         refuse_other_run(f"resume={folder}: the sweep's job would be trained as another one", found)
 
 
-def take_up(folder: Path, config: dict[str, Any], shards: Shards) -> Begun:
+def take_up(folder: Path, config: dict[str, Any], shards: Shards, now: Contents) -> Begun:
     """Where the run in a folder stands, from its newest checkpoint that is whole.
 
     Args:
         folder: the run's.
         config: as it is now.
         shards: the training text as it is now.
+        now: what the config reads.
 
     Raises:
         UserError: the run would go on as another one, or all its checkpoints are damaged.
     """
-    changed = changes(read_config(folder / CONFIG), config) if (folder / CONFIG).exists() else []
+    before = contents_in(folder)
+    same = same_contents(before, now)
+    changed = changes(read_config(folder / CONFIG), config, same) if (folder / CONFIG).exists() else []
     refuse_other_run(f"resume={folder}: the run would go on as another one", changed)
+    refuse_other_contents(f"resume={folder}", before, now)
     found = checkpoints.newest_whole(folder)
     if found is None:
         return Begun(changed=tuple(changed))
     checkpoint, content, damaged = found
     record, update, updates = content["diglot"], content["global_step"], config["run"]["updates"]
-    since_checkpoint = changes(record["config"], config)
+    since_checkpoint = changes(record["config"], config, same)
     refuse_other_run(f"{checkpoint}: this is another run's checkpoint", since_checkpoint)
     if record.get("data", shards.key) != shards.key:
         raise UserError(f"resume={folder}: the training text is no longer the one that the run began with")
@@ -134,12 +162,27 @@ def take_up(folder: Path, config: dict[str, Any], shards: Shards) -> Begun:
     )
 
 
+def refuse_other_contents(what: str, before: Contents, now: Contents) -> None:
+    """Make sure that a run that goes on reads what it has read.
+
+    Raises:
+        UserError: naming what has changed.
+    """
+    if changed := changed_contents(before, now):
+        raise UserError(f"{what}: {changed} is no longer the one that the run began with")
+
+
 def begin_again(folder: Path, begun: Begun, config_yaml: str) -> None:
     """Make a finished run one that is not, and keep the config that it had until now where it changes."""
     if is_finished(folder):
         (folder / RESULTS).rename(folder / f"results_until_{begun.update}.json")
     for change in begun.changed:
-        say(f"{change}: the new value holds from update {begun.update + 1:,} on")
+        from_now = (
+            "its content is the same"
+            if change.is_of_place
+            else f"the new value holds from update {begun.update + 1:,} on"
+        )
+        say(f"{change}: {from_now}")
     if begun.changed:
         before = folder / f"config_until_{begun.update}.yaml"
         if not before.exists():

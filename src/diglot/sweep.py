@@ -9,6 +9,7 @@ if __name__ == "__main__":  # before the imports, which take seconds
     start("sweep")
 
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from diglot.comparison import as_csv, as_markdown, as_text, direction, label, outcome, picture
-from diglot.config import config_hash, read_carried, write_carried
+from diglot.config import config_hash, read_carried, without_secrets, write_carried
+from diglot.contents import Contents, contents_in, contents_now, unique_key
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
 from diglot.job import OUTPUT, Job, command, run, say, slug
@@ -74,7 +76,8 @@ class Sweep:
         """Make sure that what a sweep writes replaces nothing of others."""
         there = {each.name for each in self.folder.iterdir()} if self.folder.exists() else set()
         has_jobs = any(self.folder.glob(f"*/{JOB}"))
-        if there and (LOCK not in there or not (has_jobs or there <= {LOCK, *TABLES})):
+        foreign = [name for name in there - {LOCK, *TABLES} if not re.match(r"\d\d", name)]  # jobs begin with a number
+        if there and (LOCK not in there or (foreign and not has_jobs)):
             raise UserError(f"sweep.folder={self.folder} exists and is no sweep's folder")
 
     def unlock(self) -> None:
@@ -93,17 +96,30 @@ class Sweep:
 
         One that is not finished carries the config from now on.
         """
-        job = next((job for job in self.jobs if job.hash == hash), None) or self._new_job(
-            overrides, varies, hash, number
-        )
+        same = [job for job in self.jobs if job.hash == hash and job.status != "outdated"]
+        job = same[0] if same else self._new_job(overrides, varies, hash, number)
         if job.status != "finished":
             write_carried(job.folder, config)
         return job
 
     def job_of(self, overrides: Sequence[str]) -> Job | None:
         """The newest job with these overrides that has a config of its own; None: there is none."""
-        found = [job for job in self.jobs if job.overrides == tuple(overrides) and read_carried(job.folder) is not None]
+        same = [job for job in self.jobs if job.overrides == tuple(overrides) and job.status != "outdated"]
+        found = [job for job in same if read_carried(job.folder) is not None]
         return found[-1] if found else None
+
+    def find_outdated(self) -> None:
+        """Set the jobs aside that have read what has changed since: they are compared with no others."""
+        known: dict[str, Contents] = {}
+        for job in self.jobs:
+            config = read_carried(job.folder)
+            if config is not None and contents_in(job.folder):
+                key = unique_key(without_secrets(config))
+                if key not in known:
+                    known[key] = contents_now(config)
+                job.compare_contents(known[key])
+                if job.status == "outdated":
+                    say(f"job {job.number}: {label(job, self.jobs)}: {job.message} ({job.folder})")
 
     def _new_job(self, overrides: Sequence[str], varies: Sequence[str], hash: str, number: int | None) -> Job:
         number = number or max((job.number for job in self.jobs), default=0) + 1
@@ -128,6 +144,7 @@ class Sweep:
 
     def conclude(self) -> None:
         """Show the comparison of all jobs, and write it with a picture."""
+        self.find_outdated()
         jobs = self.jobs
         self.write_tables()
         say(as_text(jobs, self.folder))

@@ -36,6 +36,7 @@ from diglot.config import (
     trusted,
     without_secrets,
 )
+from diglot.contents import Contents, contents, contents_now
 from diglot.data.module import TranslationData
 from diglot.data.text import ending_of
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
@@ -55,6 +56,7 @@ from diglot.training.folder import (
     RESULTS,
     environment,
     make_whole,
+    one_at_a_time,
     resumable_folder,
     run_folder,
     write_about,
@@ -100,7 +102,7 @@ def train(config: DictConfig) -> Path:
         if config.run.folder is not None and Path(config.run.folder).expanduser().absolute() != folder.absolute():
             raise UserError(f"resume={config.resume} and run.folder={config.run.folder} are two folders: give one")
         refuse_other_job(folder, config)
-        if line := nothing_left(folder, without_secrets(config)):
+        if line := nothing_left(folder, without_secrets(config), lambda: contents_now(config)):
             say(line)
             return folder
     run = build_run(config)
@@ -143,22 +145,28 @@ def train(config: DictConfig) -> Path:
     record = checkpoints.record(config, data.tokenizer, corpus.name, corpus.src_lang, corpus.tgt_lang)
     record["data"], record["bleu_tokenizer"] = data.shards.key, scorer.tokenizer
     checkpoints.check_readable(record, trusted(config))
+    reads = contents(config, corpus, data.digests)
+    config_yaml = OmegaConf.to_yaml(OmegaConf.create(plain))
+    about_it = environment([masked(word) for word in sys.argv[1:]], reads) if processes.is_first else {}
 
     resume = config.resume
-    if resume == AUTO:
-        resume = unfinished(config.run.folder, plain) if processes.is_first else None
-        if processes.is_first:
-            which = f"goes on in {printable(resume)}/" if resume else "no such run is unfinished, a new one begins"
-            say(f"resume=auto: {which}")
-    folder = run_folder(run, f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}", resume, processes)
+    with one_at_a_time(run, processes):
+        if resume == AUTO:
+            resume = unfinished(config.run.folder, plain, reads) if processes.is_first else None
+            if processes.is_first:
+                which = f"goes on in {printable(resume)}/" if resume else "no such run is unfinished, a new one begins"
+                say(f"resume=auto: {which}")
+        folder = run_folder(run, f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}", resume, processes)
+        if processes.is_first and resume is None:
+            write_about(folder, config_yaml, data.tokenizer, about_it)
     if config.resume == AUTO and not processes.is_first and (folder / "last.ckpt").exists():
         resume = str(folder)
     begun = Begun()
     if resume is not None:
-        if line := nothing_left(folder, plain):
+        if line := nothing_left(folder, plain, lambda: reads):
             say(line)
             return folder
-        begun = take_up(folder, plain, data.shards)
+        begun = take_up(folder, plain, data.shards, reads)
         data.start, data.place = begun.update, begun.place
     if processes.is_first:
         log_to(folder / "log.txt")
@@ -215,9 +223,8 @@ def train(config: DictConfig) -> Path:
     )
     held_out: dict[str, EvaluationSet] = {}
     if processes.is_first:
-        config_yaml = OmegaConf.to_yaml(OmegaConf.create(plain))
         begin_again(folder, begun, config_yaml)
-        about = write_about(folder, config_yaml, data.tokenizer, environment([masked(word) for word in sys.argv[1:]]))
+        about = write_about(folder, config_yaml, data.tokenizer, about_it)
         held_out, text = keep_held_out(folder, data)
         kept.restore = partial(make_whole, folder, {file: file.read_bytes() for file in (*text, *about)})
         say("\n".join([start_report(folder, data, model, trainer, options["precision"]), *scorer.notes]))
@@ -236,7 +243,7 @@ def train(config: DictConfig) -> Path:
     if processes.is_first:
         try:
             with leaving_at_once():
-                conclude(folder, held_out, scorer, scores, kept, speed, trainer, plain)
+                conclude(folder, held_out, scorer, scores, kept, speed, trainer, plain, reads)
         except Stopped as stopped:
             leave(str(stopped), folder, trainer, kept)
         except UserError as error:
@@ -361,6 +368,7 @@ def conclude(
     speed: Speed,
     trainer: L.Trainer,
     config: dict[str, Any],
+    reads: Contents,
 ) -> None:
     """Score the best checkpoint on test text, write what the run came to, and say it."""
     if not kept.best.exists() and kept.last.exists():
@@ -386,7 +394,8 @@ def conclude(
     if (form := config["export"]) is not None:
         say("\n".join(export(checkpoints.load(kept.best, trusted(config)), form, folder / form, "export")))
         made = f"{form}/, "
-    write_results(folder, kept, speed, translator.model, trainer.global_step, test)  # last: now the run is finished
+    # Last: now the run is finished.
+    write_results(folder, kept, speed, translator.model, trainer.global_step, test, reads)
     translate = command_line("translate", checkpoint=kept.best)
     say(
         f"Made in {printable(folder)}/: best.ckpt, last.ckpt, {made}{CONFIG}, {RESULTS}, log.txt, curves and pictures\n"

@@ -115,6 +115,20 @@ class TestChanges:
             Path(source).write_text(before)
         assert "the training text is no longer the one that the run began with" in said
 
+    def test_a_text_that_has_moved_is_the_same(self, begun: tuple[Path, list[str]], tmp_path: Path) -> None:
+        folder, words = begun
+        shutil.copytree(folder / "run", tmp_path / "run")
+        done = lives.torch.load(folder / "run" / "last.ckpt", weights_only=True)["global_step"]
+        (source,) = [Path(word.partition("=")[2]) for word in words if word.startswith("data.train.src=")]
+        shutil.copytree(source.parent, tmp_path / "moved")
+        moved = [word.replace(str(source.parent), "moved") for word in words]
+        said = train(tmp_path, *moved, "resume=run", f"run.updates={done}")
+        assert f"data.train.src was {source} and is moved/{source.name}: its content is the same"[:60] in said
+        results = json.loads((tmp_path / "run" / "results.json").read_text())
+        environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+        assert results["contents"] == environment["contents"]
+        assert results["contents"].keys() >= {"train", "dev", "languages"}
+
     def test_fewer_updates_than_are_done_are_refused(self, begun: tuple[Path, list[str]]) -> None:
         folder, words = begun
         done = lives.torch.load(folder / "run" / "last.ckpt", weights_only=True)["global_step"]

@@ -12,13 +12,14 @@ from diglot.config.build import (
     check_tying,
     choose_precision,
     config_hash,
+    plain_path,
     resolved,
     trial_build,
 )
 from diglot.config.carried import CARRIED, read_carried, write_carried
 from diglot.config.check import check, mistakes
 from diglot.config.command import command
-from diglot.config.differences import Change, changes, different_values, read_config, refuse_other_run
+from diglot.config.differences import Change, changes, different_values, place_of, read_config, refuse_other_run
 from diglot.config.keys import CONF, known_keys
 from diglot.config.secrets import AsWritten, masked, note_secrets, partly_resolved, without_secrets
 from diglot.config.storable import (
@@ -55,6 +56,8 @@ __all__ = [
     "mistakes",
     "note_secrets",
     "partly_resolved",
+    "place_of",
+    "plain_path",
     "read_carried",
     "read_config",
     "refuse_other_run",

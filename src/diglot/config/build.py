@@ -12,6 +12,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from diglot.config.check import parameters_of
+from diglot.config.differences import place_of
 from diglot.config.secrets import without_secrets
 from diglot.config.storable import check_language, check_number_of_weights, check_parts, check_search, trusted
 from diglot.data.corpus import Corpus
@@ -76,8 +77,25 @@ def config_hash(config: Any, *more: Any, length: int = 12) -> str:
     for key in ("resume", "objective", "export", "sweep", "trust"):
         plain.pop(key, None)
     plain.get("run", {}).pop("folder", None)
+    plain.get("data", {}).pop("cache_dir", None)
+    plain = _with_plain_paths(plain)
     text = json.dumps([plain, *more], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def plain_path(path: str) -> str:
+    """A path in one of its spellings: relative where it is below the working directory."""
+    absolute = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - pathlib would keep the dots
+    return os.path.relpath(absolute) if absolute.startswith(f"{os.getcwd()}{os.sep}") else absolute  # noqa: PTH109
+
+
+def _with_plain_paths(node: Any, path: str = "") -> Any:
+    """A config with the paths in it that say where content is in one of their spellings."""
+    if isinstance(node, dict):
+        return {key: _with_plain_paths(value, f"{path}.{key}" if path else str(key)) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_with_plain_paths(value, path) for value in node]
+    return plain_path(node) if isinstance(node, str) and place_of(path) else node
 
 
 def trial_build(config: DictConfig) -> EncoderDecoder:

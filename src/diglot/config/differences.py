@@ -1,7 +1,8 @@
 """In what two configs differ."""
 
 import inspect
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,16 @@ CHANGE_NOTHING = (
 TAKE_EFFECT = ("scheduler", "optimizer", "run", "trainer", "label_smoothing")
 # But not of that: a state that there is belongs to these.
 STAY = ("optimizer._target_", "trainer.precision")
+
+# What says where something is that is compared by its content: key, and what of the content has to be the same.
+PLACES = {
+    r"data\.(train|dev|test)(\..+)?": "text",
+    r"data\.corpora\.[^.]+\.(src|tgt|tsv|csv)": "text",
+    r"data\.(path|data_files)(\..+)?": "text",
+    r"tokenizer\.model": "tokenizer.model",
+    r"tokenizer\.tgt_model": "tokenizer.tgt_model",
+    r"init_from": "init_from",
+}
 
 LONGEST = 1_000_000  # characters of a run's config; it has a few thousand
 
@@ -52,24 +63,41 @@ def _defaults(target: Any) -> dict[str, Any]:
 
 
 class Change(NamedTuple):
-    """A value of a run's config that is another one now."""
+    """A value of a run's config that is another one now.
+
+    Attributes:
+        is_of_place: whether it says where something is whose content is the same.
+    """
 
     key: str
     before: Any
     now: Any
+    is_of_place: bool = False
 
     @property
     def takes_effect(self) -> bool:
         """Whether a run can go on with it; else it would be another run."""
-        return _is_in(self.key, TAKE_EFFECT) and not _is_in(self.key, STAY)
+        return self.is_of_place or (_is_in(self.key, TAKE_EFFECT) and not _is_in(self.key, STAY))
 
     def __str__(self) -> str:
         return f"{self.key} was {_shortened(self.before)} and is {_shortened(self.now)}"
 
 
-def changes(before: Any, now: Any) -> list[Change]:
-    """In what two runs' configs differ, apart from what changes nothing."""
-    return [Change(*values) for values in different_values(before, now) if not _is_in(values[0], CHANGE_NOTHING)]
+def changes(before: Any, now: Any, same: Collection[str] = ()) -> list[Change]:
+    """In what two runs' configs differ, apart from what changes nothing.
+
+    Args:
+        before: a config.
+        now: another.
+        same: of what both read, that whose content is the same.
+    """
+    found = [values for values in different_values(before, now) if not _is_in(values[0], CHANGE_NOTHING)]
+    return [Change(*values, place_of(values[0]) in same) for values in found]
+
+
+def place_of(key: str) -> str | None:
+    """What a key says the place of; None: of nothing that is compared by its content."""
+    return next((what for pattern, what in PLACES.items() if re.fullmatch(pattern, key)), None)
 
 
 def refuse_other_run(what: str, found: list[Change]) -> None:

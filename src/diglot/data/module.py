@@ -109,6 +109,7 @@ class TranslationData(L.LightningDataModule):
         self._loader: TimedLoader | None = None
         self.sampling = sampling or Sampling()
         self.held_out: dict[str, ParallelText] = {}  # dev, and test where there is one
+        self.digests: dict[str, str] = {}  # of each split's text
         self.train_text: Parallel
         self.shards: Shards
         self.notes: list[str] = []  # what the user should know about the data, one line each
@@ -222,6 +223,7 @@ class TranslationData(L.LightningDataModule):
         if self.cleaning.keep_dropped:
             self.notes.append(f"what was left out: {self.shards.folder / DROPPED}")
         self.held_out = held_out
+        self.digests = {split: each.digest() for split, each in text.items()}
 
     def decode_dev(self, pair: int, tokens: Sequence[int]) -> str:
         """The text of a translation of a dev source. That of a blank line is blank."""

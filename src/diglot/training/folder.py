@@ -4,7 +4,9 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,16 +18,19 @@ from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.training.processes import Processes
 from diglot.training.run import Run
-from diglot.whole import lock, open_folder, remove_leftovers
+from diglot.whole import lock, lock_name, locked, open_folder, remove_leftovers
 
 PACKAGES = ("torch", "lightning", "hydra-core", "sentencepiece", "datasets", "sacrebleu", "numpy")
 
 
 # What says that a folder is a run's, and that the run is done.
 CONFIG, RESULTS = "config.yaml", "results.json"
+# What its numbers depend on beside its config.
+ENVIRONMENT = "environment.json"
 # What a sweep leaves in a folder that a run is to begin in.
 JOB = "job.json"
 
+HOLD_ATTEMPTS = 5
 held: list[int] = []  # descriptors of the folders that this process holds until it ends
 
 
@@ -86,6 +91,23 @@ def is_held(folder: Path) -> bool:
         os.close(descriptor)
 
 
+@contextmanager
+def one_at_a_time(run: Run, processes: Processes) -> Iterator[None]:
+    """Let one process at a time look for its run's folder and take it: what comes next sees that it is taken.
+
+    Where no lock can be made, a folder that is to be resumed may still be written; a new one is refused by name.
+    """
+    if not processes.is_first:
+        yield
+        return
+    folder = Path("runs/any") if run.folder is None else Path(run.folder).expanduser()
+    path = lock_name(folder.with_name("taking"))
+    with ExitStack() as stack:
+        with suppress(OSError):
+            stack.enter_context(locked(path, nullcontext))
+        yield
+
+
 def hold(folder: Path) -> None:
     """Make sure that no other process writes into a run's folder as long as this one lives.
 
@@ -95,13 +117,17 @@ def hold(folder: Path) -> None:
     descriptor = open_folder(folder)
     if descriptor is None:
         return
-    if lock(descriptor) is False:
-        os.close(descriptor)
-        raise UserError(f"{folder}: another process is training in it")
+    for attempts_left in reversed(range(HOLD_ATTEMPTS)):
+        if lock(descriptor) is not False:
+            break
+        if not attempts_left:
+            os.close(descriptor)
+            raise UserError(f"{folder}: another process is training in it")
+        time.sleep(0.1)  # one that only looks whether it is held (is_held) holds it for a moment
     held.append(descriptor)
 
 
-def environment(typed: Sequence[str]) -> dict[str, Any]:
+def environment(typed: Sequence[str], contents: Mapping[str, str]) -> dict[str, Any]:
     """What a run's numbers may depend on beside its config, and the words that were typed."""
     return {
         "diglot": version("diglot"),
@@ -112,6 +138,7 @@ def environment(typed: Sequence[str]) -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "packages": {name: version(name) for name in PACKAGES},
         "command": list(typed),
+        "contents": dict(contents),
     }
 
 
@@ -128,7 +155,7 @@ def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer, about_it: 
         The files that say it, the one that says that there is a run last.
     """
     about = {
-        "environment.json": (json.dumps(about_it, indent=2) + "\n").encode(),
+        ENVIRONMENT: (json.dumps(about_it, indent=2) + "\n").encode(),
         "tokenizer.model": tokenizer.model,
         "tokenizer.tgt.model": tokenizer.tgt_model,
         CONFIG: config_yaml.encode(),  # last: it says that there is a run

@@ -110,7 +110,13 @@ def best_scores(kept: Checkpoints) -> dict[str, float]:
 
 
 def write_results(
-    folder: Path, kept: Checkpoints, speed: Speed, model: nn.Module, updates: int, test: Mapping[str, Any] | None
+    folder: Path,
+    kept: Checkpoints,
+    speed: Speed,
+    model: nn.Module,
+    updates: int,
+    test: Mapping[str, Any] | None,
+    contents: Mapping[str, str],
 ) -> None:
     """Write what a finished run came to into its folder: a run with this file is done."""
     results = {
@@ -123,6 +129,7 @@ def write_results(
         "checkpoint": kept.best.name,
         "memory_gb": round(peak_memory(), 2),
         "test": test,
+        "contents": dict(contents),
     }
     write_bytes(folder / RESULTS, (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hydra._internal.config_repository import CachingConfigRepository
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
@@ -65,6 +66,7 @@ class DiglotLauncher(Launcher):
                 if job.status == "running":
                     job.status = "interrupted"
                     job.write()
+            sweep.find_outdated()
             self.sweep = sweep
         constant = constant_overrides(self.config)
         jobs = [
@@ -203,7 +205,7 @@ def choose_folder(config: DictConfig) -> None:
     else:
         typed = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
         apart = ("resume", "objective", "sweep.", "run.folder")
-        task = sorted(str(o.input_line) for o in typed if not o.get_key_element().lstrip("+~").startswith(apart))
+        task = sorted(_plain_word(o) for o in typed if not o.get_key_element().lstrip("+~").startswith(apart))
         sweeper = OmegaConf.to_container(config.hydra.sweeper, resolve=False)
         chosen = config.hydra.runtime.choices
         name = chosen.get("sweep")
@@ -214,6 +216,17 @@ def choose_folder(config: DictConfig) -> None:
             folder = Path("runs") / f"sweep_{name[:40]}_{config_hash(config, task, sweeper, length=8)}"
     with open_dict(config.hydra.sweep):
         config.hydra.sweep.dir = str(folder)
+
+
+def _plain_word(override: Override) -> str:
+    """An override as it was typed, a path to content in one of its spellings."""
+    from diglot.config import place_of, plain_path
+
+    key = override.get_key_element()
+    value = None if override.is_sweep_override() else override.value()
+    if isinstance(value, str) and place_of(key.lstrip("+~")):
+        return f"{key}={plain_path(value)}"
+    return str(override.input_line)
 
 
 def for_launcher(launcher: Launcher, config: DictConfig) -> list[str]:

@@ -82,6 +82,7 @@ class DiglotSweeper(BasicSweeper):
         if not isinstance(self.launcher, DiglotLauncher):  # which does this itself
             configs = [job_config(self.hydra_context, self.config, job) for job in jobs]
             sweep.lock()
+            sweep.find_outdated()
             constant = constant_overrides(self.config)
             for job, (config, hash) in zip(jobs, configs, strict=True):
                 sweep.job(job, [word for word in job if word not in constant], config, hash)

@@ -1,0 +1,179 @@
+"""What a run goes on from: what it reads is told by its content, and one process at a time takes it."""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from diglot import contents as reads
+from diglot.config import changes, config_hash, read_config, without_secrets
+from diglot.errors import UserError
+from diglot.resume import nothing_left, refuse_other_contents, unfinished
+from diglot.sweep import Sweep
+from diglot.training.folder import one_at_a_time, run_folder
+from diglot.training.run import Run
+
+ALONE: Any = SimpleNamespace(is_first=True, are_met=True, shared=lambda value: value)
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words that name a corpus of files, below the working directory."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for split in ("train", "dev", "test"):
+        for side in ("de", "en"):
+            (folder / f"{split}.{side}").write_text("".join(f"{split} {side} {i}\n" for i in range(20)))
+    return ["data=files", *of_folder("text")]
+
+
+def of_folder(folder: str) -> list[str]:
+    names = [(split, side, lang) for split in ("train", "dev", "test") for side, lang in (("src", "de"), ("tgt", "en"))]
+    return [f"data.{split}.{side}={folder}/{split}.{lang}" for split, side, lang in names]
+
+
+def begin(folder: Path, config: Any, *, finished: bool) -> None:
+    """Leave what a run leaves."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(without_secrets(config))))
+    (folder / "environment.json").write_text(json.dumps({"contents": reads.contents_now(config)}))
+    if finished:
+        (folder / "results.json").write_text(json.dumps({"finished": True, "best": {"bleu": 1.0}}))
+
+
+def said_of_finished(folder: Path, config: Any) -> str | None:
+    return nothing_left(folder, without_secrets(config), lambda: reads.contents_now(config))
+
+
+def test_a_corpus_that_has_moved_is_the_same_corpus(words, compose_train, tmp_path):
+    config = compose_train(*words)
+    begin(Path("runs/a"), config, finished=True)
+    begin(Path("runs/b"), config, finished=False)
+    (tmp_path / "text").rename(tmp_path / "elsewhere")
+    for folder in ("elsewhere", str(tmp_path / "elsewhere"), "./runs/../elsewhere"):
+        moved = compose_train("data=files", *of_folder(folder))
+        assert "this run is finished" in str(said_of_finished(Path("runs/a"), moved))
+        now = reads.contents_now(moved)
+        assert unfinished(None, without_secrets(moved), now) == "runs/b"
+        same = reads.same_contents(reads.contents_in(Path("runs/b")), now)
+        found = changes(read_config(Path("runs/b/config.yaml")), without_secrets(moved), same)
+        assert len(found) == 6
+        assert all(change.takes_effect for change in found)
+    assert config_hash(moved) == config_hash(compose_train("data=files", *of_folder("elsewhere")))
+    assert config_hash(moved) != config_hash(config)
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_a_text_that_has_changed_is_named(words, compose_train, split):
+    config = compose_train(*words)
+    begin(Path("runs/a"), config, finished=True)
+    begin(Path("runs/b"), config, finished=False)
+    with Path(f"text/{split}.de").open("r+") as file:
+        file.write("X")
+    what = {"train": "the training text", "dev": "the dev text", "test": "the test text"}[split]
+    with pytest.raises(UserError, match=f"runs/a: this run is finished, and {what} has changed since"):
+        said_of_finished(Path("runs/a"), config)
+    now = reads.contents_now(config)
+    assert unfinished(None, without_secrets(config), now) is None
+    with pytest.raises(UserError, match=f"{what} is no longer the one that the run began with"):
+        refuse_other_contents("resume=runs/b", reads.contents_in(Path("runs/b")), now)
+
+
+def test_a_moved_text_whose_names_tell_other_languages_is_another_one(words, compose_train):
+    begin(Path("runs/a"), compose_train(*words), finished=True)
+    for file in Path("text").iterdir():
+        file.rename(file.with_suffix(f".{file.suffix[1:]}x"))
+    moved = compose_train("data=files", *(f"{word}x" for word in of_folder("text")))
+    with pytest.raises(UserError, match="the language pair has changed"):
+        said_of_finished(Path("runs/a"), moved)
+
+
+def test_a_tokenizers_file_is_told_by_its_content(words, compose_train, tokenizer):
+    Path("a.model").write_bytes(tokenizer.model)
+    shutil.copy("a.model", "b.model")
+    config, moved = (compose_train(*words, "tokenizer=files", f"tokenizer.model={name}.model") for name in "ab")
+    begin(Path("runs/a"), config, finished=True)
+    assert said_of_finished(Path("runs/a"), moved)
+    Path("b.model").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"the file that tokenizer\.model names has changed"):
+        said_of_finished(Path("runs/a"), moved)
+
+
+def test_a_run_of_an_earlier_version_that_notes_no_contents_is_told_by_its_paths(words, compose_train):
+    begin(Path("runs/a"), compose_train(*words), finished=True)
+    Path("runs/a/environment.json").write_text("{}")
+    assert said_of_finished(Path("runs/a"), compose_train(*words))
+    shutil.copytree("text", "moved")
+    with pytest.raises(UserError, match=r"data\.train\.src was text/train\.de and is moved/train\.de"):
+        said_of_finished(Path("runs/a"), compose_train("data=files", *of_folder("moved")))
+
+
+def test_a_job_whose_text_has_changed_is_set_aside_and_trained_anew(words, compose_train):
+    config, sweep = compose_train(*words), Sweep(Path("all"), "dev/bleu")
+    job = sweep.job(["seed=1"], ["seed=1"], config, "hash")
+    (job.folder / "environment.json").write_text(json.dumps({"contents": reads.contents_now(config)}))
+    results = {"finished": True, "best": {"bleu": 9.0}, "checkpoint": "best.ckpt"}
+    (job.folder / "results.json").write_text(json.dumps(results))
+    sweep.find_outdated()
+    assert [(each.status, each.value("dev/bleu")) for each in sweep.jobs] == [("finished", 9.0)]
+    before = Path("text/dev.de").read_text()
+    Path("text/dev.de").write_text(f"X{before}")
+    sweep.find_outdated()
+    (outdated,) = sweep.jobs
+    assert (outdated.status, outdated.message) == ("outdated", "outdated: the dev text has changed since")
+    assert sweep.best(sweep.jobs) is None
+    anew = sweep.job(["seed=1"], ["seed=1"], config, "hash")
+    assert (anew.number, anew.folder) == (2, Path("all/02_seed-1"))
+    Path("text/dev.de").write_text(before)
+    sweep.find_outdated()
+    assert [each.status for each in sweep.jobs] == ["finished", "not started"]
+    assert sweep.job(["seed=1"], ["seed=1"], config, "hash").number == 1
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_of_several_processes_at_once_one_takes_the_run(words, compose_train, is_begun):
+    config = compose_train(*words)
+    plain, now = without_secrets(config), reads.contents_now(config)
+    if is_begun:
+        begin(Path("runs/a"), config, finished=False)
+    barrier = Barrier(3)
+
+    def take(_: int) -> str:
+        barrier.wait()
+        try:
+            with one_at_a_time(Run(updates=1), ALONE):
+                folder = run_folder(Run(updates=1), "x", unfinished(None, plain, now), ALONE)
+                (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(plain)))
+            return f"took {folder}"
+        except UserError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(3) as pool:
+        *refused, took = sorted(pool.map(take, range(3)))
+    (folder,) = Path("runs").iterdir()
+    assert took == f"took {folder}"
+    assert refused == [f"resume=auto: another process is going on with {folder}/"] * 2
+
+
+def test_who_only_looks_whether_a_folder_is_held_keeps_nobody_out(tmp_path, monkeypatch):
+    from diglot.training import folder as folders
+
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    release: Callable[[float], None] = lambda _: fcntl.flock(descriptor, fcntl.LOCK_UN)  # noqa: E731
+    monkeypatch.setattr(folders.time, "sleep", release)
+    folders.hold(tmp_path)
+    assert folders.is_held(tmp_path)
+    with pytest.raises(UserError, match="another process is training in it"):
+        folders.hold(tmp_path)
+    os.close(descriptor)
