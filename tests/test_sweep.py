@@ -408,6 +408,16 @@ def test_what_a_row_reads_from_the_environment_stays_as_it_is_written(here, type
     assert "hunter2" not in out
 
 
+def test_choices_that_read_the_environment_stay_as_they_are_written(monkeypatch):
+    for name, value in (("A", "hunter2"), ("B", "hunter3"), ("CHOICES", "1,2")):
+        monkeypatch.setenv(name, value)
+    params = {"+logger.a": "${oc.env:A},x ${oc.env:B}", "seed": "${oc.env:CHOICES}", "model.d_ff": "1,2"}
+    node = OmegaConf.create({"hydra": {"sweeper": {"params": params}}})
+    made = sweeper.DiglotSweeper(params=OmegaConf.to_container(node.hydra.sweeper.params, resolve=True))
+    made.config = node
+    assert made._parse_config() == ["+logger.a=${oc.env:A},x ${oc.env:B}", "seed=1,2", "model.d_ff=1,2"]
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_no_job_outlives_its_launcher(here, number, code):
     command = [sys.executable, "-m", "diglot.sweep", *WORDS, "model.n_heads=1,2"]

@@ -106,14 +106,17 @@ class Job:
             return {}
         return results if isinstance(results, dict) and results.get("finished") else {}
 
-    def compare_contents(self, now: Contents) -> None:
-        """Note whether what the job has read is still what its config names."""
+    def compare_contents(self, now: Contents) -> bool:
+        """Note whether what the job has read is still what its config names; return whether that is news."""
+        before = self.status
         if changed := changed_contents(contents_in(self.folder), now):
             self.status, self.message = "outdated", f"outdated: {changed} has changed since"
         elif self.status == "outdated":
             self.status, self.message = "interrupted", ""
             self.status = "finished" if self.results else "interrupted"
-        self.write()
+        if self.status != before:
+            self.write()
+        return self.status != before
 
     def value(self, objective: str) -> float | None:
         """The score of its best checkpoint that an objective like dev/bleu names."""

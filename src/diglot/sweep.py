@@ -102,12 +102,6 @@ class Sweep:
             write_carried(job.folder, config)
         return job
 
-    def job_of(self, overrides: Sequence[str]) -> Job | None:
-        """The newest job with these overrides that has a config of its own; None: there is none."""
-        same = [job for job in self.jobs if job.overrides == tuple(overrides) and job.status != "outdated"]
-        found = [job for job in same if read_carried(job.folder) is not None]
-        return found[-1] if found else None
-
     def find_outdated(self) -> None:
         """Set the jobs aside that have read what has changed since: they are compared with no others."""
         known: dict[str, Contents] = {}
@@ -117,8 +111,7 @@ class Sweep:
                 key = unique_key(without_secrets(config))
                 if key not in known:
                     known[key] = contents_now(config)
-                job.compare_contents(known[key])
-                if job.status == "outdated":
+                if job.compare_contents(known[key]) and job.status == "outdated":
                     say(f"job {job.number}: {label(job, self.jobs)}: {job.message} ({job.folder})")
 
     def _new_job(self, overrides: Sequence[str], varies: Sequence[str], hash: str, number: int | None) -> Job:
@@ -189,8 +182,10 @@ def run_alone(config: DictConfig, module: str = "diglot.train") -> float | None:
     hydra = HydraConfig.get()
     overrides = list(hydra.overrides.task)
     sweep = Sweep(Path(config.sweep.folder or hydra.sweep.dir), config.objective)
-    job = sweep.job_of(overrides)  # whose config was composed where the sweep began, not here and now
-    job = job or sweep.job(overrides, (), config, config_hash(config), hydra.job.num + 1)
+    if config.sweep.job is not None:  # made where the sweep began: its config is not composed here and now
+        job = Job.read(sweep.folder / config.sweep.job)
+    else:
+        job = sweep.job(overrides, (), config, config_hash(config), hydra.job.num + 1)
     if job.status != "finished":
         run(job, command(module, hydra, job.folder), tries_only=config.trainer.fast_dev_run)
         sweep.write_tables()

@@ -33,6 +33,7 @@ OUR_TYPES: dict[str, Any] = {
     "trust": str | list[str],
     "objective": Literal["dev/bleu", "dev/chrf", "dev/loss", "dev/perplexity"],
     "sweep.folder": str | None,
+    "sweep.job": str | None,
     "sweep.stop_at_first_failure": bool,
     "checkpoint": str,
     "check": int,

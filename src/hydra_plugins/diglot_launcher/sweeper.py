@@ -56,6 +56,7 @@ class DiglotSweeper(BasicSweeper):
         """
         from diglot.errors import UserError
         from diglot.sweep import Sweep, some_failed
+        from diglot.training.folder import quoted
 
         assert self.config is not None
         assert self.hydra_context is not None
@@ -84,8 +85,11 @@ class DiglotSweeper(BasicSweeper):
             sweep.lock()
             sweep.find_outdated()
             constant = constant_overrides(self.config)
-            for job, (config, hash) in zip(jobs, configs, strict=True):
+            made = [
                 sweep.job(job, [word for word in job if word not in constant], config, hash)
+                for job, (config, hash) in zip(jobs, configs, strict=True)
+            ]
+            jobs = [[*words, f"sweep.job={quoted(job.folder.name)}"] for words, job in zip(jobs, made, strict=True)]
         results: list[JobReturn] = []
         try:
             for batch in self.split_overrides_to_chunks(jobs, self.max_batch_size):
@@ -96,6 +100,19 @@ class DiglotSweeper(BasicSweeper):
         if errors := [result._return_value for result in results if result.status == JobStatus.FAILED]:
             raise some_failed(errors, len(results))
         return results
+
+    def _parse_config(self) -> list[str]:
+        """What is varied beside the command line; choices that read the environment stay as they are written."""
+        from diglot.config import AsWritten, partly_resolved
+
+        assert self.config is not None
+        written = partly_resolved(self.config.hydra.sweeper.params) or {}
+        words = {key: f"{key}={value}" for key, value in (self.params or {}).items()}
+        for key, value in written.items():
+            word = f"{key}={value}"
+            if isinstance(value, AsWritten) and OverridesParser.create().parse_overrides([word])[0].is_sweep_override():
+                words[key] = word  # else the environment names the choices
+        return list(words.values())
 
     def _with_rows(self, combination: list[str], rows: list[Mapping[str, Any]]) -> list[list[str]]:
         """A job for each row, whose overrides come last and so win."""
