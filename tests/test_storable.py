@@ -191,3 +191,73 @@ def test_a_layer_that_no_checkpoint_may_name_is_refused_at_the_start(compose_tra
     model = resolved(compose_train("model.feed_forward.activation._target_=torch.nn.Flatten").model)
     with pytest.raises(UserError, match=r"model\.feed_forward\.activation\._target_ names 'torch\.nn\.Flatten'"):
         check_parts({"model": model, "search": {}})
+
+
+def changed(stored, change):
+    content = torch.load(stored.path)
+    change(content)
+    torch.save(content, stored.path.open("wb"))
+    return stored.path
+
+
+def weights_as(dtype):
+    return lambda content: content.update(state_dict={k: v.to(dtype) for k, v in content["state_dict"].items()})
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int64])
+def test_weights_of_another_kind_of_number_are_refused(store, dtype):
+    with pytest.raises(UserError, match=f"its weight .* is {dtype}, and the model's is torch.float32"):
+        checkpoint.load(changed(store({}), weights_as(dtype)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_weights_of_another_precision_are_taken(store, dtype):
+    assert checkpoint.load(changed(store({}), weights_as(dtype))).model is not None
+
+
+def test_one_record_is_no_more_weights_than_it_has_numbers(store):
+    def tie(content):
+        weights = content["state_dict"]
+        for i in (0, 1):
+            names = [name for name in weights if f"encoder.layers.{i}." in name or f"encoder.{i}." in name]
+            first = {tuple(weights[name].shape): weights[name] for name in names}
+            weights.update({name: first[tuple(weights[name].shape)] for name in names})
+
+    with pytest.raises(UserError, match=r"its model needs [\d,]+ numbers, and [\d,]+ are there"):
+        checkpoint.load(changed(store({}), tie))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers_are_named(store, value):
+    def spoil(content):
+        content["state_dict"]["model.output.weight"].view(-1)[3] = value
+
+    with pytest.raises(UserError, match=r"its weight \S+ is not finite"):
+        checkpoint.load(changed(store({}), spoil))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("dropout", float("nan")),
+        ("dropout", 3.0),
+        ("n_heads", 10**12),
+        ("norm", {"_target_": "torch.nn.LayerNorm", "_partial_": True, "eps": float("inf")}),
+        ("d_model", "8"),
+        ("n_encoder_layers", True),
+        ("nothing", 1),
+    ],
+)
+def test_values_that_no_command_line_may_give_are_refused(store, key, value):
+    with pytest.raises(UserError, match=r"x\.ckpt: ") as error:
+        checkpoint.load(changed(store({}), lambda content: content["diglot"]["model"].update({key: value})))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("pattern", ["([A-Za-z ]+)+#", "(a|b" * 1_000_000])
+def test_a_placeholder_that_may_take_any_time_is_refused_by_both(store, pattern):
+    stored = store({}, placeholder=pattern)
+    with pytest.raises(UserError, match="its placeholder"):
+        checkpoint.load(stored.path)
+    with pytest.raises(UserError, match="placeholder"):
+        build({"_target_": "diglot.data.tokenizer.TokenizerFiles", "model": "x", "placeholder": pattern}, "tokenizer")

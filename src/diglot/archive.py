@@ -53,8 +53,18 @@ class _Global(NamedTuple):
     name: str
 
 
-class _Storage(NamedTuple):
-    n_elements: int
+class _Storage:
+    """What tensors lie in: a whole record.
+
+    Attributes:
+        kind: of its numbers.
+        n_elements: how many there are.
+        views: where the tensors lie in it, as offset, shape and strides; tied weights are one view.
+    """
+
+    def __init__(self, kind: str, n_elements: int) -> None:
+        self.kind, self.n_elements = kind, n_elements
+        self.views: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
 
 
 # What stands for what a pickle would make: lists, mappings, and tensors.
@@ -144,7 +154,7 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:
     marks: list[int] = []
     memo: dict[int, Any] = {}
     most = MOST_OPERATIONS + OPERATIONS_A_RECORD * len(sizes)
-    used = set()  # records
+    used: dict[str, _Storage] = {}  # by the names of their records
     n = 0
 
     def top(count: int) -> list[Any]:
@@ -207,8 +217,11 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:
                 stack.append(_Global(argument))
             case "BINPERSID":
                 (identity,) = top(1)
-                stack.append(_storage(identity, sizes))
-                used.add(f"data/{identity[2]}")
+                storage = _storage(identity, sizes)
+                known = used.setdefault(f"data/{identity[2]}", storage)
+                if known.kind != storage.kind:
+                    raise UserError(f"refused, its part data/{identity[2]} is to be of two types")
+                stack.append(known)
             case "REDUCE":
                 function, arguments = top(2)
                 stack.append(_called(function, arguments))
@@ -222,7 +235,18 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:
                 raise UserError(f"refused, it holds more than weights and plain data ({named})")
     if unused := [name for name in sizes if name.startswith("data/") and name not in used]:
         raise UserError(f"refused, its part {unused[0]} belongs to nothing")
+    for name, storage in used.items():
+        _check_views(name, storage)
     return n
+
+
+def _check_views(name: str, storage: _Storage) -> None:
+    """Make sure that no number of a record is part of two tensors: together they are no larger than the record."""
+    end = 0
+    for offset, shape, strides in sorted(storage.views):
+        if offset < end:
+            raise UserError(f"refused, tensors of it overlap in its part {name}")
+        end = offset + 1 + sum((length - 1) * stride for length, stride in zip(shape, strides))
 
 
 def _check_target(taken: list[Any], stack: list[Any], kinds: tuple[object, ...]) -> None:
@@ -242,7 +266,7 @@ def _storage(identity: Any, sizes: dict[str, int]) -> _Storage:
                 raise UserError(f"damaged, it has no part data/{key[:20]}")
             if n_elements * _STORAGES[kind] != held:
                 raise UserError(f"refused, its part data/{key} has {held:,} bytes, not {n_elements:,} numbers")
-            return _Storage(n_elements)
+            return _Storage(kind, n_elements)
     raise UserError("refused, it holds more than weights and plain data (a storage that is none)")
 
 
@@ -250,7 +274,10 @@ def _called(function: Any, arguments: Any) -> object:
     match function, arguments:
         case _Global(name), () if name == _ORDERED:
             return _ORDERED_DICT
-        case _Global(name), (_Storage(held), offset, tuple(shape), tuple(strides), False, hooks) if name == _REBUILD:
+        case _Global(name), (_Storage() as storage, offset, tuple(shape), tuple(strides), False, hooks) if (
+            name == _REBUILD
+        ):
+            held = storage.n_elements
             numbers = [offset, *shape, *strides]
             plain = all(type(number) is int and 0 <= number < 2**63 for number in numbers)
             if not plain or len(shape) != len(strides) or len(shape) > 8 or hooks is not _ORDERED_DICT:
@@ -258,8 +285,23 @@ def _called(function: Any, arguments: Any) -> object:
             last = offset + sum((length - 1) * stride for length, stride in zip(shape, strides))
             if math.prod(shape) > held or (0 not in shape and last >= held):
                 raise UserError(f"refused, a tensor {shape} of it claims more than the {held:,} numbers there")
+            if 0 not in shape:
+                if not _is_dense(shape, strides):
+                    raise UserError(f"refused, a tensor {shape} of it holds numbers more than once")
+                storage.views.add((offset, shape, strides))
             return _TENSOR
     raise UserError(f"refused, it holds more than weights and plain data (a call of {_dotted(function)})")
+
+
+def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether each of a tensor's numbers has a place of its own."""
+    reach = 0
+    for stride, length in sorted(zip(strides, shape)):
+        if length > 1:
+            if stride <= reach:
+                return False
+            reach += (length - 1) * stride
+    return True
 
 
 def _dotted(name: Any) -> str:

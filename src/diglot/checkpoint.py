@@ -1,6 +1,7 @@
 """A checkpoint is whole: model, tokenizer and search are rebuilt from it alone, and loading it runs no code."""
 
 import io
+import math
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from diglot.config import (
     resolved,
     without_secrets,
 )
+from diglot.data.placeholders import check_placeholder
 from diglot.data.text import refuse_address
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import Search
@@ -30,6 +32,7 @@ from diglot.errors import UserError
 from diglot.model import EncoderDecoder
 
 FORMAT = 1
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 # What a checkpoint says of itself, and as what.
 KINDS: dict[str, tuple[type, ...]] = {
@@ -192,7 +195,7 @@ def rebuild(content: dict[str, Any], file: Path, trust: Collection[str] = ()) ->
         tokenizer, search = _tokenizer(ours), _search(ours, trust)
         sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
         with torch.device("meta"), _no_more_than(content["state_dict"]):  # what does not fit is never given memory
-            _fitting_weights(_model(ours, sizes), content["state_dict"])
+            _check_weights(_model(ours, sizes), content["state_dict"])
         model = _model(ours, sizes)
         load_weights(model, content["state_dict"])
     except UserError as error:
@@ -236,6 +239,10 @@ def _tokenizer(ours: dict[str, Any]) -> Tokenizer:
     for name in ("tokenizer", "tgt_tokenizer"):
         if ours.get(name) is not None:
             check_tokenizer(f"its {name}", ours[name].nbytes)
+    try:
+        check_placeholder(ours["placeholder"])
+    except ValueError as error:
+        raise UserError(f"its {error}") from None
     languages = ours.get("languages", ())
     for name, code in [("src_lang", ours["src_lang"]), ("tgt_lang", ours["tgt_lang"])]:
         check_language(name, code)
@@ -261,9 +268,7 @@ def _model(ours: dict[str, Any], sizes: dict[str, int]) -> EncoderDecoder:
 def _no_more_than(weights: dict[str, Any]) -> Iterator[None]:
     """Refuse to build a model of more parameters than there are weights for, before it is large."""
     tensors = [weight for weight in weights.values() if isinstance(weight, torch.Tensor)]
-    n_storages = len({tensor.untyped_storage().data_ptr() for tensor in tensors})
-    # A few names may stand for one record: of tied weights, and of a GRU's on a GPU.
-    n = min(len({tensor.data_ptr() for tensor in tensors}), 8 * n_storages)
+    n = len({tensor.data_ptr() for tensor in tensors})
     left = n + 50  # a few are tied, replaced, or made on trial
 
     def count(*_: Any) -> None:
@@ -277,6 +282,29 @@ def _no_more_than(weights: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+def _check_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
+    """Make sure that weights are such as a model has, before it is given memory: of its shapes and types, as many
+    numbers as it needs, and all of them numbers.
+
+    Raises:
+        UserError: naming those that are not.
+    """
+    weights = _fitting_weights(model, state_dict)
+    own = model.state_dict(keep_vars=True)
+    for name, weight in weights.items():
+        if weight.dtype != own[name].dtype and not (weight.dtype in _FLOATS and own[name].dtype in _FLOATS):
+            raise UserError(f"its weight {name} is {weight.dtype}, and the model's is {own[name].dtype}")
+    n_needed = sum({id(weight): weight.numel() for weight in own.values()}.values())
+    n_there = sum({weight.data_ptr(): weight.numel() for weight in weights.values()}.values())
+    if n_needed > n_there:
+        raise UserError(f"its model needs {n_needed:,} numbers, and {n_there:,} are there: weights are tied otherwise")
+    for name, weight in weights.items():
+        if weight.dtype in _FLOATS and weight.numel():
+            least, greatest = (float(each) for each in weight.aminmax())  # which takes no memory
+            if not math.isfinite(least) or not math.isfinite(greatest):
+                raise UserError(f"its weight {name} is not finite: the training had failed when it was written")
 
 
 def load_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:

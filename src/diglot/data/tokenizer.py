@@ -14,6 +14,7 @@ import sentencepiece
 
 from diglot.data.forms import comparable, composing_rules
 from diglot.data.pieces import BOS, EOS, PAD, UNK, adopt, opened, tag
+from diglot.data.placeholders import check_placeholder
 from diglot.data.sampling import Sampler, Sampling
 from diglot.data.text import Parallel, read_lines, write_bytes, write_lines
 from diglot.errors import UserError
@@ -267,7 +268,7 @@ class TokenizerTrainer(TokenizerSource):
             raise ValueError(f"tgt_vocab_size ({tgt_vocab_size}) needs a vocabulary of the target's own: joint=false")
         if sample_size < 1:
             raise ValueError(f"sample_size ({sample_size}) must be positive")
-        _check_placeholder(placeholder)
+        check_placeholder(placeholder)
         self.model_type, self.vocab_size, self.character_coverage = model_type, vocab_size, character_coverage
         self.normalisation, self.placeholder = normalisation, placeholder
         removing_rule = "identity" if normalisation == "nfc" else normalisation  # neither removes anything
@@ -439,7 +440,7 @@ class TokenizerFiles(TokenizerSource):
     ) -> None:
         if model is None:
             raise UserError("tokenizer.model is missing: tokenizer.model=FILE names a SentencePiece model")
-        _check_placeholder(placeholder)
+        check_placeholder(placeholder)
         self.model, self.tgt_model, self.placeholder = model, tgt_model, placeholder
         self.is_joint = tgt_model is None
         self.sampling = _sampling(samples, alpha, seed, "unigram")
@@ -462,17 +463,6 @@ class TokenizerFiles(TokenizerSource):
             raise UserError(f"tokenizer.{key}={path}: cannot be read: {error.strerror}") from None
         except UserError as error:
             raise UserError(f"tokenizer.{key}={path}: {error}") from None
-
-
-def _check_placeholder(placeholder: str | None) -> None:
-    if placeholder is None:
-        return
-    try:
-        re.compile(placeholder)
-    except re.error as error:
-        raise ValueError(f"placeholder ({placeholder}) is no regular expression: {error}") from None
-    if re.search(placeholder, ""):
-        raise ValueError(f"placeholder ({placeholder}) must not match where there is nothing")
 
 
 def _sampling(samples: int, alpha: float, seed: int, model_type: str) -> Sampling:

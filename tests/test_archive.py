@@ -1,0 +1,52 @@
+"""No number of a checkpoint's records stands for two, so what is read takes no more memory than the file has."""
+
+from collections import OrderedDict
+
+import pytest
+import torch
+
+from diglot import archive
+from diglot.errors import UserError
+
+BASE = torch.zeros(64)
+
+
+def checked(tmp_path, tensors):
+    path = tmp_path / "x.ckpt"
+    with path.open("wb") as file:
+        torch.save({"state_dict": OrderedDict(tensors)}, file)
+    with path.open("rb") as file:
+        archive.check(file)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"a": BASE, "b": BASE},  # tied
+        {"a": BASE.view(8, 8), "b": BASE.view(8, 8)},
+        {"a": BASE[:32], "b": BASE[32:].view(4, 8)},  # a GRU's, all in one record
+        {"a": BASE.view(8, 8).T},
+        {"a": BASE[:1].expand(1), "b": BASE[1]},
+        {"a": torch.zeros(0), "b": torch.zeros(3, 0)},
+        {"a": BASE[::2]},
+    ],
+)
+def test_tensors_that_share_no_number_are_taken(tmp_path, tensors):
+    checked(tmp_path, tensors)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({"a": BASE, "b": BASE[1:]}, "overlap"),
+        ({"a": BASE[:40], "b": BASE[30:]}, "overlap"),
+        ({"a": BASE.view(8, 8), "b": BASE}, "overlap"),
+        ({"a": BASE[::2], "b": BASE[1::2]}, "overlap"),
+        ({"a": BASE[:1].expand(64)}, "more than once"),
+        ({"a": BASE[:8].expand(8, 8)}, "more than once"),
+        ({"a": BASE.as_strided((8, 8), (4, 1))}, "more than once"),
+    ],
+)
+def test_tensors_that_share_numbers_are_refused(tmp_path, tensors, said):
+    with pytest.raises(UserError, match=said):
+        checked(tmp_path, tensors)
