@@ -152,8 +152,8 @@ def test_it_says_what_it_is_the_mean_of_and_has_no_score(make, tmp_path):
     content = checkpoint.read(tmp_path / "mean.ckpt")
     assert content.keys() == {"diglot", "state_dict"}
     assert content["diglot"]["mean_of"] == [
-        {"file": str(files[0]), "update": 200},
-        {"file": str(files[1]), "update": 100},
+        {"file": files[0].name, "update": 200},
+        {"file": files[1].name, "update": 100},
     ]
     assert not content["diglot"].keys() & {"dev_bleu", "update", "place", "skipped"}
     first = checkpoint.read(files[0])["diglot"]
@@ -362,7 +362,7 @@ def test_the_mean_of_a_runs_checkpoints_is_evaluated_translated_and_started_from
     files = [tmp_path / "run" / f"update_{update}.ckpt" for update in (60, 40, 20)]
     content = checkpoint.read(tmp_path / "run" / "mean.ckpt")
     assert content["diglot"]["mean_of"] == [
-        {"file": f"run/update_{update}.ckpt", "update": update} for update in (60, 40, 20)
+        {"file": f"update_{update}.ckpt", "update": update} for update in (60, 40, 20)
     ]
     # Where the run averages its weights, those averages are what a checkpoint gives, and what is averaged.
     loaded = [checkpoint.load(file).model.state_dict() for file in files]

@@ -7,11 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import sentencepiece
 import torch
 from omegaconf import OmegaConf
 
 from diglot import checkpoint
-from diglot.config import build, check_language, check_parts, resolved, trial_build, trusted
+from diglot.config import build, check_language, check_parts, resolved, trial_build, trusted, without_folders
+from diglot.data.pieces import opened, without_paths
 from diglot.errors import UserError
 
 MINE = """
@@ -261,3 +263,37 @@ def test_a_placeholder_that_may_take_any_time_is_refused_by_both(store, pattern)
         checkpoint.load(stored.path)
     with pytest.raises(UserError, match="placeholder"):
         build({"_target_": "diglot.data.tokenizer.TokenizerFiles", "model": "x", "placeholder": pattern}, "tokenizer")
+
+
+def test_a_checkpoint_calls_files_by_their_own_names(compose_train, tokenizer, tmp_path):
+    config = copy.deepcopy(compose_train("data=files"))
+    for key, value in {
+        "data.train.src": "/home/alice/corpora/train.de",
+        "data.train.tgt": ["../alice/a.en", "~/alice/b.en"],
+        "data.cache_dir": str(tmp_path / "cache"),
+        "run.folder": "/srv/alice/run",
+        "init_from": str(Path.home() / "x" / "best.ckpt"),
+        "data.columns": ["Helsinki-NLP/opus-100", f"--at={Path.home()}/x"],
+    }.items():
+        OmegaConf.update(config, key, value, force_add=True)
+    stored = checkpoint.record(config, tokenizer, "files", "de", "en")["config"]
+    assert (stored["data"]["train"]["src"], stored["data"]["train"]["tgt"]) == ("train.de", ["a.en", "b.en"])
+    assert (stored["data"]["cache_dir"], stored["run"]["folder"], stored["init_from"]) == ("cache", "run", "best.ckpt")
+    assert stored["data"]["columns"] == ["Helsinki-NLP/opus-100", "--at=~/x"]
+    assert "alice" not in str(stored)
+    assert stored == without_folders(stored)
+
+
+def test_a_checkpoint_s_tokenizer_does_not_say_where_it_was_trained(tmp_path):
+    text = tmp_path / "alice.txt"
+    text.write_text("one two three four five six seven\n" * 50)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text), model_prefix=str(tmp_path / "m"), vocab_size=30, minloglevel=2, hard_vocab_limit=False
+    )
+    model = (tmp_path / "m.model").read_bytes()
+    assert b"alice" in model
+    stripped = without_paths(model)
+    assert str(tmp_path).encode() not in stripped
+    assert b"alice" not in stripped
+    assert opened(stripped).encode("one two") == opened(model).encode("one two")
+    assert without_paths(stripped) == stripped

@@ -21,8 +21,9 @@ def main(config: DictConfig) -> None:
     quiet()
     wanted = resolved(config)
     output = Path(config.output).expanduser()
-    record = average(members_of(wanted["checkpoint"], config.which, config.n), output, trusted(config))
+    files = members_of(wanted["checkpoint"], config.which, config.n)
+    record = average(files, output, trusted(config))
     print(f"The mean of {len(record['mean_of'])} checkpoints:")
-    for member in record["mean_of"]:
-        print(f"    {member['file']}" + (f", update {member['update']:,}" if member["update"] is not None else ""))
+    for file, member in zip(files, record["mean_of"], strict=True):
+        print(f"    {printable(file)}" + (f", update {member['update']:,}" if member["update"] is not None else ""))
     print(f"Made {printable(output)}, which has no scores yet. Next:  {command_line('evaluate', checkpoint=output)}")

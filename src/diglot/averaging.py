@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from diglot import __version__, checkpoint
+from diglot.config import without_folders
 from diglot.data.text import refuse_address
 from diglot.errors import UserError
 from diglot.training.checkpoints import AtomicCheckpointIO
@@ -100,7 +101,7 @@ def average(files: Sequence[Path], output: Path, trust: Collection[str] = ()) ->
         trust: see `checkpoint.load`.
 
     Returns:
-        What the new checkpoint says of itself. `mean_of` names the files and their updates.
+        What the new checkpoint says of itself. `mean_of` names the files, without their folders, and their updates.
 
     Raises:
         UserError: a file is damaged, or of another model, tokenizer or language; or the mean cannot be written.
@@ -110,7 +111,8 @@ def average(files: Sequence[Path], output: Path, trust: Collection[str] = ()) ->
     for file in files:
         mean.add(file)
     record = {key: mean.record[key] for key in OF_THE_MODEL if key in mean.record}
-    record |= {"version": __version__, "mean_of": mean.members}
+    record |= {"version": __version__, "mean_of": without_folders(mean.members)}
+    record["config"] = without_folders(record["config"])
     content = {"diglot": record, "state_dict": mean.weights()}
     AtomicCheckpointIO(checkpoint.read, checkpoint.check_made_of).save_checkpoint(content, output)
     return record

@@ -22,8 +22,10 @@ from diglot.config import (
     check_trust,
     different_values,
     resolved,
+    without_folders,
     without_secrets,
 )
+from diglot.data.pieces import without_paths
 from diglot.data.placeholders import check_placeholder
 from diglot.data.text import refuse_address
 from diglot.data.tokenizer import Tokenizer
@@ -74,14 +76,14 @@ def record(config: DictConfig, tokenizer: Tokenizer, corpus: str, src_lang: str,
         "version": __version__,
         "model": resolved(config.model),
         "search": resolved(config.search),
-        "tokenizer": _as_tensor(tokenizer.model),
-        "tgt_tokenizer": None if tokenizer.tgt_model is None else _as_tensor(tokenizer.tgt_model),
+        "tokenizer": _as_tensor(without_paths(tokenizer.model)),
+        "tgt_tokenizer": None if tokenizer.tgt_model is None else _as_tensor(without_paths(tokenizer.tgt_model)),
         "placeholder": tokenizer.placeholder,
         "languages": list(tokenizer.languages),
         "corpus": corpus,
         "src_lang": src_lang,
         "tgt_lang": tgt_lang,
-        "config": without_secrets(config),
+        "config": without_folders(without_secrets(config)),
     }
 
 
@@ -282,6 +284,56 @@ def _no_more_than(weights: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+def check_training_state(content: dict[str, Any], file: Path) -> None:
+    """Make sure that what a checkpoint holds beside the model is such as a run can go on from: whole numbers where
+    something is counted, and moments that take no more memory than they have in the file.
+
+    Raises:
+        UserError: naming the part that is not.
+    """
+    ours = content["diglot"]
+    place = ours.get("place") or []
+    due_since = ours.get("validation_due_since")
+    is_right = {
+        "global_step": _is_count(content.get("global_step")),
+        "loops": isinstance(content.get("loops"), dict) and _counts_only(content["loops"]),
+        "optimizer_states": isinstance(content.get("optimizer_states"), list)
+        and all(_takes_its_own_memory(tensor) for tensor in _tensors(content["optimizer_states"])),
+        "lr_schedulers": isinstance(content.get("lr_schedulers"), list),
+        "place": isinstance(place, list) and len(place) in (0, 3) and all(map(_is_count, place)),
+        "validation_due_since": isinstance(due_since, (float, type(None))),
+        "has_stopped": isinstance(ours.get("has_stopped", False), bool),
+    }
+    if wrong := [name for name, right in is_right.items() if not right]:
+        raise UserError(f"checkpoint {file}: no run can go on from it, its {wrong[0]} is not such as a run writes")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def _counts_only(node: Any) -> bool:
+    """Whether a state of loops holds nothing but what they count."""
+    if isinstance(node, dict):
+        return all(map(_counts_only, node.values()))
+    if isinstance(node, list):
+        return all(map(_counts_only, node))
+    return node is None or isinstance(node, (bool, float, str)) or _is_count(node)
+
+
+def _tensors(node: Any) -> Iterator[torch.Tensor]:
+    if isinstance(node, torch.Tensor):
+        yield node
+    elif isinstance(node, (dict, list, tuple)):
+        for value in node.values() if isinstance(node, dict) else node:
+            yield from _tensors(value)
+
+
+def _takes_its_own_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor of an optimizer stays as large as it is when it is given its weight's type."""
+    return tensor.numel() <= 1 or tensor.dtype in _FLOATS
 
 
 def _check_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:

@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 
 from diglot import checkpoint as checkpoints
-from diglot.config import Change, changes, read_carried, read_config, refuse_other_run, without_secrets
+from diglot.config import (
+    Change,
+    changes,
+    read_carried,
+    read_config,
+    refuse_other_run,
+    without_folders,
+    without_secrets,
+)
 from diglot.contents import Contents, changed_contents, contents_in, same_contents
 from diglot.data.batching import Place
 from diglot.data.shards import Shards
@@ -141,8 +149,9 @@ def take_up(folder: Path, config: dict[str, Any], shards: Shards, now: Contents)
     if found is None:
         return Begun(changed=tuple(changed))
     checkpoint, content, damaged = found
+    checkpoints.check_training_state(content, checkpoint)
     record, update, updates = content["diglot"], content["global_step"], config["run"]["updates"]
-    since_checkpoint = changes(record["config"], config, same)
+    since_checkpoint = changes(without_folders(record["config"]), without_folders(config), same)
     refuse_other_run(f"{checkpoint}: this is another run's checkpoint", since_checkpoint)
     if record.get("data", shards.key) != shards.key:
         raise UserError(f"resume={folder}: the training text is no longer the one that the run began with")

@@ -233,7 +233,8 @@ def train(config: DictConfig) -> Path:
     except Stopped as stopped:
         leave(str(stopped), folder, trainer, kept)
     except BaseException as error:
-        fail(error, folder, trainer, data, processes, kept, largest)
+        taken_up = (begun.checkpoint, begun.update) if begun.checkpoint else None
+        fail(error, folder, trainer, data, processes, kept, largest, taken_up)
         raise
     if signals.received:  # when the last validation was over
         leave(signal.Signals(signals.received).name, folder, trainer, kept)

@@ -1,6 +1,7 @@
 """Translates lines of text with a trained model."""
 
 import logging
+import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from itertools import product
@@ -196,7 +197,8 @@ class Translator:
             advance: called with the number of lines, or pieces of them, that have just been done.
 
         Raises:
-            UserError: a prefix is longer than its translation may be, or memory does not hold even one line.
+            UserError: a prefix is longer than its translation may be, memory does not hold even one line, or what the
+                model computes is not finite.
         """
         if isinstance(lines, str):
             raise TypeError("lines must be a list of lines, not one text")
@@ -216,7 +218,7 @@ class Translator:
         costs = (lengths + search.n_positions(lengths, self.model.max_tgt_positions)).numpy()
 
         def work(rows: np.ndarray) -> None:
-            of_rows = self._search(search, [units[i] for i in rows], sources.ended(rows), attention)
+            of_rows = self._search(search, [units[i] for i in rows], sources.ended(rows), attention, first_line)
             for i, hypotheses in zip(rows.tolist(), of_rows, strict=True):
                 found[i] = hypotheses
             advance(len(rows))
@@ -268,12 +270,17 @@ class Translator:
         return units
 
     def _search(
-        self, search: Search, units: Sequence[_Unit], ended: np.ndarray, attention: bool
+        self, search: Search, units: Sequence[_Unit], ended: np.ndarray, attention: bool, first_line: int
     ) -> list[list[Translation]]:
         src = torch.from_numpy(ended).to(next(self.model.parameters()).device)
         found = search(self.model, src, src != PAD, self.special, [unit.prefix for unit in units])
         translations: list[list[Translation]] = []
         for unit, hypotheses in zip(units, found, strict=True):
+            if hypotheses[0].score == -math.inf:
+                raise UserError(
+                    f"line {first_line + unit.line}: what the model computes for it is not finite, so there is no "
+                    "translation; its weights, or the precision, cannot hold its values"
+                )
 
             def read(ids: list[int], unit: _Unit = unit) -> str:
                 text = self.tokenizer.decode(ids, unit.source.placeholders)

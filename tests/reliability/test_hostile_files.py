@@ -225,6 +225,47 @@ def test_what_a_checkpoint_says_of_itself_is_looked_at(trained: Path, tmp_path: 
     refused(lambda: checkpoint.load(saved(tmp_path / "bad.ckpt", found)), "bad.ckpt")
 
 
+def in_moments(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
+    """Change what the optimizer keeps of its first weight."""
+    return lambda found: change(found["optimizer_states"][0]["state"][0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        in_moments(lambda state: state.update(exp_avg=torch.zeros(7))),
+        in_moments(lambda state: state.update(exp_avg=torch.zeros(10**6, dtype=torch.bool))),
+        in_moments(lambda state: state.update(exp_avg="x")),
+        in_moments(lambda state: state.update(step="x")),
+        in_moments(lambda state: state.pop("exp_avg_sq")),
+        lambda found: found.update(optimizer_states=3),
+        lambda found: found.update(optimizer_states=[]),
+        lambda found: found["optimizer_states"][0].pop("param_groups"),
+        lambda found: found["optimizer_states"][0]["param_groups"][0].update(params=["x"]),
+        lambda found: found["lr_schedulers"][0].update(optimizer=3, last_epoch="x"),
+        lambda found: found.update(lr_schedulers=[3]),
+        lambda found: found.pop("loops"),
+        lambda found: found["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"].update(ready="x"),
+        lambda found: found["loops"].update(fit_loop={}),
+        lambda found: found.update(global_step="x"),
+        lambda found: found.update(callbacks=[]),
+        lambda found: found["diglot"].update(place=["x"] * 5),
+    ],
+)
+def test_a_state_of_the_training_that_is_none_is_refused_in_one_line(
+    trained: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    found = content(trained)
+    change(found)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    saved(folder / "last.ckpt", found)
+    cache = f"data.cache_dir='{trained.parent / 'cache'}'"
+    text = (trained / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(text.replace(str(trained), str(folder)))
+    refused(lambda: run(folder, cache, f"resume='{folder}'", "run.updates=4"), "last.ckpt")
+
+
 @pytest.mark.promise("No other file of a run, a sweep or the cache runs code either")
 class TestOtherFiles:
     def test_a_config_that_makes_objects_is_damaged(self, canary: Path, tmp_path: Path) -> None:

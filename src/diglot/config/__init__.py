@@ -15,6 +15,7 @@ from diglot.config.build import (
     plain_path,
     resolved,
     trial_build,
+    without_folders,
 )
 from diglot.config.carried import CARRIED, read_carried, write_carried
 from diglot.config.check import check, mistakes
@@ -64,6 +65,7 @@ __all__ = [
     "resolved",
     "trial_build",
     "trusted",
+    "without_folders",
     "without_secrets",
     "write_carried",
 ]

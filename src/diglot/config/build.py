@@ -4,6 +4,8 @@ import hashlib
 import json
 import math
 import os
+import re
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -69,6 +71,29 @@ def resolved(node: DictConfig) -> dict[str, Any]:
     """A node as plain data with its interpolations filled in."""
     plain: Any = OmegaConf.to_container(node, resolve=True)
     return plain
+
+
+def without_folders(node: Any) -> Any:
+    """A config, as plain data, in which files and folders are called by their own names alone: a checkpoint is handed
+    on, and where its text lay on the machine that trained it is nobody's business."""
+    if isinstance(node, dict):
+        return {key: without_folders(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [without_folders(value) for value in node]
+    return _own_name(node) if isinstance(node, str) else node
+
+
+def _own_name(text: str) -> str:
+    """The last part of a path; any other text as it is, but for the user's home folder in it."""
+    is_elsewhere = re.match(r"/|~|\.\.?/|[A-Za-z]:[\\/]|\\\\|file:", text)
+    try:
+        is_path = is_elsewhere is not None or ("/" in text and Path(text).exists())
+    except (OSError, ValueError):  # too long for a path, or it holds a null byte
+        is_path = False
+    if is_path:
+        return re.split(r"[\\/]", text.rstrip("\\/"))[-1]
+    home = re.escape(str(Path.home()))
+    return re.sub(rf"(?<!\w){home}(?![\w.-])", "~", text) if len(home) > 1 else text
 
 
 def config_hash(config: Any, *more: Any, length: int = 12) -> str:

@@ -18,7 +18,12 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # types of pieces
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 _FIELDS = {
     "Piece": {"piece": (1, "string"), "score": (2, "float"), "type": (3, "int32")},
-    "TrainerSpec": {"model_type": (3, "int32"), "vocab_size": (4, "int32")}
+    "TrainerSpec": {
+        "input": (1, "string"),
+        "model_prefix": (2, "string"),
+        "model_type": (3, "int32"),
+        "vocab_size": (4, "int32"),
+    }
     | {"unk_id": (40, "int32"), "bos_id": (41, "int32"), "eos_id": (42, "int32"), "pad_id": (43, "int32")}
     | {f"{name}_piece": (number, "string") for number, name in enumerate(("unk", "bos", "eos", "pad"), start=45)},
     "Model": {"pieces": (1, "Piece"), "trainer_spec": (2, "TrainerSpec")},
@@ -36,7 +41,7 @@ def _model_class() -> Any:
                 field.type, field.type_name = kind.TYPE_MESSAGE, f".diglot.{type_}"
             else:
                 field.type = getattr(kind, f"TYPE_{type_.upper()}")
-            if name == "pieces":
+            if name in ("pieces", "input"):
                 field.label = kind.LABEL_REPEATED
             if name in ("type", "model_type"):
                 field.default_value = "1"
@@ -77,6 +82,17 @@ def read_model(model: bytes) -> Any:
         return _Model.FromString(model)
     except DecodeError as error:
         raise UserError(f"this is no SentencePiece model ({error})") from None
+
+
+def without_paths(model: bytes) -> bytes:
+    """A model file that does not say from which files it was trained, and where it was written."""
+    made = read_model(model)
+    if not made.trainer_spec.input and not made.trainer_spec.model_prefix:
+        return model
+    made.trainer_spec.ClearField("input")
+    made.trainer_spec.ClearField("model_prefix")
+    stripped: bytes = made.SerializeToString(deterministic=True)
+    return stripped
 
 
 def adopt(model: bytes, controls: Sequence[str] = (), symbols: Sequence[str] = ()) -> bytes:

@@ -4,6 +4,7 @@ import json
 import logging
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,8 +39,19 @@ def fail(
     processes: Processes,
     kept: Checkpoints,
     largest: LargestBatch,
+    taken_up: tuple[Path, int] | None = None,
 ) -> None:
     """Say what ended training, where that is known; a fault of diglot's own is left to be raised again.
+
+    Args:
+        error: what ended it.
+        folder: of the run.
+        trainer: of the run.
+        data: of the run.
+        processes: that share the run.
+        kept: its checkpoints.
+        largest: the largest batch.
+        taken_up: the checkpoint that the run went on from, and its updates; None: it began anew.
 
     Raises:
         UserError: it is a matter of memory, of a process or of a loader worker.
@@ -67,11 +79,34 @@ def fail(
         raise UserError(f"{largest.refusal}; so {goes_on}") from None
     if reason := data.worker_failure(error):
         raise UserError(f"one of the data.n_workers={data.n_workers} processes {reason}; {goes_on}") from None
+    if taken_up and is_of_the_state(error, trainer.global_step <= taken_up[1]):
+        told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise UserError(
+            f"checkpoint {taken_up[0]}: no run can go on from it, its state of the training does not fit ({told})"
+        ) from None
     if is_lost:
         raise UserError(
             f"process {processes.rank + 1} of {processes.world_size} waits in vain for another one, which has died "
             f"or does not answer; {goes_on}"
         ) from None
+
+
+def is_of_the_state(error: BaseException, is_new: bool) -> bool:
+    """Whether an error came of the state that a checkpoint holds beside its weights.
+
+    Args:
+        error: what was raised.
+        is_new: whether the run has done no update since it took that up.
+    """
+    if not isinstance(error, Exception) or isinstance(error, UserError):
+        return False
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        file, name = Path(frame.f_code.co_filename).as_posix(), frame.f_code.co_name
+        if file.endswith("checkpoint_connector.py") and name.startswith(("restore", "_restore")):
+            return True
+        if is_new and "/torch/optim/" in file and name in ("step", "_update_param_group", "load_state_dict"):
+            return True
+    return False
 
 
 def explained(error: NonFiniteError, data: TranslationData) -> dict[str, Any]:
