@@ -514,3 +514,13 @@ def test_minimum_bayes_risk_takes_the_text_that_is_worth_most(translator):
     assert len({t.text for t in found}) == len(found)
     assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
     assert 0 <= found[-1].score <= found[0].score <= 100
+
+
+@pytest.mark.parametrize("search", [BeamSearch(beam_size=2), SamplingSearch(n_samples=2)])
+def test_output_that_is_not_finite_is_said_and_no_blank_line(compose_train, tokenizer, tmp_path, search):
+    content = checkpoint_content(compose_train(*SIZES), tokenizer)
+    huge = {name: torch.full_like(value, 3e38) for name, value in content["state_dict"].items()}
+    write_checkpoint(tmp_path / "x.ckpt", content | {"state_dict": huge})
+    overflowing = Translator.load(tmp_path / "x.ckpt", "cpu", search)
+    with pytest.raises(UserError, match=r"line 2: what the model computes for it is not finite"):
+        overflowing.translate(["", "Sa hur."])
