@@ -15,8 +15,8 @@ endif
 $(foreach .name,$(.VARIABLES),$(if $(findstring command line,$(origin $(.name))),\
     $(if $(filter PIP_%,$(.name)),,$(eval unexport $$(.name)))))
 
-# The interpreter that .venv is made with: the first of these that is Python 3.11 or 3.12.
-PYTHON ?= python3 python3.12 python3.11
+# The interpreter that .venv is made with: the first of these that is Python 3.11 to 3.14.
+PYTHON ?= python3 python3.12 python3.11 python3.13 python3.14
 # Tests run side by side; those of a file stay together, for they share what takes long to make.
 override PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # What `make tensorboard` shows.
@@ -27,7 +27,7 @@ override .SHELLFLAGS := -ec
 .ONESHELL:
 .DEFAULT_GOAL := help
 .PHONY: help setup prepare doctor train sweep average evaluate translate score export tensorboard test test-all \
-	test-reliability soak conformance check benchmark clean
+	test-reliability soak conformance check lock benchmark clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -70,6 +70,14 @@ check: .venv/.ready ## Check style, formatting and types
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 
+# What torch itself names the versions of (CUDA's packages, other ones for each build of torch) is not pinned.
+lock: .venv/.ready ## Pin what pyproject.toml leaves open; versions in constraints.txt stay: remove lines for newer ones
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv/bin/python -m uv pip compile --quiet --universal --all-extras --python-version 3.11 --no-header --no-annotate \
+		pyproject.toml --output-file constraints.txt > /dev/null
+	sed -i.old -E '/^(cuda|nvidia|triton)/d' constraints.txt
+	rm constraints.txt.old
+
 benchmark: .venv/.ready ## Run the speed measurements in benchmarks/
 	@set -- benchmarks/*.py
 	if ! test -e "$$1"; then echo 'There is no benchmark in benchmarks/ yet.'; exit; fi
@@ -81,7 +89,7 @@ clean: ## Remove build products and the caches of tools; runs/, cache/ and .venv
 
 # The stamp is written last, so that a set-up that was cut short is taken up again: pip completes what it finds, and an
 # environment without a working pip is made anew. All messages go to standard error: `make translate` writes to the other.
-override FITS := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))
+override FITS := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))
 
 .venv/.ready: pyproject.toml constraints.txt
 	@exec >&2 9< Makefile
@@ -90,12 +98,13 @@ override FITS := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))
 	if test -e $@ && test -z "$$(find $^ -newer $@)"; then exit; fi
 	rm -f $@
 	if ! { .venv/bin/python -c '$(FITS)' && .venv/bin/python -m pip --version; } > /dev/null 2>&1; then
-		python=
+		python= others=
 		for candidate in $(PYTHON); do
 			if "$$candidate" -c '$(FITS)' 2> /dev/null; then python=$$candidate; break; fi
+			if version=$$("$$candidate" --version 2> /dev/null); then others="$${others:+$$others, }$$candidate is $$version"; fi
 		done
 		if test -z "$$python"; then
-			echo 'Python 3.11 or 3.12 is needed, and none was found: name one with make PYTHON=/path/to/python3.12 ...'
+			echo "Python 3.11 to 3.14 is needed, and none was found$${others:+ ($$others)}: name one with make PYTHON=/path/to/python3.12 ..."
 			exit 1
 		fi
 		if ! "$$python" -c 'import venv, ensurepip' 2> /dev/null; then
@@ -104,6 +113,6 @@ override FITS := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))
 		fi
 		"$$python" -m venv --clear .venv
 	fi
-	echo 'Setting up .venv (a few minutes the first time) ...'
+	echo "Setting up .venv with $$(.venv/bin/python --version) (a few minutes the first time) ..."
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --only-binary sentencepiece -c constraints.txt -e '.[dev]'
 	touch $@

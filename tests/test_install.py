@@ -1,14 +1,19 @@
 """The wheel is whole: installed somewhere else, without the checkout, every command starts."""
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections import defaultdict
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 pytestmark = pytest.mark.end_to_end
 
@@ -47,10 +52,55 @@ def test_every_package_has_a_least_version_and_python_a_range():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [package for packages in project["optional-dependencies"].values() for package in packages]
     assert [package for package in project["dependencies"] + extras if ">=" not in package] == ["sqlalchemy<2"]
-    assert project["requires-python"] == ">=3.11,<3.13"
+    assert project["requires-python"] == ">=3.11,<3.15"
     makefile = (ROOT / "Makefile").read_text()
-    assert "(3, 11) <= sys.version_info < (3, 13)" in makefile
+    assert "(3, 11) <= sys.version_info < (3, 15)" in makefile
     assert "--only-binary sentencepiece" in makefile
+
+
+def pins() -> dict[str, list[Requirement]]:
+    """The lines of constraints.txt by package."""
+    found = defaultdict(list)
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        requirement = Requirement(line)
+        found[canonicalize_name(requirement.name)].append(requirement)
+    return found
+
+
+def of_here(pinned: list[Requirement]) -> list[Requirement]:
+    return [pin for pin in pinned if pin.marker is None or pin.marker.evaluate()]
+
+
+def test_whatever_set_up_installs_is_pinned():
+    """All that diglot with its dev extra depends on, and what that depends on in turn, as far as it is installed."""
+    pinned, seen, waiting = pins(), set(), [("diglot", frozenset({"dev"}))]
+    while waiting:
+        name, extras = waiting.pop()
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        for line in metadata.requires(name) or ():
+            requirement = Requirement(line)
+            marker = requirement.marker
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras | {""}):
+                waiting.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
+    names = {name for name, _ in seen} - {"diglot"}
+    assert len(names) > 60
+    from_torch = re.compile("cuda|nvidia|triton")  # each build of torch names its own versions of these
+    assert not [name for name in sorted(names) if len(of_here(pinned[name])) != 1 and not from_torch.match(name)]
+
+
+def test_pins_are_versions_that_the_ranges_allow_on_every_python():
+    pinned = pins()
+    assert all(str(pin.specifier).startswith("==") and not pin.url for found in pinned.values() for pin in found)
+    assert [str(pin) for pin in pinned["torch"]] == ["torch==2.13.0"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = project["dependencies"] + [line for extra in project["optional-dependencies"].values() for line in extra]
+    for requirement in map(Requirement, lines):
+        found = pinned[canonicalize_name(requirement.name)]
+        assert found, requirement
+        for pin in found:
+            assert requirement.specifier.contains(str(pin.specifier)[2:], prereleases=True), (requirement, pin)
 
 
 def test_the_wheel_holds_configs_corpus_licence_and_commands(wheel):

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 TARGETS = [
     *("help", "setup", "prepare", "doctor", "train", "sweep", "average", "evaluate", "translate"),
     *("score", "export", "tensorboard"),
-    *("test", "test-all", "test-reliability", "soak", "conformance", "check", "benchmark", "clean"),
+    *("test", "test-all", "test-reliability", "soak", "conformance", "check", "lock", "benchmark", "clean"),
 ]
 # The tests may themselves run under make.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
@@ -269,6 +269,7 @@ case "$*" in
     *sys.version_info*) exit 0 ;;
     "-c import venv"*) test ! -e no_venv ;;
     "-m venv --clear .venv") echo venv >> log; rm -rf .venv; mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
+    --version) echo Python 3.14.1 ;;
     "-m pip --version") exit 0 ;;
     "-m pip install"*) echo install >> log; echo "index: $PIP_INDEX_URL" >> log; sleep 0.1; test ! -e broken ;;
     "-m diglot.make"*) echo train >> log ;;
@@ -331,15 +332,17 @@ def test_set_up_hands_pip_its_settings(folder, python):
 def test_the_first_python_that_fits_is_taken(folder, python):
     executable(folder / "bin/python3", "#!/bin/sh\nexit 1\n")
     executable(folder / "bin/python3.12", FAKE_PYTHON)
-    assert run_make(folder, "setup", PATH=f"{folder / 'bin'}:{ENVIRONMENT['PATH']}").returncode == 0
+    done = run_make(folder, "setup", PATH=f"{folder / 'bin'}:{ENVIRONMENT['PATH']}")
+    assert done.returncode == 0
+    assert "Setting up .venv with Python 3.14.1" in done.stderr
     assert log(folder) == ["venv", "install"]
 
 
 def test_no_fitting_python_is_one_clear_line(folder):
-    old = executable(folder / "old", "#!/bin/sh\nexit 1\n")
+    old = executable(folder / "old", '#!/bin/sh\ntest "$1" = --version && echo Python 3.10.13\n')
     done = run_make(folder, "train", f"PYTHON={old} missing")
     ours, from_make = done.stderr.splitlines()
-    assert "Python 3.11 or 3.12 is needed" in ours
+    assert f"Python 3.11 to 3.14 is needed, and none was found ({old} is Python 3.10.13)" in ours
     assert from_make.startswith("make: ***")
     assert (done.returncode, done.stdout) == (2, "")
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from backports import zstd
 
 from commands import ROOT, type_command
 from diglot.data import preparation
@@ -19,7 +18,7 @@ from diglot.data.mixed import Mixed
 from diglot.data.module import TranslationData
 from diglot.data.preparation import Cleaning, prepare
 from diglot.data.shards import open_shards
-from diglot.data.text import ParallelText, read_lines, write_lines
+from diglot.data.text import ParallelText, read_lines, write_lines, zstd
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
 

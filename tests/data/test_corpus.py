@@ -5,12 +5,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from backports import zstd
 
 from diglot.data.corpus import Files, Sample, prepared_folder, read_splits, whole_folder, write_splits
 from diglot.data.home_assistant import HomeAssistant
 from diglot.data.mixed import Mixed
-from diglot.data.text import MixedText, ParallelText, write_lines
+from diglot.data.text import MixedText, ParallelText, write_lines, zstd
 from diglot.errors import UserError
 
 

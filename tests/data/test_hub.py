@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backports import zstd
 from omegaconf import DictConfig
 
 from diglot.config import CONF, build_corpus
 from diglot.data import hub
 from diglot.data.hub import Hub
-from diglot.data.text import ParallelText
+from diglot.data.text import ParallelText, zstd
 from diglot.errors import UserError
 
 Row = dict[str, Any]

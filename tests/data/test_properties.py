@@ -24,7 +24,6 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from backports import zstd
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -36,7 +35,7 @@ from diglot.data.corpus import Corpus, Files, Sample
 from diglot.data.module import TranslationData
 from diglot.data.preparation import DROPPED, Cleaning, prepare
 from diglot.data.shards import Shards, ShardWriter
-from diglot.data.text import MixedText, Parallel, ParallelText, write_lines
+from diglot.data.text import MixedText, Parallel, ParallelText, write_lines, zstd
 from diglot.data.tokenizer import SLOTS, Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
 

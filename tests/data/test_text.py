@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from diglot.data.text import (
     read_parallel,
     split_lines,
     write_lines,
+    zstd,
 )
 from diglot.errors import UserError
 

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import itertools
 import re
+import sys
 import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,11 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from backports import zstd
-
 from diglot.data.forms import comparable
 from diglot.errors import UserError
 from diglot.whole import whole_file
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 BLOCK = 20_000  # pairs that are read, and later tokenised, at once
 _COMPRESSED = (".gz", ".zst", ".xz", ".bz2", ".zip")  # endings of names that are not given to plain text

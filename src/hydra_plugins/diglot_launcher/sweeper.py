@@ -55,8 +55,8 @@ class DiglotSweeper(BasicSweeper):
             UserError: if nothing varies, or a job failed; the others have run then.
         """
         from diglot.errors import UserError
+        from diglot.suggestion import quoted
         from diglot.sweep import Sweep, some_failed
-        from diglot.training.folder import quoted
 
         assert self.config is not None
         assert self.hydra_context is not None
