@@ -32,12 +32,16 @@ def generate(folder: Path, n_pairs: int) -> None:
         writer.append(*sides)
     writer.position()
     writer.close()
-    finish(folder, {}, VOCAB_SIZE)
+    counts = {"read": n_pairs, "kept": n_pairs, "dropped": {}}
+    finish(folder, {"corpora": {"generated": counts}, "versions": 1}, VOCAB_SIZE)
 
 
 def private_memory() -> float:
-    """Megabytes that are this process's alone (RssAnon)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+    """Megabytes that are this process's alone (RssAnon); 0 on another system than Linux."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0.0
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
 

@@ -20,7 +20,9 @@ import sentencepiece
 def alone(model: bytes, path: str, part: int, parts: int, gate: "multiprocessing.synchronize.Barrier") -> None:
     """Encode one process's share of the lines of two files."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    lines = [line for side in ("src", "tgt") for line in Path(f"{path}.{side}").read_text().splitlines()[part::parts]]
+    lines = [
+        line for side in ("src", "tgt") for line in Path(f"{path}.{side}").read_text("utf-8").splitlines()[part::parts]
+    ]
     gate.wait()
     for start in range(0, len(lines), 20_000):
         processor.encode(lines[start : start + 20_000], num_threads=1)
@@ -52,7 +54,7 @@ def main() -> None:
         )
         for side, text in (("src", sample.src), ("tgt", sample.tgt)):
             words = np.array(" ".join(text).split())
-            with (folder / f"train.{side}").open("w") as file:
+            with (folder / f"train.{side}").open("w", encoding="utf-8") as file:
                 for start in range(0, n_lines, 100_000):
                     lengths = random.integers(4, 21, min(100_000, n_lines - start))
                     drawn = iter(words[random.integers(0, len(words), int(lengths.sum()))].tolist())

@@ -1,6 +1,6 @@
 """What watching costs: updates per second outside validations with watch=default and Speed and with neither, in turn.
 
-    python benchmarks/watching.py [--threads 2] [--rounds 7] [--updates 60]
+    python benchmarks/watching.py [--threads 2] [--rounds 7] [--updates 60] [override ...]
 
 Short runs of the default model on the sample corpus take turns, so that a busy machine slows both kinds alike. The
 figures are medians over the updates, and for each callback the seconds of one look.
@@ -111,6 +111,7 @@ def main() -> None:
     arguments.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments.add_argument("--rounds", type=int, default=7)
     arguments.add_argument("--updates", type=int, default=60)
+    arguments.add_argument("overrides", nargs="*", help="keys of the config, such as model=tiny")
     options = arguments.parse_args()
     torch.set_num_threads(options.threads)
     keep_memory()
@@ -118,9 +119,11 @@ def main() -> None:
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as cache:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            config = compose("train", ["data=sample", "data.tokens_per_batch=512", f"data.cache_dir={cache}"])
+            words = ["data=sample", "data.tokens_per_batch=512", f"data.cache_dir={cache}", *options.overrides]
+            config = compose("train", words)
         corpus = build_corpus(config.data)
-        data = build_data(config.data, corpus, build(config.tokenizer, "tokenizer"), config.seed)
+        tokenizer = build(config.tokenizer, "tokenizer")
+        data = build_data(config.data, corpus, tokenizer, tokenizer.sampling, config.seed)
         data.prepare_data()
         data.setup()
     data.n_updates = options.updates

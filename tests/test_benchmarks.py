@@ -1,0 +1,82 @@
+"""Every benchmark runs, here a tiny round of it in this process: what it measures is another matter."""
+
+import importlib
+import io
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from hydra import compose
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+SMALL = ["model.d_model=16", "model.d_ff=16", "model.n_encoder_layers=1", "model.n_decoder_layers=1"]
+SHORT = ["search=greedy", "search.max_len_a=0", "search.max_len_b=4", "data.eval_tokens_per_batch=60"]
+TINY = {
+    "decode": ["--threads=1", "--rounds=1", "--sentences=3"],
+    "loader": ["2000"],
+    "preparation": ["200", "1"],
+    "training": ["--threads=1", "--rounds=1"],
+    "watching": ["--threads=1", "--rounds=1", "--updates=4", *SMALL, *SHORT],
+}
+SIZES: dict[str, dict[str, object]] = {
+    "loader": {"SECONDS": 0.05},
+    "training": {"VOCAB_SIZE": 50, "ROWS": 2, "LENGTH": 5, "compose": lambda name: compose(name, SMALL)},
+    "watching": {"N_VALIDATIONS": 2},
+}
+SAID = {
+    "decode": "beam 4  diglot, not laid out",
+    "loader": '"shapes": "buckets"',
+    "preparation": "200 pairs, 1 processes",
+    "training": "target tokens a second",
+    "watching": "updates per second by the processor",
+}
+
+
+@pytest.fixture
+def benchmark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """A module of benchmarks/, ready for a tiny round."""
+    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.setitem(sys.modules, request.param, None)  # removed in the end
+    del sys.modules[request.param]
+    module = importlib.import_module(request.param)
+    for name, value in SIZES.get(request.param, {}).items():
+        monkeypatch.setattr(module, name, value)
+    # What cannot be undone in a process that has other tests to run.
+    monkeypatch.setattr(module, "keep_memory", lambda: None, raising=False)
+    monkeypatch.setattr(sys, "argv", [f"{request.param}.py", *TINY[request.param]])
+    monkeypatch.setattr(subprocess, "run", in_this_process)
+    monkeypatch.chdir(tmp_path)
+    return module
+
+
+def in_this_process(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    """Stands in for a benchmark that starts itself again, which would import everything anew."""
+    _, first, *rest = command
+    said = io.StringIO()
+    with redirect_stdout(said):
+        if first == "-c":
+            exec(rest[0], {})
+        else:
+            before, sys.argv = sys.argv, [first, *rest]
+            sys.modules[Path(first).stem].main()
+            sys.argv = before
+    print(said.getvalue())
+    return subprocess.CompletedProcess(command, 0, said.getvalue(), "")
+
+
+def test_every_benchmark_is_tried_here() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == set(TINY)
+
+
+@pytest.mark.parametrize("benchmark", sorted(TINY), indirect=True)
+def test_a_tiny_round_of_a_benchmark_goes_through(benchmark: ModuleType, capsys: pytest.CaptureFixture) -> None:
+    threads = torch.get_num_threads()
+    try:
+        benchmark.main()
+    finally:
+        torch.set_num_threads(threads)
+    assert SAID[benchmark.__name__] in capsys.readouterr().out
