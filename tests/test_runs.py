@@ -44,7 +44,8 @@ def test_the_same_run_twice_ends_in_the_same_weights(tmp_path):
 
 
 def test_stopping_early_averaging_and_csv_work_together(tmp_path):
-    words = ["callbacks=[early_stopping,ema]", "callbacks.early_stopping.patience=1", "logger=csv", "run.folder=run"]
+    words = ["callbacks=[early_stopping,ema]", "callbacks.early_stopping.patience=1", "logger=[csv,tensorboard]"]
+    words += ["run.folder=run"]
     words += [
         "run.updates=40",
         "run.validate_every=2",
@@ -57,6 +58,8 @@ def test_stopping_early_averaging_and_csv_work_together(tmp_path):
     content = torch.load(tmp_path / "run" / "best.ckpt", weights_only=True)
     assert "current_model_state" in content  # state_dict is the average
     diglot.load(tmp_path / "run")
+    assert set(scalars(tmp_path / "run")["dev/bleu"]) == {2, 4}
+    assert "dev/bleu" in (tmp_path / "run" / "metrics.csv").read_text().partition("\n")[0]
 
 
 @pytest.mark.parametrize(

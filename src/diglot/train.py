@@ -17,7 +17,7 @@ import lightning as L
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 from omegaconf import DictConfig, OmegaConf
 
@@ -115,8 +115,7 @@ def train(config: DictConfig) -> Path:
     data = build_data(config.data, corpus, tokenizer, source.sampling, config.seed)
     options, processes = build_trainer_options(config)
     callbacks = build_callbacks(config.callbacks, "callbacks")
-    if missing := loggers.missing_package(config.logger._target_):
-        raise UserError(missing)
+    loggers.check(config.logger)
     data.check_processes(processes.world_size)
     if not processes.is_first:
         only_warnings()
@@ -189,9 +188,8 @@ def train(config: DictConfig) -> Path:
     kept.place, kept.due_since = tuple(begun.place or ()), begun.validation_due_since
     signals = Signals(kept, run.validate_every)
     accumulation = data.updates(world_size=processes.world_size).accumulation
-    make_logger = build(config.logger, "logger")
     resumed = None if resume is None else loggers.Resumed(begun.update, begun.validation_due_since)
-    logger = loggers.forgiving(make_logger(folder, resumed)) if processes.is_first else DummyLogger()
+    logger = make_loggers(config.logger, folder, resumed) if processes.is_first else [DummyLogger()]
     trainer = L.Trainer(
         **options,
         strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout),
@@ -289,6 +287,17 @@ def build_callbacks(nodes: DictConfig | None, path: str) -> list[L.Callback]:
                 raise UserError(f"{here} is no callback: it needs a _target_")
             callbacks.append(callback)
     return callbacks
+
+
+def make_loggers(nodes: DictConfig, folder: Path, resumed: loggers.Resumed | None) -> list[Logger]:
+    """What a mapping of loggers by name holds; null in place of one leaves it out. One that fails stops nothing."""
+    made = []
+    for name, node in nodes.items():
+        if node is not None:
+            with loggers.beginning(f"logger.{name!s}"):
+                make = build(node, f"logger.{name!s}")
+                made.append(loggers.forgiving(make if isinstance(make, Logger) else make(folder, resumed)))
+    return made
 
 
 def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes]:

@@ -47,7 +47,8 @@ def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "modules" / "stranger.py").write_text(MODULE)
     (tmp_path / "confs" / "logger").mkdir(parents=True)
     (tmp_path / "confs" / "logger" / "mine.yaml").write_text(
-        "_target_: stranger.logger\n_partial_: true\ntoken: x ${oc.env:MY_TOKEN}\ndeeper: {key: '${oc.env:MY_TOKEN}'}\n"
+        "mine:\n  _target_: stranger.logger\n  _partial_: true\n"
+        "  token: x ${oc.env:MY_TOKEN}\n  deeper: {key: '${oc.env:MY_TOKEN}'}\n"
     )
     monkeypatch.setenv("MY_TOKEN", SECRET)
     monkeypatch.syspath_prepend(tmp_path / "modules")
@@ -93,8 +94,8 @@ def test_no_file_of_a_run_holds_a_secret(secret: Path) -> None:
         secret / "work" / "run",
         "logger=tensorboard",
         "watch=default",
-        "+logger.comment=${oc.env:MY_TOKEN}",
-        "+logger.prefix=''",
+        "+logger.tensorboard.comment=${oc.env:MY_TOKEN}",
+        "+logger.tensorboard.prefix=''",
     )
     assert any("tfevents" in file.name for file in made.iterdir())
     assert files_with(SECRET, secret / "work") == []

@@ -1,5 +1,6 @@
 """A run that goes on goes on with its curves."""
 
+import copy
 import csv
 import time
 from collections.abc import Callable
@@ -7,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from omegaconf import DictConfig
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from diglot.config import check as check_config
 from diglot.errors import UserError
+from diglot.train import make_loggers
 from diglot.training import loggers
 
 
@@ -96,6 +100,62 @@ def test_a_validation_that_is_made_up_for_stands_once(tmp_path: Path, make: Call
         events.Reload()
         found = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in ("train/loss", "dev/bleu")}
     assert found == {"train/loss": [(1, 1 / 8), (2, 2 / 8), (3, 3 / 8)], "dev/bleu": [(2, 0.5)]}
+
+
+def curves(folder: Path) -> dict[str, list[int]]:
+    """The steps of one curve, as each of two loggers has it."""
+    with (folder / "metrics.csv").open(newline="") as file:
+        rows = [int(row["step"]) for row in csv.DictReader(file) if row["loss"]]
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {"csv": rows, "tensorboard": [event.step for event in events.Scalars("loss")]}
+
+
+def test_several_loggers_by_name_write_and_go_on_side_by_side(
+    tmp_path: Path, compose_train: Callable[..., DictConfig]
+) -> None:
+    nodes = compose_train("logger=[csv,tensorboard]").logger
+    for resumed, steps in ((None, (1, 2, 3, 4)), (loggers.Resumed(2), (3, 4, 5))):
+        made = make_loggers(nodes, tmp_path, resumed)
+        for step in steps:
+            for logger in made:
+                logger.log_metrics({"loss": float(step)}, step)
+        loggers.flush(made)
+    assert curves(tmp_path) == {"csv": [1, 2, 3, 4, 5], "tensorboard": [1, 2, 3, 4, 5]}
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ([], ["tensorboard"]),
+        (["logger=none"], []),
+        (["logger=[]"], []),
+        (["logger=[csv,tensorboard]", "~logger.csv"], ["tensorboard"]),
+        (["logger=[tensorboard,csv]", "logger.tensorboard=null", "+logger.csv.flush_logs_every_n_steps=3"], ["csv"]),
+        (["logger=[wandb,csv]", "logger.wandb.project=mine"], ["wandb", "csv"]),
+    ],
+)
+def test_a_command_line_names_any_number_of_loggers(
+    compose_train: Callable[..., DictConfig], words: list[str], names: list[str]
+) -> None:
+    config = compose_train(*words)
+    check_config(config, "train")
+    assert [name for name, node in config.logger.items() if node is not None] == names
+
+
+def unreachable(folder: Path, resumed: Any) -> Logger:
+    raise ConnectionError("no answer\nfrom the server")
+
+
+def test_a_logger_that_cannot_begin_stops_neither_training_nor_the_others(
+    tmp_path: Path, compose_train: Callable[..., DictConfig], caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = copy.deepcopy(compose_train("logger=[csv,wandb]").logger)
+    nodes.wandb = {"_target_": f"{__name__}.unreachable", "_partial_": True}
+    assert [type(logger) for logger in make_loggers(nodes, tmp_path, None)] == [CSVLogger]
+    assert [record.getMessage() for record in caplog.records] == [
+        "logger.wandb cannot begin (no answer from the server): training goes on without its curves"
+    ]
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])

@@ -179,6 +179,9 @@ def mistakes(node: Any, path: str, wanted: Any = None) -> Iterator[str]:
     if not isinstance(node, dict):
         return
     target = node.get("_target_")
+    if "_target_" in node and path == "logger":
+        yield f"{path}._target_: loggers stand under names of their own: {path}.NAME._target_={target}"
+        return
     parameters: dict[str, Any] = {}
     if "_target_" in node:
         if not isinstance(target, str):
@@ -205,6 +208,9 @@ def mistakes(node: Any, path: str, wanted: Any = None) -> Iterator[str]:
             continue
         if key == "_args_":
             yield f"{here}: give arguments by their names"
+            continue
+        if path.startswith("logger.") and target is not None and key in GIVEN_BY_CODE["logger"]:
+            yield f"{here} is not used here: diglot gives it"
             continue
         if here in OURS_INSTEAD:
             if value is not None:

@@ -113,9 +113,30 @@ _load = ConfigLoaderImpl.load_configuration
 def load_checked(self: ConfigLoaderImpl, *arguments: Any, **options: Any) -> DictConfig:
     """Hydra's reader of configs. What they say to Hydra itself is looked at before Hydra heeds it, which is before any
     function of ours is called."""
+    refuse_lists(options.get("overrides") or ())
     config = _load(self, *arguments, **options)
     refuse_foreign_hydra(config.hydra)
     return config
+
+
+# Groups of which several choices stand beside each other, each under its own name. Of others Hydra would merge two
+# choices into one node, a mixture of both.
+SEVERAL = ("callbacks", "logger")
+
+
+def refuse_lists(words: Sequence[str]) -> None:
+    """Make sure that a group that holds one thing is given one choice.
+
+    Raises:
+        UserError: naming the first override that gives it a list.
+    """
+    groups = {str(folder.relative_to(CONF)) for folder in CONF.rglob("*") if folder.is_dir()} - {*SEVERAL}
+    for word in words:
+        match = re.fullmatch(r"\+{0,2}([\w/]+)(?:@[\w.:]+)?=\[(.*)\]", word, re.DOTALL)
+        if match and match[1] in groups and ("," in match[2] or not match[2].strip()):
+            first = match[2].partition(",")[0].strip()
+            example = f", like {word.partition('=')[0]}={first}" if first else ""
+            raise UserError(f"{word}: takes one choice{example}")
 
 
 def prefer_our_files() -> None:
@@ -147,6 +168,8 @@ def explain(error: BaseException, config_name: str, words: Sequence[str] | None 
         key = match.group(1)
         if reason := not_of_this_choice(key, config_name, words):
             return reason
+        if reason := without_name(key, words):
+            return reason
         if f"~{key}" in words and (key in known_keys(config_name) or key.startswith("model.decoder_")):
             return f"{key} is null already: there is nothing to remove"
         detail = str(cause).splitlines()[0]
@@ -155,7 +178,8 @@ def explain(error: BaseException, config_name: str, words: Sequence[str] | None 
         return f"{key}: {detail}"
     if match := re.search(r"Key '([^']*)' is not in struct\s+full_key: (\S+)", text):
         key = match.group(2)
-        return not_of_this_choice(key, config_name, words) or unknown_key(key, known_keys(config_name))
+        reason = not_of_this_choice(key, config_name, words) or without_name(key, words)
+        return reason or unknown_key(key, known_keys(config_name))
     if match := re.search(r"(?:Could not find|Could not load) '([^']*)'", text):
         group, _, choice = match.group(1).rpartition("/")
         options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
@@ -180,6 +204,19 @@ def explain(error: BaseException, config_name: str, words: Sequence[str] | None 
         return f"cannot read the override {what}: put a value with special characters in quotes, 'key=\"value\"'"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return printable((f"{key}: " if key and key not in text else "") + "; ".join(lines[:3]))
+
+
+def without_name(key: str, words: Sequence[str]) -> str | None:
+    """Why a logger's key cannot be given without the logger's name: None if that is not the reason."""
+    top, _, rest = key.lstrip("+~").partition(".")
+    chosen = next((word.partition("=")[2] for word in reversed(words) if word.startswith("logger=")), "tensorboard")
+    names = re.findall(r"\w+", chosen)
+    if top != "logger" or not rest or rest.partition(".")[0] in names:
+        return None
+    if rest.startswith("_"):
+        return f"there is no key {key}: a logger of your own stands under a name, +logger.mine.{rest}=..."
+    meant = " or ".join(f"logger.{name}.{rest}" for name in names if name != "none")
+    return f"there is no key {key}: loggers stand under their names" + (f"; did you mean {meant}?" if meant else "")
 
 
 def not_of_this_choice(key: str, config_name: str, words: Sequence[str]) -> str | None:

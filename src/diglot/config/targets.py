@@ -27,17 +27,19 @@ KINDS = {
     "search": "diglot.decoding.Search",
     "run": "diglot.training.run.Run",
     "trainer": "lightning.Trainer",
-    "logger": "lightning.pytorch.loggers.Logger",
-    "callbacks": "lightning.Callback",  # each of them
+    "logger": "lightning.pytorch.loggers.Logger",  # each of them
+    "callbacks": "lightning.Callback",
     "watch": "lightning.Callback",
 }
+# Nodes that hold any number of such classes, each under a name.
+BY_NAME = ("callbacks", "watch", "logger")
 NAMES = {"EncoderDecoder": "model", "TokenizerSource": "tokenizer"}
 
 
 def kind_of(path: str) -> Any:
     """The class that a node takes, as an annotation; None: it takes none that a config may choose."""
     top, _, rest = path.partition(".")
-    is_one = "." not in rest and bool(rest) if top in ("callbacks", "watch") else not rest
+    is_one = "." not in rest and bool(rest) if top in BY_NAME else not rest
     return get_class(KINDS[top]) if top in KINDS and is_one else None
 
 

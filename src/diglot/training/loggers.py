@@ -10,7 +10,7 @@ import io
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -237,6 +237,42 @@ def flush(loggers: list[Logger]) -> None:
             logger.experiment.flush()
         elif isinstance(logger, CSVLogger):
             logger.save()
+
+
+def check(nodes: Mapping[str, Any]) -> None:
+    """Make sure of loggers, before anything is made, that each names one, and that its package is installed.
+
+    Args:
+        nodes: of a config, by name; null in place of one leaves it out.
+
+    Raises:
+        UserError: naming the key.
+    """
+    for name, node in nodes.items():
+        if node is None:
+            continue
+        if not isinstance(node, Mapping) or "_target_" not in node:
+            raise UserError(f"logger.{name} is no logger: it needs a _target_")
+        if missing := missing_package(node["_target_"]):
+            raise UserError(missing)
+
+
+@contextmanager
+def beginning(name: str) -> Iterator[None]:
+    """Where a logger cannot begin (a service that does not answer, say), that is told and stops nothing.
+
+    Raises:
+        UserError: it does not take what the config says.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except TypeError as error:
+        raise UserError(f"{name}: {error}") from error
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        warn(f"{name} cannot begin ({reason[:200]}): training goes on without its curves")
 
 
 def missing_package(target: str) -> str | None:
