@@ -11,6 +11,9 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from omegaconf import DictConfig
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator as PluginEventAccumulator
+from torch.utils.tensorboard import SummaryWriter
 
 from diglot.config import check as check_config
 from diglot.errors import UserError
@@ -75,6 +78,77 @@ def test_events_after_where_a_run_goes_on_are_forgotten(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4, 5]
+
+
+READERS = [EventAccumulator, PluginEventAccumulator]  # of TensorBoard alone, and of --load_fast=false
+
+
+def steps_of(folder: Path, reader: Any) -> list[int]:
+    """The steps of the curve `loss`, as TensorBoard has them."""
+    events = reader(str(folder))
+    events.Reload()
+    values = events.Scalars("loss") if reader is EventAccumulator else events.Tensors("loss")
+    return [event.step for event in values]
+
+
+def write_lives(folder: Path, monkeypatch: pytest.MonkeyPatch, *shifts: float) -> None:
+    """Lives of a run, of which each goes on at the second last step of the one before, each with another clock."""
+    real = time.time
+    for life, shift in enumerate(shifts):
+        with monkeypatch.context() as patch:
+            patch.setattr(loggers, "now", loggers.Clock())  # another process has another one
+            patch.setattr(time, "time", lambda shift=shift: real() + shift)
+            logger = loggers.tensorboard(folder, loggers.Resumed(2 * life) if life else None)
+            for step in range(2 * life + 1, 2 * life + 4):
+                logger.log_metrics({"loss": float(step)}, step)
+            loggers.flush([logger])
+            logger.finalize("success")
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("shifts", [(0, 0, 0), (0, -3600, -86400), (0, 86400, -86400), (0, -86400, 3600)])
+def test_each_step_stands_once_whatever_the_machine_s_clock_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any, shifts: tuple[int, ...]
+) -> None:
+    write_lives(tmp_path, monkeypatch, *shifts)
+    assert steps_of(tmp_path, reader) == [1, 2, 3, 4, 5, 6, 7]
+    files = sorted(tmp_path.glob("events.out.tfevents.*"))
+    assert files == sorted(files, key=lambda file: file.stat().st_mtime_ns)
+    times = [event.wall_time for file in files for event in LegacyEventFileLoader(str(file)).Load()]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_each_step_stands_once_where_an_earlier_version_began_the_run(tmp_path: Path, reader: Any) -> None:
+    first = SummaryWriter(str(tmp_path))
+    for step in (1, 2, 3, 4):
+        first.add_scalar("loss", float(step), step)
+    first.close()
+    second = loggers.tensorboard(tmp_path, loggers.Resumed(2))
+    for step in (3, 4, 5):
+        second.log_metrics({"loss": float(step)}, step)
+    second.finalize("success")
+    assert steps_of(tmp_path, reader) == [1, 2, 3, 4, 5]
+
+
+def test_what_was_logged_before_a_validation_is_kept_though_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, due_since = time.time, 0.0
+    for life, shift in enumerate((0, -3600)):  # each is killed in the validation after its two updates
+        monkeypatch.setattr(loggers, "now", loggers.Clock())
+        monkeypatch.setattr(time, "time", lambda shift=shift: real() + shift)
+        logger = loggers.tensorboard(tmp_path, loggers.Resumed(2 * life) if life else None)
+        for step in (2 * life + 1, 2 * life + 2):
+            logger.log_metrics({"loss": 0.5}, step)
+        due_since = loggers.now()
+        logger.log_metrics({"dev/bleu": 0.5}, 2 * life + 2)
+        logger.finalize("success")
+    loggers.tensorboard(tmp_path, loggers.Resumed(4, due_since)).finalize("success")
+    assert steps_of(tmp_path, EventAccumulator) == [1, 2, 3, 4]
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [event.step for event in events.Scalars("dev/bleu")] == [2]
 
 
 @pytest.mark.parametrize("make", [loggers.csv, loggers.tensorboard])

@@ -3,7 +3,6 @@
 import logging
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from diglot.data.batch import Batch
 from diglot.errors import UserError
 from diglot.suggestion import printable, resuming
-from diglot.training.loggers import flush
+from diglot.training.loggers import flush, now
 from diglot.training.task import TranslationTask
 from diglot.whole import remove_leftovers, sync_folder, temporary_name, whole_file
 
@@ -132,7 +131,7 @@ class Checkpoints(L.Callback):
             return
         assert isinstance(pl_module, TranslationTask)
         # What of a validation was logged in vain is known by its time, also if it is broken off again.
-        self.save(trainer, pl_module, due_since=self.due_since or time.time())
+        self.save(trainer, pl_module, due_since=self.due_since or now())
 
     def save(self, trainer: L.Trainer, pl_module: TranslationTask, due_since: float | None = None) -> None:
         """Write `last.ckpt`, between two updates; before a validation with the time from which on it is due."""
