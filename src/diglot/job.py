@@ -22,7 +22,7 @@ from diglot.data.children import how_it_ended
 from diglot.data.text import write_bytes
 from diglot.errors import RESUME_ME, UserError
 from diglot.suggestion import quoted
-from diglot.training.folder import JOB, RESULTS
+from diglot.training.folder import JOB, RESULTS, refuse_links
 
 OUTPUT = "output.txt"  # what a job says
 
@@ -101,7 +101,7 @@ class Job:
         if self.status == "outdated":
             return {}
         try:
-            results = json.loads((self.folder / RESULTS).read_bytes())
+            results = json.loads((self.folder / RESULTS).read_bytes()) if (self.folder / RESULTS).is_file() else {}
         except (OSError, ValueError, RecursionError):
             return {}
         return results if isinstance(results, dict) and results.get("finished") else {}
@@ -146,6 +146,7 @@ def run(job: Job, words: Sequence[str], signals: "Signals | None" = None, tries_
         signals: what the user sends meanwhile: it is passed on.
         tries_only: whether the run makes no results (fast_dev_run).
     """
+    refuse_links(job.folder)
     with (job.folder / OUTPUT).open("ab") as output:
         begin = output.tell()
         process = start(words, output)

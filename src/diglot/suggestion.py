@@ -10,6 +10,10 @@ from collections.abc import Iterable
 # What make carries as a variable of its command line. The rest has to go through ARGS: see the head of the Makefile.
 _CARRIED = re.compile(r"\+{0,2}(?!(ARGS|PYTHON|LOGDIR|PIP_\w+)=)[A-Za-z_][\w./@]*=(\S.*)?", re.ASCII | re.DOTALL)
 
+# What moves a terminal's cursor, hides or reorders text, or begins another line: control characters of C0 and C1,
+# separators of lines, what turns the writing direction round, and halves of surrogate pairs.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 def quoted(text: str) -> str:
     """Return a text as a value that Hydra's grammar reads back."""
@@ -59,6 +63,16 @@ def resuming(folder: object) -> str:
     return command_line("train", typed, resume=folder)
 
 
-def printable(text: object) -> str:
-    """Return a text as it is shown in a line: control characters, and what else cannot be printed, as escapes."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(text))
+def printable(text: object, keep: str = "") -> str:
+    """Return a text that shows its control characters as escapes, like \\x1b.
+
+    Args:
+        text: may come from a file, a config or a file's name.
+        keep: characters that stay as they are.
+    """
+
+    def escape(match: re.Match[str]) -> str:
+        character = match[0]
+        return character if character in keep else character.encode("unicode_escape").decode("ascii")
+
+    return _UNPRINTABLE.sub(escape, str(text))

@@ -53,6 +53,7 @@ from diglot.training.console import log_to, only_warnings, quiet
 from diglot.training.ending import fail, leave
 from diglot.training.folder import (
     CONFIG,
+    LOG,
     RESULTS,
     environment,
     make_whole,
@@ -168,7 +169,7 @@ def train(config: DictConfig) -> Path:
         begun = take_up(folder, plain, data.shards, reads)
         data.start, data.place = begun.update, begun.place
     if processes.is_first:
-        log_to(folder / "log.txt")
+        log_to(folder / LOG)
     task = TranslationTask(
         model=model,
         tokenizer=data.tokenizer,

@@ -45,7 +45,7 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
                 if wants_traceback:
                     raise error
                 failed = True
-                print(masked(f"diglot-{config_name}: {explain(error, config_name)}"), file=sys.stderr)
+                print(masked(f"diglot-{config_name}: {printable(explain(error, config_name))}"), file=sys.stderr)
 
             def checked(config: DictConfig) -> Any:
                 nonlocal started

@@ -11,6 +11,7 @@ from hydra.utils import get_object
 from omegaconf import OmegaConf
 
 from diglot.errors import UserError
+from diglot.suggestion import printable
 
 # What a run may change when it goes on and nobody needs to be told: what it trains stays the same.
 CHANGE_NOTHING = (
@@ -80,7 +81,7 @@ class Change(NamedTuple):
         return self.is_of_place or (_is_in(self.key, TAKE_EFFECT) and not _is_in(self.key, STAY))
 
     def __str__(self) -> str:
-        return f"{self.key} was {_shortened(self.before)} and is {_shortened(self.now)}"
+        return f"{printable(self.key)} was {_shortened(self.before)} and is {_shortened(self.now)}"
 
 
 def changes(before: Any, now: Any, same: Collection[str] = ()) -> list[Change]:
@@ -152,5 +153,5 @@ def _check_yaml(text: str) -> None:
 
 
 def _shortened(value: Any) -> str:
-    text = "something else" if isinstance(value, dict) else str(value)
+    text = "something else" if isinstance(value, dict) else printable(str(value))
     return text if len(text) <= 60 else f"{text[:57]}..."

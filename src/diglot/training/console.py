@@ -1,8 +1,11 @@
 """What a run says, where it goes, and what libraries would say in between."""
 
+import errno
 import io
 import logging
 import logging.handlers
+import os
+import stat
 import sys
 import warnings
 from pathlib import Path
@@ -13,13 +16,14 @@ from rich.console import Console
 
 from diglot.data import progress
 from diglot.errors import UserError
+from diglot.suggestion import printable
 
 
 class PrintHandler(logging.Handler):
     """Prints to whatever standard output is now: a progress bar puts itself in between."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), flush=True)
+        print(printable(self.format(record), keep="\n\t"), flush=True)
 
 
 def quiet() -> None:
@@ -63,6 +67,18 @@ class LogFile(logging.handlers.WatchedFileHandler):
     removed or moved, it begins again under its name as soon as its folder is there."""
 
     fails = False
+
+    def _open(self) -> io.TextIOWrapper:
+        # A link in the file's place would lead the log into a file elsewhere, a pipe would hold the run up.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+        file = os.fdopen(os.open(self.baseFilename, flags, 0o666), "a", encoding="utf-8", errors="backslashreplace")
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise OSError(errno.EINVAL, "it is no file")
+        return file
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), keep="\n\t")
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

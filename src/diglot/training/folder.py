@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import stat
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,10 @@ PACKAGES = ("torch", "lightning", "hydra-core", "sentencepiece", "datasets", "sa
 CONFIG, RESULTS = "config.yaml", "results.json"
 # What its numbers depend on beside its config.
 ENVIRONMENT = "environment.json"
+LOG = "log.txt"
+# Files that are written to in place, and folders that a run writes into. Other files are replaced as a whole.
+IN_PLACE = (LOG, "hparams.yaml", "output.txt")
+FOLDERS = ("text", "evaluation", "figures")
 # What a sweep leaves in a folder that a run is to begin in.
 JOB = "job.json"
 
@@ -69,12 +74,34 @@ def resumable_folder(path: str) -> Path:
         raise UserError(f"resume={path}: no such folder")
     if not any((folder / name).is_file() for name in (CONFIG, JOB)):
         raise UserError(f"resume={path}: there is no run in it (no {CONFIG})")
+    refuse_links(folder)
     return folder
+
+
+def refuse_links(folder: Path) -> None:
+    """Make sure that what a run's folder holds is its own: files and folders, and nothing that leads elsewhere.
+
+    The folder itself may be reached through a link.
+
+    Raises:
+        UserError: naming a link, a second name of a file outside the folder, a pipe or a device.
+    """
+    inside = [each for name in FOLDERS if not (folder / name).is_symlink() for each in (folder / name).rglob("*")]
+    for path in [*folder.iterdir(), *inside]:
+        found, name = path.lstat(), path.relative_to(folder)
+        if stat.S_ISLNK(found.st_mode):
+            raise UserError(f"{folder}: {name} is a link, and a run writes into its own folder alone: remove it")
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+            raise UserError(f"{folder}: {name} is neither a file nor a folder: remove it")
+        if path.name in IN_PLACE and stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+            raise UserError(f"{folder}: {name} is a second name of another file (a hard link): remove it")
 
 
 def is_finished(folder: Path) -> bool:
     """Whether the run in a folder came to its end."""
     try:
+        if not (folder / RESULTS).is_file():  # a pipe would be waited for
+            return False
         return bool(json.loads((folder / RESULTS).read_text(encoding="utf-8")).get("finished"))
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
