@@ -218,7 +218,7 @@ def test_the_same_training_is_not_done_twice(
     first, told = trainer().train(sources(sample_lines), tmp_path, ["src"])
     trained: list[list[str]] = []
 
-    def train(self: TokenizerTrainer, lines: list[str], options: dict, key_name: str) -> bytes:
+    def train(self: TokenizerTrainer, lines: list[str], options: dict, key_name: str, file: Path) -> bytes:
         trained.append(lines)
         return first.model
 
