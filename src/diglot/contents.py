@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from diglot import checkpoint as checkpoints
 from diglot.config import build_corpus, resolved
 from diglot.data.corpus import SPLITS, Corpus
@@ -25,7 +23,7 @@ NAMES = {
 }
 
 
-def contents(config: DictConfig, corpus: Corpus, texts: Contents) -> Contents:
+def contents(config: Any, corpus: Corpus, texts: Contents) -> Contents:
     """Return what a run with a config reads.
 
     Args:
@@ -41,7 +39,7 @@ def contents(config: DictConfig, corpus: Corpus, texts: Contents) -> Contents:
     return {**texts, "languages": f"{corpus.src_lang}-{corpus.tgt_lang}", **hashes}
 
 
-def contents_now(config: DictConfig) -> Contents:
+def contents_now(config: Any) -> Contents:
     """Return what a run with a config would read now; nothing where it cannot be known without preparing it."""
     try:
         corpus = build_corpus(config.data)

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig
-
 from diglot import checkpoint as checkpoints
 from diglot.config import (
     Change,
@@ -117,7 +115,7 @@ def nothing_left(folder: Path, config: dict[str, Any], read_now: Callable[[], Co
     return f"{folder}: this run is finished; its results are in {folder / RESULTS}"
 
 
-def refuse_other_job(folder: Path, config: DictConfig) -> None:
+def refuse_other_job(folder: Path, config: Any) -> None:
     """Make sure that a job of a sweep that has not begun begins with the config that it carries.
 
     Raises:
