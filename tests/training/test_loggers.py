@@ -103,6 +103,8 @@ def write_lives(folder: Path, monkeypatch: pytest.MonkeyPatch, *shifts: float) -
                 logger.log_metrics({"loss": float(step)}, step)
             loggers.flush([logger])
             logger.finalize("success")
+            logger.log_hyperparams({"seed": 1}, {"best/bleu": 1.0})  # after training: in a file of its own
+            logger.finalize("success")
 
 
 @pytest.mark.parametrize("reader", READERS)

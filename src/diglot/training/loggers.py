@@ -122,8 +122,10 @@ class _Events(SummaryWriter):
             with mock.patch.object(event_file_writer, "time", SimpleNamespace(time=now)):
                 self.file_writer = _EventFile(self.log_dir, self.max_queue, self.flush_secs, self.filename_suffix)
             self.all_writers = {self.file_writer.get_logdir(): self.file_writer}
-            start = SessionLog(status=SessionLog.START)
-            self.file_writer.add_event(Event(session_log=start), self.purge_step)
+            if self.purge_step is not None:  # not in a file that is opened after the end, which takes nothing back
+                start = SessionLog(status=SessionLog.START)
+                self.file_writer.add_event(Event(session_log=start), self.purge_step)
+                self.purge_step = None
         return self.file_writer
 
 
