@@ -1,4 +1,5 @@
-"""What all tests share: one thread, no network, and small things that are quick to build."""
+"""What all tests share: one thread (unless OMP_NUM_THREADS says otherwise), no network, and small things that are quick
+to build."""
 
 import os
 from collections.abc import Callable
@@ -21,8 +22,8 @@ from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.model import Transformer
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["OMP_NUM_THREADS"] = "1"  # of the commands that tests start: several run at once
-torch.set_num_threads(1)
+# Also of the commands that tests start: several run at once. No test depends on it: OMP_NUM_THREADS=2 make test
+torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
 hypothesis.settings.register_profile("diglot", deadline=None)  # how fast a busy machine is says nothing of the code
 hypothesis.settings.load_profile("diglot")
 

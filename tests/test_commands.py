@@ -201,7 +201,7 @@ def test_a_damaged_or_hostile_checkpoint_is_refused_by_one_line_and_runs_nothing
     torch.save({**content, "x": Gadget(str(canary))}, tmp_path / "bad.ckpt")
     refused("refused")
     changed(placeholder="(")
-    refused("not whole")
+    refused("its placeholder (() is no regular expression")
     changed(search={**content["diglot"]["model"]})
     refused()
     torch.save({"state_dict": {}}, tmp_path / "bad.ckpt")

@@ -318,8 +318,10 @@ def test_max_steps_and_passes_say_how_long_the_run_is(compose_train):
     assert (run.updates, run.passes) == (None, 3)
 
 
-def test_a_checkpoint_may_name_nothing_but_our_classes_and_layers():
-    root.refuse_foreign_targets({"_target_": "diglot.model.Transformer", "norm": {"_target_": "torch.nn.LayerNorm"}})
+def test_a_checkpoint_may_name_nothing_but_our_classes_and_layers(compose_train):
+    config = compose_train("model=tiny")
+    parts = {key: root.resolved(config[key]) for key in ("model", "search")}
+    root.check_parts(parts)
     others = ["diglot.data.text.write_lines", "diglot.make.os.system", "torch.nn.modules.module.torch.hub.os.system"]
     others += ["torch.nn.init.normal_", "torch.nn.Module.load_state_dict", "diglot.model.transformer.torch.load"]
     for target in (
@@ -333,8 +335,9 @@ def test_a_checkpoint_may_name_nothing_but_our_classes_and_layers():
         ["x"],
         *others,
     ):
-        with pytest.raises(UserError, match="not loaded"):
-            root.refuse_foreign_targets({"a": [{"b": {"_target_": target}}]})
+        for key, node in parts.items():
+            with pytest.raises(UserError, match=rf"{key}\.a\[0\]\.b\._target_ names .*(not loaded|say trust=)"):
+                root.check_parts({**parts, key: {**node, "a": [{"b": {"_target_": target}}]}})
 
 
 def test_what_reads_the_environment_is_kept_as_it_was_written(monkeypatch):

@@ -212,6 +212,7 @@ def test_the_state_of_an_older_checkpoint_is_gone_on_from(tmp_path: Path, task: 
     for scores in ({"scores": {10: 4.0, 20: 5.0}}, {}):
         callback = Checkpoints(tmp_path, keep_best=2)
         callback.load_state_dict({**old, **scores})
+        (tmp_path / "best.ckpt").touch()
         validate(callback, task, 30, 5.0, {"dev/chrf": 8.0, "dev/loss": 1.0})
         assert callback.best_update == 20
         validate(callback, task, 40, 5.0, {"dev/chrf": 9.5, "dev/loss": 1.0})

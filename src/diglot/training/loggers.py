@@ -64,6 +64,13 @@ class Clock:
         self.latest = max(time.time(), self.latest + 1e-6)
         return self.latest
 
+    def pass_files(self, folder: Path) -> None:
+        """Go past the second in the name of every event file in a folder: of files of one second the number of the
+        process would decide which is read first."""
+        for file in folder.glob("events.out.tfevents.*"):
+            begun = file.name.split(".")[3]
+            self.latest = max(self.latest, float(begun) + 1 if begun.isdecimal() else 0.0)
+
 
 now = Clock()
 
@@ -102,8 +109,6 @@ def _events(folder: Path, step: int, until: float | None) -> list[Event]:
     """
     found: dict[str, Event] = {}
     for file in sorted(folder.glob("events.out.tfevents.*")):
-        begun = file.name.split(".")[3]
-        now.latest = max(now.latest, float(begun) + 1 if begun.isdecimal() else 0.0)
         for event in LegacyEventFileLoader(str(file)).Load():
             now.latest = max(now.latest, event.wall_time)
             if until is not None and event.step == step and event.wall_time <= until:
@@ -119,6 +124,7 @@ class _Events(SummaryWriter):
 
     def _get_file_writer(self) -> FileWriter:
         if self.file_writer is None:
+            now.pass_files(Path(self.log_dir))
             with mock.patch.object(event_file_writer, "time", SimpleNamespace(time=now)):
                 self.file_writer = _EventFile(self.log_dir, self.max_queue, self.flush_secs, self.filename_suffix)
             self.all_writers = {self.file_writer.get_logdir(): self.file_writer}
