@@ -300,6 +300,7 @@ def check_training_state(content: dict[str, Any], file: Path) -> None:
         "global_step": _is_count(content.get("global_step")),
         "loops": isinstance(content.get("loops"), dict) and _counts_only(content["loops"]),
         "optimizer_states": isinstance(content.get("optimizer_states"), list)
+        and len(content["optimizer_states"]) == 1
         and all(_takes_its_own_memory(tensor) for tensor in _tensors(content["optimizer_states"])),
         "lr_schedulers": isinstance(content.get("lr_schedulers"), list),
         "place": isinstance(place, list) and len(place) in (0, 3) and all(map(_is_count, place)),
@@ -318,9 +319,7 @@ def _counts_only(node: Any) -> bool:
     """Whether a state of loops holds nothing but what they count."""
     if isinstance(node, dict):
         return all(map(_counts_only, node.values()))
-    if isinstance(node, list):
-        return all(map(_counts_only, node))
-    return node is None or isinstance(node, (bool, float, str)) or _is_count(node)
+    return node is None or isinstance(node, bool) or _is_count(node)
 
 
 def _tensors(node: Any) -> Iterator[torch.Tensor]:

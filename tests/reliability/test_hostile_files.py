@@ -241,14 +241,9 @@ def in_moments(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str
         lambda found: found.update(optimizer_states=3),
         lambda found: found.update(optimizer_states=[]),
         lambda found: found["optimizer_states"][0].pop("param_groups"),
-        lambda found: found["optimizer_states"][0]["param_groups"][0].update(params=["x"]),
-        lambda found: found["lr_schedulers"][0].update(optimizer=3, last_epoch="x"),
-        lambda found: found.update(lr_schedulers=[3]),
         lambda found: found.pop("loops"),
         lambda found: found["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"].update(ready="x"),
-        lambda found: found["loops"].update(fit_loop={}),
         lambda found: found.update(global_step="x"),
-        lambda found: found.update(callbacks=[]),
         lambda found: found["diglot"].update(place=["x"] * 5),
     ],
 )
@@ -263,7 +258,7 @@ def test_a_state_of_the_training_that_is_none_is_refused_in_one_line(
     cache = f"data.cache_dir='{trained.parent / 'cache'}'"
     text = (trained / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text.replace(str(trained), str(folder)))
-    refused(lambda: run(folder, cache, f"resume='{folder}'", "run.updates=4"), "last.ckpt")
+    refused(lambda: run(folder, cache, f"resume='{folder}'", "run.updates=4"), "no run can go on from")
 
 
 @pytest.mark.promise("No other file of a run, a sweep or the cache runs code either")

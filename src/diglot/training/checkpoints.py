@@ -3,7 +3,7 @@
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -243,6 +243,7 @@ class TakeUp(L.Callback):
         self.kept, self.total_updates, self.has_stopped = kept, total_updates, has_stopped
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        check_moments(trainer.optimizers)
         trainer.fit_loop.epoch_loop.max_steps = self.total_updates
         trainer.should_stop = self.has_stopped or trainer.global_step >= self.total_updates
         # A run may have become so short that it is over where no validation was to be, or its best checkpoint has gone.
@@ -259,6 +260,26 @@ class TakeUp(L.Callback):
         loop.run()
         trainer.training = True
         trainer._logger_connector._first_loop_iter = first
+
+
+# Those of torch whose fused kernels write into moments of any shape as if they had their weight's.
+_FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+
+
+def check_moments(optimizers: Iterable[torch.optim.Optimizer]) -> None:
+    """Make sure that the moments that an optimizer takes up have the shapes of their weights.
+
+    Raises:
+        UserError: they do not.
+    """
+    for optimizer in optimizers:
+        for weight, state in optimizer.state.items() if isinstance(optimizer, _FUSED) else ():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.dim() and value.shape != weight.shape:
+                    raise UserError(
+                        f"no run can go on from this checkpoint: the optimizer's {name} is {tuple(value.shape)}, and its "
+                        f"weight {tuple(weight.shape)}"
+                    )
 
 
 def _link(source: Path, name: Path) -> None:
