@@ -277,8 +277,8 @@ def check_moments(optimizers: Iterable[torch.optim.Optimizer]) -> None:
             for name, value in state.items():
                 if isinstance(value, torch.Tensor) and value.dim() and value.shape != weight.shape:
                     raise UserError(
-                        f"no run can go on from this checkpoint: the optimizer's {name} is {tuple(value.shape)}, and its "
-                        f"weight {tuple(weight.shape)}"
+                        f"no run can go on from this checkpoint: the optimizer's {name} is {tuple(value.shape)}, and "
+                        f"its weight {tuple(weight.shape)}"
                     )
 
 
