@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from diglot.config import CONF, build
+from diglot.config import CONF, build, choose_precision
 from diglot.model.dropout import Dropout
 from diglot.training.loss import TokenLoss, token_loss
 
@@ -39,6 +39,11 @@ WAYS_TO_WAIT = {
     "one thread": {"OMP_NUM_THREADS": "1"},
 }
 SET_BY_USERS = {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", *SHORT_SPIN}
+# As a run trains on this processor, and otherwise.
+PRECISIONS = [torch.bfloat16, torch.float32]
+if choose_precision("auto", "cpu") == "32-true":
+    PRECISIONS.reverse()
+NATIVE, OTHER = PRECISIONS
 
 
 def composed_loss(logits: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor, eps: float) -> TokenLoss:
@@ -92,22 +97,22 @@ def main() -> None:
         keep_memory()
     if options.memory:
         step = Step()
-        timed(lambda: step(token_loss, torch.bfloat16, SDPBackend.MATH), 5)
-        print(statistics.median(timed(lambda: step(token_loss, torch.bfloat16, SDPBackend.MATH), options.rounds)))
+        timed(lambda: step(token_loss, NATIVE, SDPBackend.MATH), 5)
+        print(statistics.median(timed(lambda: step(token_loss, NATIVE, SDPBackend.MATH), options.rounds)))
         return
     step, unfused = Step(), Step(fused_adam=False)
 
     def without_ours() -> None:
         with torch_dropout():
-            step(token_loss, torch.bfloat16, SDPBackend.MATH)
+            step(token_loss, NATIVE, SDPBackend.MATH)
 
     variants: dict[str, Callable[[], None]] = {
-        "as it is: bfloat16 autocast": lambda: step(token_loss, torch.bfloat16, SDPBackend.MATH),
-        "float32": lambda: step(token_loss, torch.float32, SDPBackend.MATH),
-        "PyTorch's choice of attention kernel": lambda: step(token_loss, torch.bfloat16, None),
+        f"as it is: {name_of(NATIVE)}": lambda: step(token_loss, NATIVE, SDPBackend.MATH),
+        name_of(OTHER): lambda: step(token_loss, OTHER, SDPBackend.MATH),
+        "PyTorch's choice of attention kernel": lambda: step(token_loss, NATIVE, None),
         "torch.nn.Dropout": without_ours,
-        "loss of PyTorch's functions": lambda: step(composed_loss, torch.bfloat16, SDPBackend.MATH),
-        "AdamW not fused": lambda: unfused(token_loss, torch.bfloat16, SDPBackend.MATH),
+        "loss of PyTorch's functions": lambda: step(composed_loss, NATIVE, SDPBackend.MATH),
+        "AdamW not fused": lambda: unfused(token_loss, NATIVE, SDPBackend.MATH),
     }
     times: dict[str, list[float]] = {name: [] for name in variants}
     for variant in variants.values():
@@ -164,6 +169,10 @@ def busy_cores() -> Iterator[None]:
         for loop in loops:
             loop.kill()
             loop.wait()
+
+
+def name_of(precision: torch.dtype) -> str:
+    return "bfloat16 autocast" if precision is torch.bfloat16 else "float32"
 
 
 def timed(function: Callable[[], None], times: int) -> list[float]:
