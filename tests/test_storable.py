@@ -256,8 +256,8 @@ def test_values_that_no_command_line_may_give_are_refused(store, key, value):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("pattern", ["([A-Za-z ]+)+#", "(a|b" * 1_000_000])
-def test_a_placeholder_that_may_take_any_time_is_refused_by_both(store, pattern):
+@pytest.mark.parametrize("pattern", ["(?x) a # b", "(a|b" * 1_000_000])
+def test_a_placeholder_that_is_no_pattern_is_refused_by_both(store, pattern):
     stored = store({}, placeholder=pattern)
     with pytest.raises(UserError, match="its placeholder"):
         checkpoint.load(stored.path)

@@ -14,7 +14,7 @@ import sentencepiece
 
 from diglot.data.forms import comparable, composing_rules
 from diglot.data.pieces import BOS, EOS, PAD, UNK, adopt, opened, tag
-from diglot.data.placeholders import check_placeholder
+from diglot.data.placeholders import Placeholders, check_placeholder
 from diglot.data.sampling import Sampler, Sampling
 from diglot.data.text import Parallel, read_lines, write_bytes, write_lines
 from diglot.errors import UserError
@@ -81,7 +81,8 @@ class Tokenizer:
         self._tags = {language: self._src.piece_to_id(tag(language)) for language in languages}
         if missing := [tag(language) for language, i in self._tags.items() if not self._src.is_control(i)]:
             raise UserError(f"the SentencePiece model has no tag {missing[0]}")
-        self._pattern = re.compile(f"{placeholder}|{_SLOT.pattern}") if placeholder else None
+        self._placeholders = Placeholders(placeholder) if placeholder else None
+        self._hidden = Placeholders(placeholder, _SLOT.pattern) if placeholder else None
 
     def _opened(self, model: bytes) -> sentencepiece.SentencePieceProcessor:
         processor = opened(model)
@@ -159,7 +160,7 @@ class Tokenizer:
         """Ids to a line of text. A slot that the source did not fill is dropped; a line break, which a model can spell
         in bytes, is a blank."""
         text = (self._src if side == "src" else self._tgt).decode(list(ids)).replace("\n", " ")
-        if not self._pattern:
+        if not self._hidden:
             return text
         # All at once: what stands in a slot may itself look like one.
         names = dict(zip(SLOTS, placeholders))
@@ -167,21 +168,19 @@ class Tokenizer:
 
     def find_placeholders(self, line: str) -> list[str]:
         """The placeholders that stand in a line."""
-        return [match.group() for match in re.finditer(self.placeholder, line)] if self.placeholder else []
+        return self._placeholders.find(line) if self._placeholders else []
 
     def _with_placeholders(self, lines: Sequence[str]) -> list[int]:
         """The numbers of the lines in which placeholders or slots stand."""
-        if not self._pattern:
+        if not self._hidden:
             return []
-        search = self._pattern.search
-        return [i for i, line in enumerate(lines) if search(line)]
+        return [i for i, line in enumerate(lines) if self._hidden.stands_in(line)]
 
     def _hide(self, line: str, names: list[str], may_add: bool) -> str:
         """Put slots where placeholders stand. `names` grows by those that it lacks, if it may; if not, a name also
         takes the slot of one that is written in another form."""
 
-        def slot(match: re.Match[str]) -> str:
-            name = match.group()
+        def slot(name: str) -> str:
             if name in names:
                 return SLOTS[names.index(name)]
             if may_add and len(names) < len(SLOTS):
@@ -192,8 +191,8 @@ class Tokenizer:
                 return SLOTS[known.index(comparable(name))]
             return "\N{REPLACEMENT CHARACTER}" if name in SLOTS else name
 
-        assert self._pattern
-        return self._pattern.sub(slot, line)
+        assert self._hidden
+        return self._hidden.replace(line, slot)
 
 
 def is_blank(line: str, ids: Sequence[int]) -> bool:
@@ -268,7 +267,7 @@ class TokenizerTrainer(TokenizerSource):
             raise ValueError(f"tgt_vocab_size ({tgt_vocab_size}) needs a vocabulary of the target's own: joint=false")
         if sample_size < 1:
             raise ValueError(f"sample_size ({sample_size}) must be positive")
-        check_placeholder(placeholder)
+        self._placeholders = Placeholders(placeholder) if placeholder is not None else None
         self.model_type, self.vocab_size, self.character_coverage = model_type, vocab_size, character_coverage
         self.normalisation, self.placeholder = normalisation, placeholder
         removing_rule = "identity" if normalisation == "nfc" else normalisation  # neither removes anything
@@ -374,8 +373,8 @@ class TokenizerTrainer(TokenizerSource):
     def _shown(self, line: str) -> str:
         """Return a line as the trainer sees it: it must not learn pieces from placeholders, which the model will never
         see, nor skip the line for a character, which will be spelt in bytes."""
-        if self.placeholder:
-            line = re.sub(self.placeholder, SLOTS[0], line)
+        if self._placeholders:
+            line = self._placeholders.replace(line, lambda _: SLOTS[0])
         return line.replace(_UNKNOWN_MARK, " ")
 
     def _is_usable(self, line: str) -> bool:
