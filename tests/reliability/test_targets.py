@@ -85,7 +85,7 @@ class TestTargets:
             ),
             ("+callbacks.x={_target_: os.system, command: touch CANARY}", "os.system is no Callback"),
             ("+callbacks.x={_target_: diglot.data.text.write_lines, path: CANARY, lines: [x]}", "is no Callback"),
-            ("+callbacks.x={_target_: diglot.train.shlex.os.system, command: touch CANARY}", "is no Callback"),
+            ("+callbacks.x={_target_: diglot.train.logging.os.system, command: touch CANARY}", "is no Callback"),
             ("+callbacks.x={_target_: torch.utils.collect_env.run, command: touch CANARY}", "is no Callback"),
             ("+callbacks.x={_target_: antigravity.fly}", "antigravity.fly is no Callback"),
             ("+callbacks.x={_target_: pip.__main__}", "is no Callback"),

@@ -43,7 +43,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Whole:
             "curve dev/bleu",
         ),
         (mutations.validations_are_logged_twice, IN_THE_SECOND, "stands twice"),
-        (mutations.the_best_is_forgotten, KILLED, "best.ckpt"),
         (mutations.results_come_first, Fault(signal.SIGKILL, update=0, within="end"), "results.json"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -55,6 +54,14 @@ def test_a_run_without_it_is_another_one(
     assert lives.told(reference, tmp_path / "with", [fault]).differences == []
     story = lives.told(reference, tmp_path / "without", [fault], change)
     assert [line for line in story.differences if found in line], story.differences
+
+
+def test_without_its_state_the_best_checkpoint_is_another_one(tmp_path: Path) -> None:
+    words = [*lives.write_text(tmp_path), *SMALL, *WORDS, "scheduler.lr=1e-30"]  # nothing gets better
+    reference = lives.whole(words, tmp_path / "whole")
+    assert lives.told(reference, tmp_path / "with", [KILLED]).differences == []
+    story = lives.told(reference, tmp_path / "without", [KILLED], mutations.the_best_is_forgotten)
+    assert [line for line in story.differences if "best.ckpt" in line], story.differences
 
 
 def test_without_whole_files_some_are_torn(tmp_path: Path) -> None:

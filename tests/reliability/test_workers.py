@@ -47,7 +47,7 @@ def test_it_ends_the_run_in_one_line_and_the_run_goes_on(tmp_path: Path, whole: 
     ended = begun.end()
     assert ended.code == 2, ended.said
     assert not ended.orphans
-    assert after_the_fault(ended, tmp_path, begun) < 6 + 5
+    assert after_the_fault(ended, tmp_path, begun) < 6 + 30  # within trainer.process_timeout, on a busy machine too
     (line,) = ended.lines("diglot-train")
     assert f"one of the data.n_workers=2 processes {said}" in line
     assert "resume=run goes on. The last checkpoint is run/last.ckpt." in line
