@@ -48,6 +48,8 @@ def test_a_code_that_is_none_says_nothing(code: str) -> None:
         ("my.txt", None),
         ("a.txt", None),
         ("train.src", None),
+        ("zho_Hans.dev", "zho_Hans"),
+        ("train.new", None),
         ("train.tgt.gz", None),
         ("", None),
         (None, None),

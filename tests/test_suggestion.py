@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from diglot.suggestion import command_line, override, printable, quoted, resuming
+from diglot.suggestion import command_line, override, printable, quoted, reading, resuming
 
 ROOT = Path(__file__).parents[1]
 NAMES = [
@@ -109,3 +109,9 @@ def test_a_plain_line_is_as_a_user_types_it(monkeypatch: pytest.MonkeyPatch) -> 
 def test_control_characters_are_shown_as_escapes() -> None:
     assert printable("Größe 訳\n\x1b[31m\ud800") == r"Größe 訳\n\x1b[31m\ud800"
     assert shlex.split(override("a", "b")) == ["a=b"]
+
+
+def test_a_command_that_reads_a_checkpoint_vouches_for_its_modules():
+    assert reading("evaluate", "x.ckpt") == "make evaluate checkpoint=x.ckpt"
+    assert reading("evaluate", "x.ckpt", ["mine"]) == "make evaluate trust=mine checkpoint=x.ckpt"
+    assert "'trust=[mine,a.b]'" in reading("translate", "x.ckpt", ["mine", "a.b"])

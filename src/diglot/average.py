@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from diglot.averaging import average, members_of
 from diglot.config import command, resolved, trusted
-from diglot.suggestion import command_line, printable
+from diglot.suggestion import printable, reading
 from diglot.training.console import quiet
 
 
@@ -22,8 +22,9 @@ def main(config: DictConfig) -> None:
     wanted = resolved(config)
     output = Path(config.output).expanduser()
     files = members_of(wanted["checkpoint"], config.which, config.n)
-    record = average(files, output, trusted(config))
+    trust = trusted(config)
+    record = average(files, output, trust)
     print(f"The mean of {len(record['mean_of'])} checkpoints:")
     for file, member in zip(files, record["mean_of"], strict=True):
         print(f"    {printable(file)}" + (f", update {member['update']:,}" if member["update"] is not None else ""))
-    print(f"Made {printable(output)}, which has no scores yet. Next:  {command_line('evaluate', checkpoint=output)}")
+    print(f"Made {printable(output)}, which has no scores yet. Next:  {reading('evaluate', output, trust)}")

@@ -19,6 +19,7 @@ from diglot.errors import UserError
 from diglot.evaluation import Baseline, EvaluationSet, Hypotheses, evaluate, kept_text, read_lines_for, table
 from diglot.glibc import keep_memory
 from diglot.output import refuse_unwritable
+from diglot.suggestion import printable
 from diglot.training.metrics import Scorer, recorded_tokenizer
 from diglot.translate import load_translator
 from diglot.translator import Translator
@@ -59,7 +60,7 @@ def main(config: DictConfig) -> None:
     refuse_unwritable(folder)
     results = evaluate(system, evaluated, scorer, folder, baseline=baseline)
     print("\n".join([*table(results), *scorer.notes]))
-    print(f"Hypotheses, references and results: {results['folder']}/")
+    print(f"Hypotheses, references and results: {printable(results['folder'])}/")
 
 
 def translator_of(config: DictConfig, loaded: checkpoints.Checkpoint, corpus: Corpus | None) -> Translator:

@@ -18,6 +18,7 @@ from diglot.errors import UserError
 from diglot.formats import check_format
 from diglot.formats.folder import export_folder, refuse_foreign, write_json, write_tokenizer
 from diglot.model import Transformer
+from diglot.suggestion import printable
 
 CHECKED = 100  # sentences
 
@@ -32,7 +33,7 @@ def main(config: DictConfig) -> None:
     folder = Path(config.output).expanduser() if config.output else path.parent / config.format
     refuse_foreign(folder)
     loaded = checkpoints.load(path, trusted(config))
-    print("\n".join(export(loaded, config.format, folder, "format", config.check, config.input)))
+    print(printable("\n".join(export(loaded, config.format, folder, "format", config.check, config.input)), keep="\n"))
 
 
 def export(

@@ -56,6 +56,7 @@ def _answer(handler: Callable[[int, FrameType | None], None]) -> None:
 def leave(command: str) -> NoReturn:
     """Say that a signal has ended a command, and exit with its status."""
     number = received or signal.SIGINT
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that hangs up sends it twice
     if os.environ.get("DIGLOT_FIRST_PROCESS") in (
         None,
         str(os.getpid()),

@@ -128,14 +128,15 @@ def letter_script(letter: str) -> str:
 
 # ---------------------------------------------------------------------------------------------------------- file names
 
-# Endings that name a format, a step of processing or a side, and no language.
+# Endings that name a format, a step of processing, a side or a split, and no language.
 _ENDINGS = {
     *("txt", "tok", "raw", "bpe", "spm", "sp", "tc", "lc", "sgm", "xml", "tsv", "csv"),
     *("src", "tgt", "trg", "ref", "hyp", "out"),
+    *("dev", "devtest", "tst", "trn", "val", "new", "old"),
 }
 _COMPRESSED = {"gz", "zst", "xz", "bz2", "zip"}
 # Other parts of names that a table of languages knows, and that are words.
-_WORDS = {"dev", "tst", "trn", "new", "old", "all", "run", "cat", "mt", "to", "my", "in", "is", "no"}
+_WORDS = {"all", "run", "cat", "mt", "to", "my", "in", "is", "no"}
 _LOOKS_LIKE_ONE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 
 

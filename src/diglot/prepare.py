@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from diglot.config import build, build_corpus, build_data, command
 from diglot.data.tokenizer import TokenizerSource
+from diglot.suggestion import printable
 
 
 @command("prepare")
@@ -26,4 +27,4 @@ def main(config: DictConfig) -> None:
         print(f"  {note}")
     for split, n in data.sizes.items():
         print(f"  {split}: {n:,} pairs")
-    print(f"Ready in {data.cache_dir}/")
+    print(f"Ready in {printable(data.cache_dir)}/")

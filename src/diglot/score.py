@@ -20,6 +20,7 @@ from diglot.errors import UserError
 from diglot.glibc import keep_memory
 from diglot.output import refuse_same, written
 from diglot.pairs import PairScore, score_pairs
+from diglot.suggestion import printable
 from diglot.translator import Translator
 
 
@@ -38,7 +39,7 @@ def main(config: DictConfig) -> None:
     told = sys.stderr if config.output is None else sys.stdout
     print("\n".join(summary(scores)), file=told)
     if config.output is not None:
-        print(f"{len(scores):,} lines: {config.output}")
+        print(f"{len(scores):,} lines: {printable(config.output)}")
 
 
 def _line(score: PairScore, with_pieces: bool) -> dict[str, Any]:

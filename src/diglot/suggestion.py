@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # What make carries as a variable of its command line. The rest has to go through ARGS: see the head of the Makefile.
 _CARRIED = re.compile(r"\+{0,2}(?!(ARGS|PYTHON|LOGDIR|PIP_\w+)=)[A-Za-z_][\w./@]*=(\S.*)?", re.ASCII | re.DOTALL)
@@ -55,6 +55,18 @@ def command_line(command: str, typed: Iterable[str] = (), **values: object) -> s
     others = [word for word in words if word not in carried.values()]
     through_args = [f"ARGS={shlex.join(others)}"] if others else []
     return " ".join(["make", command, *map(shell_word, [*through_args, *carried.values()])])
+
+
+def reading(command: str, checkpoint: object, trust: Sequence[str] = ()) -> str:
+    """Return the line to type for a command that reads a checkpoint.
+
+    Args:
+        command: like evaluate.
+        checkpoint: the file.
+        trust: modules whose classes it names.
+    """
+    modules = trust[0] if len(trust) == 1 else f"[{','.join(trust)}]"
+    return command_line(command, [f"trust={modules}"] if trust else [], checkpoint=checkpoint)
 
 
 def resuming(folder: object) -> str:

@@ -46,7 +46,7 @@ from diglot.export import export
 from diglot.glibc import keep_memory
 from diglot.model import EncoderDecoder
 from diglot.resume import AUTO, Begun, begin_again, nothing_left, refuse_other_job, take_up, unfinished
-from diglot.suggestion import command_line, printable, resuming
+from diglot.suggestion import printable, reading, resuming
 from diglot.training import loggers
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, TakeUp
 from diglot.training.console import log_to, only_warnings, quiet
@@ -407,10 +407,10 @@ def conclude(
         made = f"{form}/, "
     # Last: now the run is finished.
     write_results(folder, kept, speed, translator.model, trainer.global_step, test, reads)
-    translate = command_line("translate", checkpoint=kept.best)
+    trust = trusted(config)
     say(
         f"Made in {printable(folder)}/: best.ckpt, last.ckpt, {made}{CONFIG}, {RESULTS}, log.txt, curves and pictures\n"
-        f"Next:  {command_line('evaluate', checkpoint=kept.best)}\n"
-        f"       echo 'some text' | {translate}\n"
+        f"Next:  {reading('evaluate', kept.best, trust)}\n"
+        f"       echo 'some text' | {reading('translate', kept.best, trust)}\n"
         f"       make tensorboard"
     )

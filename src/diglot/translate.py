@@ -25,6 +25,7 @@ from diglot.errors import UserError
 from diglot.glibc import keep_memory
 from diglot.output import refuse_same, written
 from diglot.page import page
+from diglot.suggestion import printable
 from diglot.translator import Translation, Translator, together
 
 WINDOW = 10_000  # lines that are read, sorted by length and translated before the next ones are
@@ -48,7 +49,7 @@ def main(config: DictConfig) -> None:
     is_interactive = is_typed if config.interactive is None else config.interactive and config.input is None
     if is_typed:
         print("Translating what you type; end with Ctrl-D.", file=sys.stderr)
-    description = f"translating {config.input or 'standard input'}"
+    description = printable(f"translating {config.input or 'standard input'}")
     n_lines = n_cut = n_near_ties = 0
 
     def records() -> Iterator[dict[str, Any]]:
@@ -95,7 +96,7 @@ def main(config: DictConfig) -> None:
             file=sys.stderr,
         )
     for path in filter(None, (config.output, config.html)):
-        print(f"{n_lines:,} lines: {path}", file=sys.stderr)
+        print(f"{n_lines:,} lines: {printable(path)}", file=sys.stderr)
 
 
 def refuse_nonsense(config: DictConfig, translator: Translator) -> None:

@@ -330,3 +330,20 @@ def test_a_checkpoint_to_go_on_from_is_read_by_our_reader(tmp_path: Path) -> Non
     path = tmp_path / "last.ckpt"
     read = AtomicCheckpointIO(lambda path: {"read": path.name})
     assert read.load_checkpoint(path, weights_only=False) == {"read": "last.ckpt"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ranks": {"x": [0.0], 4: [0.0]}},
+        {"ranks": {4: ["x"]}},
+        {"named": ["x/../../victim"]},
+        {"named": 3},
+        {"best_score": None},
+        {"best_update": "zz"},
+        {"best_metrics": {"dev/bleu": "x"}},
+    ],
+)
+def test_a_state_that_no_run_writes_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="no run can go on from this checkpoint"):
+        Checkpoints(tmp_path).load_state_dict({**Checkpoints(tmp_path).state_dict(), **wrong})

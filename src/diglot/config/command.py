@@ -132,7 +132,7 @@ def refuse_lists(words: Sequence[str]) -> None:
     """
     groups = {str(folder.relative_to(CONF)) for folder in CONF.rglob("*") if folder.is_dir()} - {*SEVERAL}
     for word in words:
-        match = re.fullmatch(r"\+{0,2}([\w/]+)(?:@[\w.:]+)?=\[(.*)\]", word, re.DOTALL)
+        match = re.fullmatch(r"\+{0,2}([\w/]+)(?:@[\w.:]+)?=\s*\[(.*)\]\s*", word, re.DOTALL)
         if match and match[1] in groups and ("," in match[2] or not match[2].strip()):
             first = match[2].partition(",")[0].strip()
             example = f", like {word.partition('=')[0]}={first}" if first else ""
@@ -199,7 +199,7 @@ def explain(error: BaseException, config_name: str, words: Sequence[str] | None 
         extra = {"optuna": "optuna", "submitit": "slurm"}[match.group(1)]
         how = f"pip install 'diglot[{extra}]', or in a checkout .venv/bin/pip install -e '.[{extra}]'"
         return f"{match.group(1)} is not installed: {how}"
-    if re.search("mismatched input|token recognition|no viable alternative|LexerNoViableAlt", text):
+    if re.search("(?:mismatched|extraneous) input|token recognition|no viable alternative|LexerNoViableAlt", text):
         what = str(getattr(error, "override", None) or text.splitlines()[0])
         return f"cannot read the override {what}: put a value with special characters in quotes, 'key=\"value\"'"
     lines = [line.strip() for line in text.splitlines() if line.strip()]

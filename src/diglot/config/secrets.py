@@ -3,8 +3,11 @@
 import logging
 import os
 import re
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import TracebackType
 from typing import Any
 from unittest import mock
 
@@ -13,7 +16,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from diglot.errors import UserError
 
-LONG = 6  # characters from which on a value is looked for in all messages, not in errors alone
+SHORTEST = 4  # characters of a value that is looked for in messages: a shorter one is no secret
+LONG = 6  # from which on it is looked for within words, too
 
 # What a checkpoint holds resolved, or results name.
 IN_CHECKPOINTS = ("model", "search", "tokenizer.placeholder", "data.name", "data.src_lang", "data.tgt_lang")
@@ -72,6 +76,13 @@ def note_secrets(config: DictConfig) -> None:
         _note(value, written)
         for name in names:
             _note(os.environ.get(name), f"${{oc.env:{name}}}")
+    if _written:
+        sys.excepthook = print_masked
+
+
+def print_masked(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print a traceback as Python does, without the values that the config took from the environment."""
+    print(masked("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
 
 
 def refuse_secrets_in_checkpoints(config: DictConfig) -> None:
@@ -87,19 +98,14 @@ def refuse_secrets_in_checkpoints(config: DictConfig) -> None:
 
 def mask_record(record: logging.LogRecord) -> bool:
     """Mask a message of a logger; to be used as its filter."""
-    record.msg, record.args = masked(record.getMessage(), LONG), None
+    record.msg, record.args = masked(record.getMessage()), None
     return True
 
 
-def masked(text: str, least: int = 1) -> str:
-    """Return a text with the config's expressions in place of the values that they took from the environment.
-
-    Args:
-        text: a message.
-        least: characters of a value that is replaced.
-    """
+def masked(text: str) -> str:
+    """Return a text with the config's expressions in place of the values that they took from the environment."""
     for value in sorted(_written, key=len, reverse=True):
-        if len(value) >= least and value in text:
+        if len(value) >= SHORTEST and value in text:
             pattern = re.escape(value) if len(value) >= LONG else rf"(?<!\w){re.escape(value)}(?!\w)"
             text = _written[value].join(re.split(pattern, text))
     return text

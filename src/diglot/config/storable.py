@@ -125,7 +125,8 @@ def trusted(config: Mapping[Any, Any]) -> list[str]:
     modules = [said] if isinstance(said, str) else list(said)
     check_trust(modules)
     named = {str(target).rpartition(".")[0] for _, target in targets_in(plain, "")}
-    return modules + sorted(name for name in named if name.partition(".")[0] not in {*_LIBRARIES, ""})
+    named = {name for name in named if name.partition(".")[0] not in {*_LIBRARIES, ""}}
+    return list(dict.fromkeys([*modules, *sorted(named)]))
 
 
 def check_trust(modules: Collection[str]) -> None:

@@ -17,7 +17,10 @@ _INVISIBLE = re.compile(
 )
 # Marks that are typed in any order and that no composed character has: those below, in African languages.
 _MORE_MARKS = "\u0320\u0329\u0331"
-_MARK_BLOCKS = ((0x0300, 0x0370), (0x0591, 0x05C8), (0x0610, 0x0660), (0x06D6, 0x06EE), (0x08D3, 0x0900))
+_MARK_BLOCKS = (
+    *((0x0300, 0x0370), (0x0591, 0x05C8), (0x0610, 0x0671), (0x06D6, 0x06EE), (0x08D3, 0x0900)),
+    *((first, first + 0x80) for first in range(0x0900, 0x1080, 0x80)),  # scripts of India, Thai, Lao, Tibetan, Burmese
+)
 
 
 def comparable(text: str) -> str:

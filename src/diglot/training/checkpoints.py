@@ -220,6 +220,8 @@ class Checkpoints(L.Callback):
         return best | {"ranks": ranks, "named": sorted(self.named)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if not _is_state(state_dict):
+            raise UserError("no run can go on from this checkpoint: its best scores are not such as a run writes")
         self.best_score, self.best_update = state_dict["best_score"], state_dict["best_update"]
         self.best_metrics = dict(state_dict["best_metrics"])
         # Older checkpoints have the monitored score alone, or only the best one's.
@@ -228,6 +230,34 @@ class Checkpoints(L.Callback):
         self.ranks = {update: tuple(rank) for update, rank in ranks.items()}
         more = self.ranks if self.keep_best > 1 or self.keep_last > 1 else ()  # of a run that did not write it down
         self.named = set(state_dict.get("named", more))
+
+
+def _is_state(state: Any) -> bool:
+    """Whether this is what a `Checkpoints` has kept of itself, today or in an earlier version."""
+
+    def is_count(value: Any) -> bool:
+        return type(value) is int and value >= 0
+
+    def is_score(value: Any) -> bool:
+        return isinstance(value, (int, float))
+
+    if not isinstance(state, dict):
+        return False
+    metrics, named = state.get("best_metrics"), state.get("named", [])
+    scores, ranks = state.get("scores", {}), state.get("ranks", {})
+    return (
+        is_score(state.get("best_score"))
+        and is_count(state.get("best_update"))
+        and isinstance(metrics, dict)
+        and all(isinstance(name, str) and is_score(value) for name, value in metrics.items())
+        and isinstance(scores, dict)
+        and all(is_count(update) and is_score(score) for update, score in scores.items())
+        and isinstance(ranks, dict)
+        and all(is_count(update) and isinstance(rank, list) for update, rank in ranks.items())
+        and all(is_score(score) for rank in ranks.values() for score in rank)
+        and isinstance(named, list)
+        and all(map(is_count, named))
+    )
 
 
 class TakeUp(L.Callback):

@@ -332,12 +332,13 @@ def beginning(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except UserError:
-        raise
     except TypeError as error:
         raise UserError(f"{name}: {error}") from error
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        cause = error.__cause__ if isinstance(error, UserError) else error
+        if cause is None or isinstance(cause, (TypeError, ValueError)):
+            raise
+        reason = " ".join(str(cause).split()) or type(cause).__name__
         warn(f"{name} cannot begin ({reason[:200]}): training goes on without its curves")
 
 
