@@ -41,11 +41,11 @@ def found_by_torch(folder: Path, *words: str, **environment: str) -> str:
 def test_every_command_sets_a_short_spin_before_torch_is_imported(command: str, tmp_path: Path) -> None:
     script = f"from diglot.start import {command}; {command}()"
     for words in (("-m", f"diglot.{command}"), ("-c", script), ("-m", "diglot.make", command)):
-        assert found_by_torch(tmp_path, *words) == "found 1000 1 -"
+        assert found_by_torch(tmp_path, *words) == "found 10000 1 -"
 
 
 def test_a_script_that_imports_diglot_first_waits_as_the_commands_do(tmp_path: Path) -> None:
-    assert found_by_torch(tmp_path, "-c", "import diglot, torch") == "found 1000 1 -"
+    assert found_by_torch(tmp_path, "-c", "import diglot, torch") == "found 10000 1 -"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_script_that_imports_diglot_first_waits_as_the_commands_do(tmp_path: P
         ({"KMP_BLOCKTIME": "7"}, "found - 7 -"),
         ({"OMP_WAIT_POLICY": "passive"}, "found - - passive"),
         ({"OMP_NUM_THREADS": "1"}, "found - - -"),
-        ({"OMP_NUM_THREADS": "2"}, "found 1000 1 -"),
+        ({"OMP_NUM_THREADS": "2"}, "found 10000 1 -"),
     ],
     ids=str,
 )
@@ -66,7 +66,7 @@ def test_what_the_user_has_said_of_waiting_threads_holds(typed: dict[str, str], 
 def test_a_process_hands_its_spin_on_to_those_it_starts() -> None:
     environment = {"PATH": "/bin"}
     spin_shortly(environment)
-    assert environment == {"PATH": "/bin", "GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
+    assert environment == {"PATH": "/bin", "GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "1"}
     before = dict(environment)
     spin_shortly(environment)
     assert environment == before

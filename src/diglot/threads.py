@@ -10,7 +10,7 @@ from collections.abc import MutableMapping
 
 # By the names that the runtimes read, when they are loaded: GNU's, in tests of the variable; LLVM's and Intel's, in
 # milliseconds (default 200), of which 0 would let a thread sleep after every operation.
-SHORT_SPIN = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
+SHORT_SPIN = {"GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "1"}
 
 
 def spin_shortly(environment: MutableMapping[str, str] = os.environ) -> None:
