@@ -69,10 +69,10 @@ def test_a_finished_run_says_so(tmp_path: Path, text: list[str]) -> None:
 class TestChanges:
     @pytest.fixture(scope="class")
     def begun(self, tmp_path_factory: pytest.TempPathFactory, text: list[str]) -> tuple[Path, list[str]]:
-        """A run that was stopped after some updates."""
+        """A run that was stopped after three updates, however fast this machine is."""
         folder = tmp_path_factory.mktemp("begun")
         words = [*text, *SMALL, *SHORT, "run.updates=200", "run.validate_every=50"]
-        train(folder, *words, "run.folder=run", code=75, fault=Fault(15, 0.5))
+        train(folder, *words, "run.folder=run", code=75, fault=Fault(15, update=3))
         return folder, words
 
     @pytest.mark.parametrize(
