@@ -2,10 +2,12 @@
 
 import os
 import subprocess
-import sys
+import tempfile
 from pathlib import Path
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import warm
 
 ROOT = Path(__file__).parents[1]
 SMALL = ("data=sample", "trainer=cpu", "model.d_model=96", "model.d_ff=384", "model.dropout=0.0", "search=greedy")
@@ -13,13 +15,17 @@ SMALL = ("data=sample", "trainer=cpu", "model.d_model=96", "model.d_ff=384", "mo
 
 def type_command(
     *words: str, cwd: Path, stdin: str | bytes | None = None, code: int = 0
-) -> subprocess.CompletedProcess:
+) -> subprocess.CompletedProcess[bytes]:
     """Type a console script, on one thread, in a folder of its own."""
-    command = [sys.executable, "-m", f"diglot.{words[0].removeprefix('diglot-')}", *words[1:]]
-    given = stdin.encode() if isinstance(stdin, str) else stdin
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
-    done = subprocess.run(command, cwd=cwd, input=given, capture_output=True, env=environment, timeout=600)
-    assert done.returncode == code, done.stdout.decode() + done.stderr.decode()
+    with tempfile.TemporaryDirectory() as folder:
+        given, said, warned = (Path(folder, name) for name in ("stdin", "stdout", "stderr"))
+        given.write_bytes(stdin.encode() if isinstance(stdin, str) else stdin or b"")
+        streams = [str(given), str(said), str(warned)]
+        command = words[0].removeprefix("diglot-")
+        status = warm.run(command, list(words[1:]), cwd=str(cwd), environment=environment, streams=streams)
+        done = subprocess.CompletedProcess(words, status, said.read_bytes(), warned.read_bytes())
+    assert status == code, done.stdout.decode() + done.stderr.decode()
     return done
 
 

@@ -1,0 +1,119 @@
+"""Run commands in forks of one process that has everything imported: an import of diglot takes seconds, a fork
+milliseconds.
+
+A test types commands through `commands.type_command`; each of its commands has a process, an environment and streams of
+its own, as a console script has. The tests of how a command starts use new interpreters.
+"""
+
+import atexit
+import importlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export")
+# What they import only when they need it.
+LATE = (
+    "datasets",
+    "lightning.pytorch.callbacks.weight_averaging",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.pyplot",
+    "sacrebleu",
+    "sentencepiece",
+    "tensorboard.summary",
+    "torch._dynamo",
+    "torch.distributed",
+    "torch.utils.tensorboard",
+)
+
+
+def serve() -> None:
+    """Read a request from each line of standard input and answer it by the exit status of the command."""
+    for name in COMMANDS:
+        importlib.import_module(f"diglot.{name}")
+    for name in LATE:
+        importlib.import_module(name)
+    for line in sys.stdin.buffer:
+        pid = os.fork()
+        if not pid:
+            become(**json.loads(line))
+        os.write(1, b"%d\n" % pid)
+        _, status = os.waitpid(pid, 0)
+        os.write(1, b"%d\n" % os.waitstatus_to_exitcode(status))
+
+
+def become(command: str, words: list[str], cwd: str, environment: dict[str, str], streams: list[str]) -> NoReturn:
+    """In a new process: be the console script of a command, and end with its status."""
+    os.chdir(cwd)
+    for number, path in enumerate(streams):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC if number else os.O_RDONLY
+        descriptor = os.open(path, flags)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(
+        io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "surrogateescape"
+    )
+    sys.stdout = sys.__stdout__ = io.TextIOWrapper(
+        io.BufferedWriter(io.FileIO(1, "w", closefd=False)), "utf-8", "surrogateescape"
+    )
+    sys.stderr = sys.__stderr__ = io.TextIOWrapper(
+        io.BufferedWriter(io.FileIO(2, "w", closefd=False)), "utf-8", "backslashreplace"
+    )
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = [str(Path(sys.executable).with_name(f"diglot-{command}")), *words]
+    status = 1
+    try:
+        importlib.import_module("diglot.start").start(command)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        try:
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+
+
+@cache
+def server() -> subprocess.Popen[bytes]:
+    """Return the process that commands are forked from; it ends with this one, which closes its standard input."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+
+def run(command: str, words: list[str], limit: float = 600, **request: Any) -> int:
+    """Run a command as `become` does and return its exit status; negative: the signal that ended it."""
+    process = server()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps({"command": command, "words": words, **request}).encode() + b"\n")
+    process.stdin.flush()
+    pid = int(process.stdout.readline())
+    ending = threading.Timer(limit, os.kill, (pid, signal.SIGKILL))
+    ending.start()
+    try:
+        return int(process.stdout.readline())
+    finally:
+        ending.cancel()
+
+
+if __name__ == "__main__":
+    serve()
