@@ -97,7 +97,7 @@ def main() -> None:
         keep_memory()
     if options.memory:
         step = Step()
-        timed(lambda: step(token_loss, NATIVE, SDPBackend.MATH), 5)
+        timed(lambda: step(token_loss, NATIVE, SDPBackend.MATH), 2)
         print(statistics.median(timed(lambda: step(token_loss, NATIVE, SDPBackend.MATH), options.rounds)))
         return
     step, unfused = Step(), Step(fused_adam=False)
@@ -125,7 +125,7 @@ def main() -> None:
     by_memory: dict[str, list[float]] = {"kept": [], "given-back": []}
     for _ in range(3):
         for way, found in by_memory.items():
-            found.append(in_process(options, way, os.environ))
+            found.append(in_process(options, way, os.environ, options.rounds))
     ratio = statistics.median(by_memory["given-back"]) / statistics.median(by_memory["kept"])
     first = next(iter(medians.values()))
     print(f"torch {torch.__version__}, {options.threads} threads, median of {options.rounds} rounds")
@@ -136,10 +136,10 @@ def main() -> None:
     compare_waiting(options)
 
 
-def in_process(options: argparse.Namespace, memory: str, environment: Mapping[str, str]) -> float:
+def in_process(options: argparse.Namespace, memory: str, environment: Mapping[str, str], rounds: int) -> float:
     """Return the median time of a step in a process of its own."""
     threads = environment.get("OMP_NUM_THREADS", str(options.threads))
-    words = ["--threads", threads, "--rounds", str(options.rounds), "--memory", memory]
+    words = ["--threads", threads, "--rounds", str(rounds), "--memory", memory]
     command = [sys.executable, __file__, *words]
     return float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
 
@@ -148,10 +148,11 @@ def compare_waiting(options: argparse.Namespace) -> None:
     """Print what each way to wait costs, alone and beside other work, all in turns."""
     bare = {name: value for name, value in os.environ.items() if name not in SET_BY_USERS}
     times: dict[tuple[str, bool], list[float]] = {(way, busy): [] for way in WAYS_TO_WAIT for busy in (False, True)}
-    for _ in range(3):
+    for _ in range(2):
         for (way, busy), found in times.items():
+            rounds = -(-options.rounds // 5) if busy else options.rounds  # a step may take 20 times as long there
             with busy_cores() if busy else nullcontext():
-                found.append(in_process(options, "kept", {**bare, **WAYS_TO_WAIT[way]}))
+                found.append(in_process(options, "kept", {**bare, **WAYS_TO_WAIT[way]}, rounds))
     medians = {case: statistics.median(found) for case, found in times.items()}
     print(f"{'how threads wait':30} {'alone':>18} {'beside busy cores':>20}")
     for way in WAYS_TO_WAIT:
