@@ -612,7 +612,7 @@ def test_an_override_of_one_value_is_no_part_of_a_job_s_name(here, type_sweep, m
     stub = WORDS if launcher == "diglot" else WORDS[:2]
     constant = ["seed='${oc.decode:${oc.env:SEED}}'", "+logger.a.x=${oc.env:NAME}/y"]
     constant += ["+logger.a.b='a\\${b}'", '+logger.a.c="it\'s, so"', "+logger.a.d=[1, 2]", "+logger.a.e=1e-3"]
-    words = ["-m", *stub, f"hydra/launcher={launcher}", "model.n_heads=1,2", *constant]
+    words = ["-m", *stub, f"hydra/launcher={launcher}", "model.n_heads=2", "model.n_heads=1,2", *constant]
     type_sweep(*words, always=())
     folder = the_sweep(here)
     records = [json.loads(file.read_text()) for file in sorted(folder.glob("*/job.json"))]

@@ -198,7 +198,8 @@ def typed_overrides(config: DictConfig) -> list[Override]:
 
 def varied(overrides: Sequence[str], config: DictConfig) -> list[str]:
     """Those of a job's overrides to which the sweep's command line does not give one value, however it is quoted."""
-    constant = {_meaning(override) for override in typed_overrides(config) if not override.is_sweep_override()}
+    last = {override.get_key_element(): override for override in typed_overrides(config)}  # of a key, which counts
+    constant = {_meaning(override) for override in last.values() if not override.is_sweep_override()}
     words = [word for word in overrides if word != _folder_of(config)]
     return [word for word in words if _meaning(word) not in constant]
 
