@@ -11,6 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 from diglot import config as root
 from diglot import train
 from diglot.errors import UserError
+from diglot.masking import masked
 
 CHOICES = sorted(
     f"{file.parent.relative_to(root.CONF)}={file.stem}"
@@ -345,13 +346,15 @@ def test_what_reads_the_environment_is_kept_as_it_was_written(monkeypatch):
 
     monkeypatch.setenv("SECRET", "hunter2")
     config = OmegaConf.create({"a": "${oc.env:SECRET}", "b": 3, "c": "${b}", "d": ["x-${oc.env:SECRET}"]})
-    assert root.without_secrets(config) == {"a": "${oc.env:SECRET}", "b": 3, "c": 3, "d": ["x-${oc.env:SECRET}"]}
+    found = root.without_secrets(config)
+    assert found.pop("from_environment").keys() == {"a", "d.0"}
+    assert found == {"a": "${oc.env:SECRET}", "b": 3, "c": 3, "d": ["x-${oc.env:SECRET}"]}
 
 
 @pytest.fixture(autouse=True)
 def no_secrets_known(monkeypatch):
     """What other tests have taken from the environment is not masked."""
-    monkeypatch.setattr("diglot.config.secrets._written", {})
+    monkeypatch.setattr("diglot.masking._written", {})
     monkeypatch.setattr("sys.excepthook", sys.excepthook)
 
 
@@ -399,8 +402,8 @@ def test_what_depends_on_the_environment_is_followed_and_stays_as_it_was_written
 def test_no_message_holds_what_comes_from_the_environment(from_environment):
     root.note_secrets(from_environment)
     said = "seed='hunter2-0a1b': no; /x/hunter2-0a1b/y, x-hunter2-0a1b-y, HUNTER2-0A1B, hunter3-0a1b, hunter4-0a1b"
-    assert "hunter" not in root.masked(said).lower()
-    assert root.masked("seed='hunter2-0a1b': must be an integer").startswith("seed='${")
+    assert "hunter" not in masked(said).lower()
+    assert masked("seed='hunter2-0a1b': must be an integer").startswith("seed='${")
 
 
 @pytest.mark.parametrize("word", ["seed=${oc.env:SECRET}", "seed=${ oc.env:SECRET}", "label_smoothing=${.init_from}"])
@@ -445,4 +448,26 @@ def test_short_values_from_the_environment_leave_messages_readable(monkeypatch):
     monkeypatch.setenv("SEED", "3")
     monkeypatch.setenv("A", "a")
     root.note_secrets(OmegaConf.create({"seed": "${oc.decode:${oc.env:SEED}}", "name": "${oc.env:A}"}))
-    assert root.masked("model.n_heads=3 is a number") == "model.n_heads=3 is a number"
+    assert masked("model.n_heads=3 is a number") == "model.n_heads=3 is a number"
+
+
+def test_numbers_and_short_words_from_the_environment_are_no_secrets(monkeypatch):
+    from omegaconf import OmegaConf
+
+    for name, value in (("SEED", "12345"), ("SIDE", "all"), ("FLAG", "true"), ("MAPPING", "{a: [hunter2]}")):
+        monkeypatch.setenv(name, value)
+    read = {name: f"${{oc.decode:${{oc.env:{name}}}}}" for name in ("SEED", "SIDE", "FLAG", "MAPPING")}
+    config = OmegaConf.create(read)
+    root.note_secrets(config)
+    found = root.without_secrets(config)
+    assert found.pop("from_environment").keys() == {"MAPPING"}
+    assert found == {"SEED": 12345, "SIDE": "all", "FLAG": True, "MAPPING": read["MAPPING"]}
+    assert masked("seed was 12345 and is true") == "seed was 12345 and is true"
+
+
+def test_a_mapping_of_text_from_the_environment_that_a_checkpoint_would_hold_is_refused(say, monkeypatch):
+    monkeypatch.setenv("SECRET", "{a: hunter2-0a1b}")
+    said = say("model.n_heads='${oc.decode:${oc.env:SECRET}}'", "trainer=cpu")
+    assert "hunter" not in said
+    monkeypatch.setenv("SECRET", "{encoder: 4, decoder: 4, cross: 4, hunter2-0a1b: 3}")
+    assert "hunter" not in say("model.n_heads='${oc.decode:${oc.env:SECRET}}'", "trainer=cpu")

@@ -177,3 +177,84 @@ def test_who_only_looks_whether_a_folder_is_held_keeps_nobody_out(tmp_path, monk
     with pytest.raises(UserError, match="another process is training in it"):
         folders.hold(tmp_path)
     os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("word", "before", "now", "says"),
+    [
+        ("seed='${oc.decode:${oc.env:VALUE}}'", "1", "2", "seed was 1 and is 2"),
+        ("label_smoothing='${oc.decode:${oc.env:VALUE}}'", "0.1", "0.2", "label_smoothing was 0.1 and is 0.2"),
+        ("data.tokens_per_batch='${oc.decode:${oc.env:VALUE}}'", "512", "1024", "data.tokens_per_batch was 512"),
+        ("bleu_tokenizer=${oc.env:VALUE}", "13a", "intl", "bleu_tokenizer was 13a and is ${oc.env:VALUE}"),
+        (
+            "bleu_tokenizer=${oc.env:VALUE}",
+            "flores200",
+            "flores101",
+            "bleu_tokenizer was one text from the environment",
+        ),
+        (
+            "optimizer.foreach='${oc.decode:${oc.env:VALUE}}'",
+            "true",
+            "false",
+            "optimizer.foreach was True and is",
+        ),
+        ("trainer.accelerator=${oc.env:VALUE}", "auto", "cuda", "trainer.accelerator was one text from the environ"),
+    ],
+)
+def test_a_value_from_the_environment_that_has_changed_is_noticed(
+    words, compose_train, monkeypatch, word, before, now, says
+):
+    config = compose_train(*words, word.replace("optimizer", "+optimizer"))
+    monkeypatch.setenv("VALUE", before)
+    begin(Path("runs/a"), config, finished=True)
+    begin(Path("runs/b"), config, finished=False)
+    same, hash = without_secrets(config), config_hash(config)
+    assert unfinished(None, same, reads.contents_now(config)) == "runs/b"
+    assert said_of_finished(Path("runs/a"), config)
+    monkeypatch.setenv("VALUE", now)
+    assert config_hash(config) != hash
+    (change,) = changes(read_config(Path("runs/b/config.yaml")), without_secrets(config))
+    assert says in str(change)
+    assert change.takes_effect == word.startswith(("optimizer", "trainer", "label_smoothing"))
+    assert unfinished(None, without_secrets(config), reads.contents_now(config)) is None
+    with pytest.raises(UserError, match="this run is finished, nothing would be trained with what is another value"):
+        said_of_finished(Path("runs/a"), config)
+    assert "flores200" not in Path("runs/b/config.yaml").read_text()
+
+
+@pytest.mark.parametrize("key", ["logger.mine.token", "callbacks.mine.token"])
+def test_a_password_may_be_another_one_when_a_run_goes_on(words, compose_train, monkeypatch, key):
+    config = compose_train(*words, f"+{key}=${{oc.env:TOKEN}}")
+    monkeypatch.setenv("TOKEN", "hunter2")
+    begin(Path("runs/b"), config, finished=False)
+    hash = config_hash(config)
+    monkeypatch.setenv("TOKEN", "hunter3")
+    assert config_hash(config) == hash
+    assert unfinished(None, without_secrets(config), reads.contents_now(config)) == "runs/b"
+
+
+def test_a_text_that_the_environment_places_elsewhere_is_the_same_text(words, compose_train, monkeypatch, tmp_path):
+    config = compose_train("data=files", *of_folder("${oc.env:FOLDER}"))
+    monkeypatch.setenv("FOLDER", str(tmp_path / "text"))
+    begin(Path("runs/b"), config, finished=False)
+    (tmp_path / "text").rename(tmp_path / "elsewhere")
+    monkeypatch.setenv("FOLDER", str(tmp_path / "elsewhere"))
+    now = reads.contents_now(config)
+    found = changes(
+        read_config(Path("runs/b/config.yaml")),
+        without_secrets(config),
+        reads.same_contents(reads.contents_in(Path("runs/b")), now),
+    )
+    assert len(found) == 6
+    assert all(change.is_of_place for change in found)
+    assert unfinished(None, without_secrets(config), now) == "runs/b"
+
+
+def test_a_run_of_an_earlier_version_that_notes_no_values_of_the_environment_goes_on(words, compose_train, monkeypatch):
+    monkeypatch.setenv("VALUE", "3")
+    monkeypatch.setenv("NAME", "flores200")
+    config = compose_train(*words, "seed='${oc.decode:${oc.env:VALUE}}'", "bleu_tokenizer=${oc.env:NAME}")
+    before = without_secrets(config) | {"seed": "${oc.decode:${oc.env:VALUE}}"}
+    del before["from_environment"]
+    assert changes(before, without_secrets(config)) == []
+    assert changes(before, without_secrets(config) | {"bleu_tokenizer": None})

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from diglot.masking import masked, note
 from diglot.suggestion import command_line, override, printable, quoted, reading, resuming
 
 ROOT = Path(__file__).parents[1]
@@ -115,3 +116,18 @@ def test_a_command_that_reads_a_checkpoint_vouches_for_its_modules():
     assert reading("evaluate", "x.ckpt") == "make evaluate checkpoint=x.ckpt"
     assert reading("evaluate", "x.ckpt", ["mine"]) == "make evaluate trust=mine checkpoint=x.ckpt"
     assert "'trust=[mine,a.b]'" in reading("translate", "x.ckpt", ["mine", "a.b"])
+
+
+@pytest.mark.parametrize("value_", ["/scratch/me", "/scratch/it's (1)", "a b\\", "${HOME}", "Größe\t訳"])
+def test_a_folder_from_the_environment_stands_in_a_line_as_what_reads_it(
+    value_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diglot.masking._written", {})
+    monkeypatch.setattr("sys.excepthook", sys.excepthook)
+    note(value_, "${oc.env:FOLDER}")
+    for folder in ("x", "x y", "it's"):
+        line = command_line("evaluate", ["--config-dir", f"{value_}/conf"], checkpoint=f"{value_}/{folder}")
+        assert masked(line) == line
+        *_, conf, word = typed(line, tmp_path)
+        assert conf == "${oc.env:FOLDER}/conf"
+        assert value(word) == f"${{oc.env:FOLDER}}/{folder}"

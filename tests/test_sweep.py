@@ -576,3 +576,59 @@ def test_a_job_that_is_killed_while_it_trains_goes_on(here, type_sweep):
     assert [row["status"] for row in table_of(folder)] == ["finished"] * 3
     assert "update 20 of 60" not in out, "it began anew"
     assert json.loads((job / "results.json").read_text())["updates"] == 60
+
+
+def test_jobs_that_end_in_different_exports_are_different_jobs(here, type_sweep, monkeypatch):
+    monkeypatch.setattr(sys.modules["diglot.config.build"], "check_format", lambda *_: None)  # the extra may be missing
+    type_sweep("export=null,safetensors,ctranslate2", "sweep.folder=mine")
+    assert [row["overrides"] for row in table_of(Path("mine"))] == [
+        "export=null", "export=safetensors", "export=ctranslate2"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "objective=dev/bleu,dev/chrf",
+        "trust=[],[mine]",
+        "data.cache_dir=a,b",
+        "sweep.folder=a,b",
+        "sweep.stop_at_first_failure=true,false",
+        "hydra.sweeper.rows=[{objective:dev/bleu},{objective:dev/chrf}]",
+    ],
+)
+def test_what_tells_no_jobs_apart_is_not_swept(here, type_sweep, word):
+    _, err = type_sweep(word, code=2)
+    assert len(err.splitlines()) == 1
+    assert "changes nothing of what a job trains: give it one value for all jobs" in err
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize("launcher", ["diglot", "basic"])
+def test_an_override_of_one_value_is_no_part_of_a_job_s_name(here, type_sweep, monkeypatch, launcher):
+    monkeypatch.setattr(sweep, "main", config.command("train")(lambda c: sweep.run_alone(c, "stub_job")))
+    for name, value in (("NAME", "hunter2-0a1b"), ("SEED", "3")):
+        monkeypatch.setenv(name, value)
+    stub = WORDS if launcher == "diglot" else WORDS[:2]
+    constant = ["seed='${oc.decode:${oc.env:SEED}}'", "+logger.a.x=${oc.env:NAME}/y"]
+    constant += ["+logger.a.b='a\\${b}'", '+logger.a.c="it\'s, so"', "+logger.a.d=[1, 2]", "+logger.a.e=1e-3"]
+    words = ["-m", *stub, f"hydra/launcher={launcher}", "model.n_heads=2", "model.n_heads=1,2", *constant]
+    type_sweep(*words, always=())
+    folder = the_sweep(here)
+    records = [json.loads(file.read_text()) for file in sorted(folder.glob("*/job.json"))]
+    assert [record["varies"] for record in records] == [["model.n_heads=1"], ["model.n_heads=2"]]
+    assert [row["overrides"] for row in table_of(folder)] == ["model.n_heads=1", "model.n_heads=2"]
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name != "starts"]
+    assert not [file for file in files if b"hunter2" in file.read_bytes()]
+    monkeypatch.setenv("NAME", "hunter3")
+    out, _ = type_sweep(*words, always=())  # a password may be another one
+    assert out.count("finished before") == (2 if launcher == "diglot" else 0)
+    assert the_sweep(here) == folder
+
+
+def test_another_value_of_the_environment_is_another_job(here, type_sweep, monkeypatch):
+    words = ["model.n_heads=1,2", "seed='${oc.decode:${oc.env:SEED}}'", "sweep.folder=mine"]
+    for seed in ("3", "4", "3"):
+        monkeypatch.setenv("SEED", seed)
+        type_sweep(*words)
+    assert [OmegaConf.load(file).seed for file in sorted(here.glob("mine/*/composed.yaml"))] == [3, 3, 4, 4]

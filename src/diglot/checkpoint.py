@@ -14,6 +14,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from diglot import __version__, archive
 from diglot.config import (
+    FROM_ENVIRONMENT,
     build,
     check_language,
     check_parts,
@@ -31,6 +32,7 @@ from diglot.data.text import refuse_address
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import Search
 from diglot.errors import UserError
+from diglot.masking import shortened
 from diglot.model import EncoderDecoder
 
 FORMAT = 1
@@ -71,6 +73,7 @@ class Checkpoint(NamedTuple):
 
 def record(config: DictConfig, tokenizer: Tokenizer, corpus: str, src_lang: str, tgt_lang: str) -> dict[str, Any]:
     """What goes into every checkpoint of a run beside Lightning's own state: plain data and a tensor."""
+    plain = {key: value for key, value in without_secrets(config).items() if key != FROM_ENVIRONMENT}
     return {
         "format": FORMAT,
         "version": __version__,
@@ -83,7 +86,7 @@ def record(config: DictConfig, tokenizer: Tokenizer, corpus: str, src_lang: str,
         "corpus": corpus,
         "src_lang": src_lang,
         "tgt_lang": tgt_lang,
-        "config": without_folders(without_secrets(config)),
+        "config": without_folders(plain),
     }
 
 
@@ -141,7 +144,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def _printable(error: Exception) -> str:
     """What an error says, where a file may have put words into it that command a terminal, or no end of them."""
-    said = "".join(c if c.isprintable() else " " for c in str(error)[:500])
+    said = "".join(c if c.isprintable() else " " for c in shortened(error, 500))
     return " ".join(said.split())
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diglot.job import Job
+from diglot.masking import masked
 
 
 def label(job: Job, jobs: Sequence[Job]) -> str:
@@ -36,7 +37,7 @@ def rows(jobs: Sequence[Job]) -> list[dict[str, Any]]:
         values = (best.get("bleu"), best.get("chrf"), best.get("perplexity"))
         values += tuple(results.get(name) for name in ("parameters", "tokens_per_second", "minutes"))
         row: dict[str, Any] = dict(zip(COLUMNS, (job.number, label(job, jobs), job.status, *values), strict=True))
-        row["checkpoint"] = str(job.folder / results["checkpoint"]) if "checkpoint" in results else None
+        row["checkpoint"] = masked(str(job.folder / results["checkpoint"])) if "checkpoint" in results else None
         found.append(row)
     return found
 

@@ -25,6 +25,7 @@ from diglot.data.text import (
     write_lines,
 )
 from diglot.errors import UserError
+from diglot.masking import masked
 from diglot.pairs import search_errors
 from diglot.significance import FEWEST, compare
 from diglot.training.console import render
@@ -194,7 +195,7 @@ def evaluate(
     # What a model cannot read (see `Encoded`) is no text to it.
     read = ["" if translations and not translations[i].source_tokens else source for i, source in enumerate(pairs.src)]
     results: dict[str, Any] = {
-        "set": evaluated.name,
+        "set": masked(evaluated.name),
         "split": evaluated.split,
         "sentences": len(pairs),
         "references": len(references),
@@ -207,7 +208,7 @@ def evaluate(
         results |= _of_model(system, pairs.src, references, translations)
     if baseline is not None:
         others = _lines(baseline.system, pairs.src)
-        results["baseline"] = {"name": baseline.name, **compare(scorer, hypotheses, others, references)}
+        results["baseline"] = {"name": masked(baseline.name), **compare(scorer, hypotheses, others, references)}
     if evaluated.memory:
         answers = [m.target for m in evaluated.memory]
         far = [i for i, m in enumerate(evaluated.memory) if m.similarity < SIMILAR]
@@ -228,7 +229,7 @@ def evaluate(
     write_lines(folder / f"sources.{ending_of(src_lang)}", pairs.src)
     if baseline is not None:
         write_lines(folder / f"baseline.{tgt}", others)
-    results["folder"] = str(folder)
+    results["folder"] = masked(str(folder))
     write_bytes(folder / "results.json", (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
     return results
 

@@ -16,11 +16,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from diglot.config import CARRIED
 from diglot.contents import Contents, changed_contents, contents_in
 from diglot.data.children import how_it_ended
 from diglot.data.text import write_bytes
 from diglot.errors import RESUME_ME, UserError
+from diglot.masking import shortened
 from diglot.suggestion import quoted
 from diglot.training.folder import JOB, RESULTS, refuse_links
 
@@ -133,7 +136,8 @@ def command(module: str, hydra: Any, folder: Path) -> list[str]:
     """
     words = [sys.executable, "-m", module, "--config-path", str(folder.absolute()), "--config-name", CARRIED]
     of_sweep = re.compile(r"[+~]*hydra(/launcher|/sweeper|\.launcher|\.sweeper|\.mode|\.searchpath)")
-    words += [word for word in hydra.overrides.hydra if not of_sweep.match(word)]
+    typed: Any = OmegaConf.to_container(hydra.overrides.hydra, resolve=False)
+    words += [word for word in typed if not of_sweep.match(word)]
     return [*words, f"resume={quoted(str(folder))}"]
 
 
@@ -237,7 +241,7 @@ def last_line(path: Path, begin: int) -> str:
     with path.open("rb") as file:
         file.seek(max(begin, path.stat().st_size - 10_000))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it said nothing"
+    return shortened(lines[-1], 300) if lines else "it said nothing"
 
 
 def now() -> str:

@@ -2,7 +2,8 @@
 
 A terminal hangs up, a disk fills up, a reader leaves, a stream was closed from the first, an encoding lacks a
 character: what cannot be written is given up without a word (a run's log.txt has it), and what cannot be encoded is
-shown as an escape. A command whose product goes to standard output has to fail: `failure` says why it has not arrived.
+shown as an escape. What may be a secret from the environment is shown as the expression that reads it. A command whose
+product goes to standard output has to fail: `failure` says why it has not arrived.
 """
 
 import contextlib
@@ -11,6 +12,8 @@ import os
 import select
 import sys
 from typing import Any, TextIO
+
+from diglot.masking import masked
 
 
 class Forgiving(io.RawIOBase):
@@ -50,6 +53,14 @@ class Forgiving(io.RawIOBase):
         return size
 
 
+class Masked(io.TextIOWrapper):
+    """A stream for people, whoever writes to it: libraries' warnings and tracebacks, too."""
+
+    def write(self, text: str) -> int:
+        super().write(masked(text))
+        return len(text)
+
+
 def own() -> None:
     """Make this process' standard output and error forgiving, and standard input one that can be asked."""
     for descriptor, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
@@ -84,7 +95,7 @@ def forgiving(stream: TextIO | None, descriptor: int) -> io.TextIOWrapper:
             stream.flush()
     raw = Forgiving(descriptor)
     write_through = bool(getattr(stream, "write_through", False))  # python -u
-    return io.TextIOWrapper(
+    return Masked(
         raw if write_through else io.BufferedWriter(raw),  # type: ignore[arg-type]
         encoding=getattr(stream, "encoding", None) or "utf-8",
         errors="backslashreplace",

@@ -1,11 +1,14 @@
 """Commands that a user is told to type: whole lines, which a shell and then Hydra's grammar read back as they are
-meant, whatever the names in them are."""
+meant, whatever the names in them are. What may be a secret from the environment stands there as the expression that
+reads it, which the shell hands on as it is."""
 
 import os
 import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
+
+from diglot.masking import masked
 
 # What make carries as a variable of its command line. The rest has to go through ARGS: see the head of the Makefile.
 _CARRIED = re.compile(r"\+{0,2}(?!(ARGS|PYTHON|LOGDIR|PIP_\w+)=)[A-Za-z_][\w./@]*=(\S.*)?", re.ASCII | re.DOTALL)
@@ -30,7 +33,8 @@ def quoted(text: str) -> str:
 
 
 def shell_word(text: str) -> str:
-    """Return a word that sh reads back, of printable characters alone."""
+    """Return a word that sh reads back, of printable characters alone and without secrets."""
+    text = masked(text)
     if text.isprintable():
         return shlex.quote(text)
     escaped = re.sub(rb"[^A-Za-z0-9_./=-]", lambda found: b"\\%03o" % found[0][0], os.fsencode(text)).decode()
@@ -53,7 +57,7 @@ def command_line(command: str, typed: Iterable[str] = (), **values: object) -> s
     words = [*typed, *(f"{key}={quoted(str(value))}" for key, value in values.items())]
     carried = {word.partition("=")[0]: word for word in words if _CARRIED.fullmatch(word)}  # make keeps one a key
     others = [word for word in words if word not in carried.values()]
-    through_args = [f"ARGS={shlex.join(others)}"] if others else []
+    through_args = [f"ARGS={shlex.join(map(masked, others))}"] if others else []
     return " ".join(["make", command, *map(shell_word, [*through_args, *carried.values()])])
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from diglot.comparison import as_csv, as_markdown, as_text, direction, label, outcome, picture
 from diglot.config import config_hash, read_carried, without_secrets, write_carried
@@ -180,7 +180,7 @@ def run_alone(config: DictConfig, module: str = "diglot.train") -> float | None:
         Its objective's value.
     """
     hydra = HydraConfig.get()
-    overrides = list(hydra.overrides.task)
+    overrides: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
     sweep = Sweep(Path(config.sweep.folder or hydra.sweep.dir), config.objective)
     if config.sweep.job is not None:  # made where the sweep began: its config is not composed here and now
         job = Job.read(sweep.folder / config.sweep.job)

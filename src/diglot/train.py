@@ -30,7 +30,6 @@ from diglot.config import (
     check_tying,
     choose_precision,
     command,
-    masked,
     resolved,
     trial_build,
     trusted,
@@ -44,6 +43,7 @@ from diglot.errors import UserError
 from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, table
 from diglot.export import export
 from diglot.glibc import keep_memory
+from diglot.masking import masked
 from diglot.model import EncoderDecoder
 from diglot.resume import AUTO, Begun, begin_again, nothing_left, refuse_other_job, take_up, unfinished
 from diglot.suggestion import printable, reading, resuming
@@ -243,7 +243,7 @@ def train(config: DictConfig) -> Path:
     if processes.is_first:
         try:
             with leaving_at_once():
-                conclude(folder, held_out, scorer, scores, kept, speed, trainer, plain, reads)
+                conclude(folder, held_out, scorer, scores, kept, speed, trainer, config, reads)
         except Stopped as stopped:
             leave(str(stopped), folder, trainer, kept)
         except UserError as error:
@@ -378,7 +378,7 @@ def conclude(
     kept: Checkpoints,
     speed: Speed,
     trainer: L.Trainer,
-    config: dict[str, Any],
+    config: DictConfig,
     reads: Contents,
 ) -> None:
     """Score the best checkpoint on test text, write what the run came to, and say it."""
@@ -399,10 +399,10 @@ def conclude(
     best = {f"best/{name}": float(value) for name, value in best_scores(kept).items()}
     for logger in trainer.loggers:
         compared = (best,) if isinstance(logger, TensorBoardLogger) else ()
-        logger.log_hyperparams(hyper_parameters(config), *compared)
+        logger.log_hyperparams(hyper_parameters(without_secrets(config)), *compared)
         logger.save()
     made = ""
-    if (form := config["export"]) is not None:
+    if (form := config.export) is not None:
         say("\n".join(export(checkpoints.load(kept.best, trusted(config)), form, folder / form, "export")))
         made = f"{form}/, "
     # Last: now the run is finished.

@@ -1,14 +1,21 @@
 """What the environment tells a run stays out of all that it writes."""
 
 import base64
+import json
+import logging
 import os
+import re
 import zipfile
 from pathlib import Path
 
 import pytest
-from hostile import TINY, run
+from hostile import TINY, composed, run
 
 from commands import type_command
+from diglot.config import note_secrets
+from diglot.masking import mask_record
+from diglot.train import train
+from test_suggestion import typed
 
 pytestmark = pytest.mark.reliability
 
@@ -99,3 +106,30 @@ def test_no_file_of_a_run_holds_a_secret(secret: Path) -> None:
     )
     assert any("tfevents" in file.name for file in made.iterdir())
     assert files_with(SECRET, secret / "work") == []
+
+
+@pytest.mark.promise("A secret that a config reads from the environment stands in no file of a run or a sweep")
+def test_a_folder_from_the_environment_is_in_no_result_and_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    scratch = tmp_path / "it's (2)"
+    monkeypatch.setenv("SCRATCH", str(scratch))
+    monkeypatch.setattr("diglot.masking._written", {})
+    config = composed(*TINY, f"data.cache_dir={tmp_path / 'cache'}", "run.folder=${oc.env:SCRATCH}/run")
+    note_secrets(config)
+    logging.getLogger("diglot").addFilter(mask_record)
+    try:
+        made = train(config)
+    finally:
+        logging.getLogger("diglot").removeFilter(mask_record)
+    assert made == scratch / "run"
+    said = capsys.readouterr().out
+    results = json.loads((made / "results.json").read_text())
+    assert results["test"]["folder"] == "${oc.env:SCRATCH}/run/evaluation/test"
+    assert not [file for file in made.rglob("*") if file.is_file() and b"it's (2)" in file.read_bytes()]
+    assert "it's (2)" not in said
+    (line,) = re.findall("Next:  (make evaluate .*)", said)
+    (tmp_path / "checkout").mkdir()
+    words = typed(line, tmp_path / "checkout")
+    evaluated = composed(*words, command="evaluate")
+    assert Path(evaluated.checkpoint) == made / "best.ckpt"

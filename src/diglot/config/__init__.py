@@ -6,6 +6,7 @@ what comes from the environment. carried: what a sweep's job takes along. storab
 """
 
 from diglot.config.build import (
+    NOT_HASHED,
     build,
     build_corpus,
     build_data,
@@ -20,9 +21,17 @@ from diglot.config.build import (
 from diglot.config.carried import CARRIED, read_carried, write_carried
 from diglot.config.check import check, mistakes
 from diglot.config.command import command
-from diglot.config.differences import Change, changes, different_values, place_of, read_config, refuse_other_run
+from diglot.config.differences import (
+    FROM_ENVIRONMENT,
+    Change,
+    changes,
+    different_values,
+    place_of,
+    read_config,
+    refuse_other_run,
+)
 from diglot.config.keys import CONF, known_keys
-from diglot.config.secrets import AsWritten, masked, note_secrets, partly_resolved, without_secrets
+from diglot.config.secrets import AsWritten, note_secrets, partly_resolved, without_secrets
 from diglot.config.storable import (
     check_language,
     check_parts,
@@ -35,6 +44,8 @@ from diglot.config.storable import (
 __all__ = [
     "CARRIED",
     "CONF",
+    "FROM_ENVIRONMENT",
+    "NOT_HASHED",
     "AsWritten",
     "Change",
     "build",
@@ -53,7 +64,6 @@ __all__ = [
     "config_hash",
     "different_values",
     "known_keys",
-    "masked",
     "mistakes",
     "note_secrets",
     "partly_resolved",

@@ -25,6 +25,9 @@ from diglot.errors import UserError
 from diglot.formats import check_format
 from diglot.model import EncoderDecoder
 
+# Where a run's files go, what sweep it is part of, and what may be read: two jobs that differ in these alone are one.
+NOT_HASHED = ("resume", "objective", "sweep", "trust", "run.folder", "data.cache_dir")
+
 
 def build(node: Any, path: str, **given: Any) -> Any:
     """Build what a node names; a value it refuses is the user's mistake.
@@ -97,12 +100,13 @@ def _own_name(text: str) -> str:
 
 
 def config_hash(config: Any, *more: Any, length: int = 12) -> str:
-    """What tells a run's config from others, apart from where its files go and what sweep it is part of."""
+    """What tells a run's config from others, apart from `NOT_HASHED`."""
     plain = without_secrets(OmegaConf.masked_copy(config, [key for key in config if key != "hydra"]))
-    for key in ("resume", "objective", "export", "sweep", "trust"):
-        plain.pop(key, None)
-    plain.get("run", {}).pop("folder", None)
-    plain.get("data", {}).pop("cache_dir", None)
+    for key in NOT_HASHED:
+        *nodes, name = key.split(".")
+        (plain.get(nodes[0], {}) if nodes else plain).pop(name, None)
+    if plain.get("export") is None:  # as before it counted
+        plain.pop("export", None)
     plain = _with_plain_paths(plain)
     text = json.dumps([plain, *more], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -27,7 +27,8 @@ hydra:
 
 
 def write_carried(folder: Path, config: DictConfig) -> None:
-    """Write a job's config into its folder. What depends on the environment is read from it again in the job."""
+    """Write a job's config into its folder. What may be a secret is read from the environment
+    again in the job."""
     plain = changed_texts(partly_resolved(config), _escaped)
     write_bytes(_file(folder), (_TO_HYDRA + OmegaConf.to_yaml(OmegaConf.create(plain))).encode())
 

@@ -22,9 +22,9 @@ from omegaconf.errors import OmegaConfBaseException
 from diglot import interruption
 from diglot.config.check import check, parameters_of
 from diglot.config.keys import CONF, known_keys, plain_config, unknown_key
-from diglot.config.secrets import mask_record, masked
 from diglot.config.targets import refuse_foreign_hydra
 from diglot.errors import READER_GONE, UserError
+from diglot.masking import mask_record, masked
 from diglot.suggestion import printable
 
 

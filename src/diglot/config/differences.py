@@ -11,6 +11,7 @@ from hydra.utils import get_object
 from omegaconf import OmegaConf
 
 from diglot.errors import UserError
+from diglot.masking import shortened
 from diglot.suggestion import printable
 
 # What a run may change when it goes on and nobody needs to be told: what it trains stays the same.
@@ -23,6 +24,9 @@ CHANGE_NOTHING = (
 TAKE_EFFECT = ("scheduler", "optimizer", "run", "trainer", "label_smoothing")
 # But not of that: a state that there is belongs to these.
 STAY = ("optimizer._target_", "trainer.precision")
+
+# Where a run's config keeps digests of what it took from the environment, by key.
+FROM_ENVIRONMENT = "from_environment"
 
 # What says where something is that is compared by its content: key, and what of the content has to be the same.
 PLACES = {
@@ -92,8 +96,24 @@ def changes(before: Any, now: Any, same: Collection[str] = ()) -> list[Change]:
         now: another.
         same: of what both read, that whose content is the same.
     """
-    found = [values for values in different_values(before, now) if not _is_in(values[0], CHANGE_NOTHING)]
-    return [Change(*values, place_of(values[0]) in same) for values in found]
+    found = filter(None, (_told(*values) for values in different_values(before, now)))
+    return [Change(*values, place_of(values[0]) in same) for values in found if is_compared(values[0])]
+
+
+def is_compared(key: str) -> bool:
+    """Whether a run is told, or refused, that a key has another value when it goes on."""
+    return not _is_in(key, CHANGE_NOTHING)
+
+
+def _told(key: str, before: Any, now: Any) -> tuple[str, Any, Any] | None:
+    """A difference as it is told; None: there is none, as far as is known."""
+    top, _, of_key = key.partition(".")
+    if top == FROM_ENVIRONMENT:  # a digest that one side lacks tells nothing; that the other has it, the key itself
+        known = isinstance(before, str) and isinstance(now, str)
+        return (of_key, "one text from the environment", "another one") if known else None
+    # Versions that kept no digests kept numbers, too, as they were written.
+    is_known = not (isinstance(before, str) and "${" in before and isinstance(now, (int, float)))
+    return (key, before, now) if is_known else None
 
 
 def place_of(key: str) -> str | None:
@@ -153,5 +173,4 @@ def _check_yaml(text: str) -> None:
 
 
 def _shortened(value: Any) -> str:
-    text = "something else" if isinstance(value, dict) else printable(str(value))
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened("something else" if isinstance(value, dict) else printable(value), 60, "...")

@@ -1,28 +1,27 @@
-"""Values that come from the environment: followed through interpolations, and kept out of files and messages."""
+"""Values that come from the environment: followed through interpolations, and kept out of files and messages where
+they may be secrets."""
 
-import logging
+import hashlib
+import json
 import os
-import re
-import sys
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from types import TracebackType
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from unittest import mock
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from diglot.config.differences import FROM_ENVIRONMENT, is_compared
 from diglot.errors import UserError
-
-SHORTEST = 4  # characters of a value that is looked for in messages: a shorter one is no secret
-LONG = 6  # from which on it is looked for within words, too
+from diglot.masking import is_secret, note
 
 # What a checkpoint holds resolved, or results name.
 IN_CHECKPOINTS = ("model", "search", "tokenizer.placeholder", "data.name", "data.src_lang", "data.tgt_lang")
 
-_written: dict[str, str] = {}  # by values that this process took from the environment: how the config names them
+# Keys below which a text from the environment may be another one when a run goes on: a service's password.
+MAY_ROTATE = "callbacks"
 
 
 @contextmanager
@@ -44,14 +43,27 @@ class AsWritten(str):
 
 
 def without_secrets(config: DictConfig) -> dict[str, Any]:
-    """Return a whole config as plain data, resolved but for what depends on the environment, which stays as written."""
+    """Return a whole config as plain data, resolved but for what may be a secret from the environment, which stays as
+    written. Whether that is another one in another life tell the digests under `FROM_ENVIRONMENT`, by key."""
     plain: Any = changed_texts(partly_resolved(config), str)
     assert isinstance(plain, dict)
-    return plain
+    digests = {
+        key: _digest(key, json.dumps(value, sort_keys=True, default=str))
+        for key, _, value, _ in _from_environment(config)
+        if is_secret(value) and is_compared(key) and not key.startswith(f"{MAY_ROTATE}.")
+    }
+    return {**plain, FROM_ENVIRONMENT: digests} if digests else plain
+
+
+@cache
+def _digest(key: str, text: str) -> str:
+    """Return what tells whether a value is another one, and not what it is: slow to compute, and so short that many
+    values share it."""
+    return hashlib.pbkdf2_hmac("sha256", text.encode("utf-8", "surrogatepass"), key.encode(), 200_000, 4).hex()
 
 
 def partly_resolved(node: Any) -> Any:
-    """Return a node as plain data, resolved but for what depends on the environment: that is `AsWritten`."""
+    """Return a node as plain data, resolved but for what may be a secret from the environment: that is `AsWritten`."""
     if not isinstance(node, (DictConfig, ListConfig)):
         return node
     if node._is_none():
@@ -71,54 +83,23 @@ def changed_texts(plain: Any, change: Callable[[str], str]) -> Any:
 
 
 def note_secrets(config: DictConfig) -> None:
-    """Remember for `masked` which values a config takes from the environment."""
+    """Keep out of messages what a config takes from the environment and may be a secret."""
     for _, written, value, names in _from_environment(config):
-        _note(value, written)
-        for name in names:
-            _note(os.environ.get(name), f"${{oc.env:{name}}}")
-    if _written:
-        sys.excepthook = print_masked
-
-
-def print_masked(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print a traceback as Python does, without the values that the config took from the environment."""
-    print(masked("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
+        if is_secret(value):
+            note(value, written)
+            for name in names:
+                note(os.environ.get(name), f"${{oc.env:{name}}}")
 
 
 def refuse_secrets_in_checkpoints(config: DictConfig) -> None:
-    """Make sure that no text from the environment stands where a checkpoint has to hold the value itself.
+    """Make sure that no secret from the environment stands where a checkpoint has to hold the value itself.
 
     Raises:
         UserError: naming the key.
     """
     for path, written, value, _ in _from_environment(config):
-        if isinstance(value, str) and any(path == key or path.startswith(f"{key}.") for key in IN_CHECKPOINTS):
+        if is_secret(value) and any(path == key or path.startswith(f"{key}.") for key in IN_CHECKPOINTS):
             raise UserError(f"{path}={written}: every checkpoint would hold what the environment says; type the value")
-
-
-def mask_record(record: logging.LogRecord) -> bool:
-    """Mask a message of a logger; to be used as its filter."""
-    record.msg, record.args = masked(record.getMessage()), None
-    return True
-
-
-def masked(text: str) -> str:
-    """Return a text with the config's expressions in place of the values that they took from the environment."""
-    for value in sorted(_written, key=len, reverse=True):
-        if len(value) >= SHORTEST and value in text:
-            pattern = re.escape(value) if len(value) >= LONG else rf"(?<!\w){re.escape(value)}(?!\w)"
-            text = _written[value].join(re.split(pattern, text))
-    return text
-
-
-def _note(value: Any, written: str) -> None:
-    if isinstance(value, (dict, list)):
-        for item in value.values() if isinstance(value, dict) else value:
-            _note(item, written)
-    elif value not in (None, True, False, ""):
-        text = str(value)
-        for form in {text, repr(text)[1:-1], " ".join(text.split())} - {""}:
-            _written.setdefault(form, written)
 
 
 def _partly_resolved_value(node: DictConfig | ListConfig, key: Any) -> Any:
@@ -128,20 +109,23 @@ def _partly_resolved_value(node: DictConfig | ListConfig, key: Any) -> Any:
         return partly_resolved(node[key])
     with environment_reads() as names:
         value = _resolved(node, key)
-    return AsWritten(_as_written(node, key)) if names else value
+    return AsWritten(_as_written(node, key)) if names and is_secret(value) else value
 
 
 def _from_environment(node: Any, path: str = "") -> Iterator[tuple[str, str, Any, list[str]]]:
-    """Each expression that reads the environment: its key, itself, its value (None: it has none), and what it reads."""
+    """Each expression that reads the environment: its key, itself, its value (where it has none, what it reads), and
+    the names of what it reads."""
     if not isinstance(node, (DictConfig, ListConfig)) or node._is_none():
         return
     keys: Any = node.keys() if isinstance(node, DictConfig) else range(len(node))
     for key in keys:
         here = f"{path}.{key}" if path else str(key)
         if OmegaConf.is_interpolation(node, key):
-            value = None
-            with environment_reads() as names, suppress(OmegaConfBaseException):
-                value = _resolved(node, key)
+            with environment_reads() as names:
+                try:
+                    value = _resolved(node, key)
+                except OmegaConfBaseException:
+                    value = [os.environ.get(name) for name in list(names)]
             if names:
                 yield here, _as_written(node, key), value, names
         elif not OmegaConf.is_missing(node, key):

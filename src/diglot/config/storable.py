@@ -22,6 +22,7 @@ from diglot.config.check import mistakes
 from diglot.config.targets import targets_in, wrong_target
 from diglot.decoding import Search
 from diglot.errors import UserError
+from diglot.masking import shortened
 from diglot.model import EncoderDecoder
 
 LARGEST_TOKENIZER = 16_000_000  # bytes; one of 256,000 pieces has 5,000,000
@@ -54,7 +55,7 @@ def check_language(what: str, code: Any) -> None:
         UserError: it cannot.
     """
     if not isinstance(code, str) or not re.fullmatch(r"\w[\w.@+-]{0,49}", code) or ".." in code:
-        shown = code[:50] if isinstance(code, str) else code
+        shown = shortened(code, 50) if isinstance(code, str) else code
         raise UserError(
             f"{what}={shown!r}: files are named by a language's code, which has at most 50 letters, digits, "
             "and - _ @ + . between them"
@@ -145,7 +146,7 @@ def check_trust(modules: Collection[str]) -> None:
 def _refuse_references(node: Any, path: str) -> None:
     """Refuse what would take a value from elsewhere, or give one without a name: nothing that is stored does."""
     if isinstance(node, str) and "${" in node:
-        raise UserError(f"{path} refers to {node[:60]!r}: not loaded")
+        raise UserError(f"{path} refers to {shortened(node, 60)!r}: not loaded")
     if isinstance(node, dict) and "_args_" in node:
         raise UserError(f"{path}._args_ gives arguments by no name: not loaded")
     if isinstance(node, (dict, list)):

@@ -12,6 +12,7 @@ from typing import TypeVar
 import regex
 
 from diglot.errors import UserError
+from diglot.masking import shortened
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class Placeholders:
     """
 
     def __init__(self, pattern: str, more: str | None = None) -> None:
-        self._shown = pattern if len(pattern) <= 60 else f"{pattern[:57]}..."
+        self._shown = shortened(pattern, 60, "...")
         if len(pattern) > LONGEST:
             raise ValueError(f"placeholder ({self._shown}) has {len(pattern):,} characters; it may have {LONGEST:,}")
         try:

@@ -14,6 +14,7 @@ from diglot import interruption
 from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes
 from diglot.errors import NON_FINITE, RESUME_ME, UserError
+from diglot.masking import in_one_line
 from diglot.suggestion import override, printable, resuming
 from diglot.training.checkpoints import Checkpoints
 from diglot.training.largest import LargestBatch
@@ -80,7 +81,7 @@ def fail(
     if reason := data.worker_failure(error):
         raise UserError(f"one of the data.n_workers={data.n_workers} processes {reason}; {goes_on}") from None
     if taken_up and is_of_the_state(error, trainer.global_step <= taken_up[1]):
-        told = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        told = f"{type(error).__name__}: {in_one_line(error)}"
         raise UserError(
             f"checkpoint {taken_up[0]}: no run can go on from it, its state of the training does not fit ({told})"
         ) from None

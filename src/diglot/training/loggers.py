@@ -30,6 +30,7 @@ from torch.utils.tensorboard import FileWriter, SummaryWriter
 
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
+from diglot.masking import in_one_line
 
 warn = logging.getLogger("diglot").warning
 _WRITING = re.compile(r"add_|log_|save$|flush$|close$|finalize$|after_save_checkpoint$")  # methods
@@ -275,8 +276,7 @@ def forgiven(logger: Logger) -> Iterator[None]:
     except Exception as error:
         if logger not in _failed:
             _failed.add(logger)
-            reason = " ".join(str(error).split()) or type(error).__name__
-            warn(f"{type(logger).__name__} fails ({reason[:200]}): training goes on without its curves")
+            warn(f"{type(logger).__name__} fails ({in_one_line(error)}): training goes on without its curves")
 
 
 _failed: WeakSet[Logger] = WeakSet()
@@ -338,8 +338,7 @@ def beginning(name: str) -> Iterator[None]:
         cause = error.__cause__ if isinstance(error, UserError) else error
         if cause is None or isinstance(cause, (TypeError, ValueError)):
             raise
-        reason = " ".join(str(cause).split()) or type(cause).__name__
-        warn(f"{name} cannot begin ({reason[:200]}): training goes on without its curves")
+        warn(f"{name} cannot begin ({in_one_line(cause)}): training goes on without its curves")
 
 
 def missing_package(target: str) -> str | None:

@@ -11,6 +11,7 @@ from sacrebleu.utils import SACREBLEU_DIR
 
 from diglot.errors import UserError
 from diglot.language import SPACED, TOKENIZERS, Writing, is_blind, writing_of_code, writing_of_text
+from diglot.masking import in_one_line
 
 _EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}  # of sacreBLEU, for its tokenizers that need packages
 
@@ -140,8 +141,9 @@ def _bleu(tokenizer: str, tgt_lang: str) -> BLEU:
         if extra is None:
             raise
         hint = f"pip install 'sacrebleu[{extra}]'"
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"BLEU for {tgt_lang} needs sacreBLEU's tokenizer {tokenizer}: {hint} ({reason})") from None
+        raise UserError(
+            f"BLEU for {tgt_lang} needs sacreBLEU's tokenizer {tokenizer}: {hint} ({in_one_line(error)})"
+        ) from None
     return bleu
 
 

@@ -68,9 +68,8 @@ class DiglotLauncher(Launcher):
                     job.write()
             sweep.find_outdated()
             self.sweep = sweep
-        constant = constant_overrides(self.config)
         jobs = [
-            self.sweep.job(overrides, [o for o in overrides if o not in constant], config, hash)
+            self.sweep.job(overrides, varied(overrides, self.config), config, hash)
             for overrides, (config, hash) in zip(job_overrides, configs, strict=True)
         ]
         # Jobs that come out equal are one.
@@ -154,7 +153,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
     Raises:
         UserError: naming the job.
     """
-    from diglot.config import build_corpus, check, config_hash, trial_build
+    from diglot.config import NOT_HASHED, build_corpus, check, config_hash, trial_build
     from diglot.config.command import explain
     from diglot.errors import UserError
     from diglot.train import build_run, build_watchers
@@ -167,14 +166,16 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
             for key, instead in (("run.folder", "sweep.folder names"), ("resume", "the same command again finds")):
                 if OmegaConf.select(config, key) is not None:
                     raise UserError(f"{key} is for a single run; {instead} the folder of all jobs")
+            for key in (word.partition("=")[0].lstrip("+~") for word in varied(overrides, sweep_config)):
+                if any(f"{key}.".startswith(f"{name}.") for name in NOT_HASHED):
+                    raise UserError(f"{key} changes nothing of what a job trains: give it one value for all jobs")
             build_watchers(config, trial_build(config))
             build_run(config)
             build_corpus(config.data)
             return config, config_hash(config)
     except (UserError, HydraException, OmegaConfBaseException) as error:
-        constant = constant_overrides(sweep_config)
-        varied = " ".join(word for word in overrides if word not in constant and not word.startswith("sweep.folder="))
-        raise UserError(f"{f'job {varied}: ' if varied else ''}{explain(error, 'train', overrides)}") from None
+        which = " ".join(varied(overrides, sweep_config))
+        raise UserError(f"{f'job {which}: ' if which else ''}{explain(error, 'train', overrides)}") from None
 
 
 @contextmanager
@@ -189,11 +190,28 @@ def hydra_config(config: DictConfig) -> Iterator[None]:
         OmegaConf.set_readonly(config.hydra, False)  # as it was
 
 
-def constant_overrides(config: DictConfig) -> set[str]:
-    """The overrides of a sweep's command line that give a key one value."""
-    typed = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
-    pairs = {f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in typed if not o.is_sweep_override()}
-    return pairs | {str(o.input_line) for o in typed if not o.is_sweep_override()}
+def typed_overrides(config: DictConfig) -> list[Override]:
+    """The overrides of a sweep's command line as they were typed: nothing that they refer to is filled in."""
+    words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+    return OverridesParser.create().parse_overrides(words)
+
+
+def varied(overrides: Sequence[str], config: DictConfig) -> list[str]:
+    """Those of a job's overrides to which the sweep's command line does not give one value, however it is quoted."""
+    last = {override.get_key_element(): override for override in typed_overrides(config)}  # of a key, which counts
+    constant = {_meaning(override) for override in last.values() if not override.is_sweep_override()}
+    words = [word for word in overrides if word != _folder_of(config)]
+    return [word for word in words if _meaning(word) not in constant]
+
+
+def _meaning(override: Override | str) -> str:
+    """A key and its value, however it is quoted; a word that cannot be read is returned as it is."""
+    if isinstance(override, str):
+        try:
+            (override,) = OverridesParser.create().parse_overrides([override])
+        except HydraException:
+            return str(override)
+    return f"{override.get_key_element()}={override.value()!r}"
 
 
 def choose_folder(config: DictConfig) -> None:
@@ -203,7 +221,7 @@ def choose_folder(config: DictConfig) -> None:
     if config.sweep.folder is not None:
         folder = Path(config.sweep.folder).expanduser()
     else:
-        typed = OverridesParser.create().parse_overrides(list(config.hydra.overrides.task))
+        typed = typed_overrides(config)
         apart = ("resume", "objective", "sweep.", "run.folder")
         task = sorted(_plain_word(o) for o in typed if not o.get_key_element().lstrip("+~").startswith(apart))
         sweeper = OmegaConf.to_container(config.hydra.sweeper, resolve=False)
@@ -231,11 +249,13 @@ def _plain_word(override: Override) -> str:
 
 def for_launcher(launcher: Launcher, config: DictConfig) -> list[str]:
     """What the jobs of other launchers have to be told: there a job finds its folder by itself."""
+    return [] if isinstance(launcher, DiglotLauncher) or config.sweep.folder is not None else [_folder_of(config)]
+
+
+def _folder_of(config: DictConfig) -> str:
     from diglot.suggestion import quoted
 
-    if isinstance(launcher, DiglotLauncher) or config.sweep.folder is not None:
-        return []
-    return [f"sweep.folder={quoted(config.hydra.sweep.dir)}"]
+    return f"sweep.folder={quoted(config.hydra.sweep.dir)}"
 
 
 def key_name(key: str) -> str:

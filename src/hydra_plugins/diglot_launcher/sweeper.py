@@ -16,10 +16,10 @@ from diglot.errors import UserError
 from hydra_plugins.diglot_launcher.launcher import (
     DiglotLauncher,
     choose_folder,
-    constant_overrides,
     for_launcher,
     job_config,
     read_once,
+    varied,
 )
 
 
@@ -84,9 +84,8 @@ class DiglotSweeper(BasicSweeper):
             configs = [job_config(self.hydra_context, self.config, job) for job in jobs]
             sweep.lock()
             sweep.find_outdated()
-            constant = constant_overrides(self.config)
             made = [
-                sweep.job(job, [word for word in job if word not in constant], config, hash)
+                sweep.job(job, varied(job, self.config), config, hash)
                 for job, (config, hash) in zip(jobs, configs, strict=True)
             ]
             jobs = [[*words, f"sweep.job={quoted(job.folder.name)}"] for words, job in zip(jobs, made, strict=True)]

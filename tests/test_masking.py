@@ -1,0 +1,91 @@
+"""No part of a secret stands in a message, however it is written there."""
+
+import html
+import io
+import json
+import logging
+import os
+import time
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diglot import masking, streams
+from diglot.masking import in_one_line, masked, note, shortened
+from diglot.training import loggers
+
+SECRETS = ["p@ss/w\"ord'1\\2\n3 ü訳😀$x", "hunter2-0a1b", "a&b<c>d é", "/scratch/it's/x y", "tok\ten==/+"]
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.excepthook", lambda *_: None)
+    monkeypatch.setattr("diglot.masking._written", {})
+
+
+def forms(secret: str) -> list[str]:
+    """What others make of it."""
+    written = [repr(secret), json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret.encode())]
+    written += [quote(secret), quote(secret, safe=""), quote_plus(secret), ascii(secret), html.escape(secret)]
+    twice = [repr(json.dumps({"a": secret})), json.dumps(json.dumps(secret)), quote(json.dumps(secret))]
+    return [secret, " ".join(secret.split()), *written, *twice]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_secret_is_masked_in_every_form(secret: str) -> None:
+    note(secret, "${x}")
+    for form in forms(secret):
+        shown = masked(f"before {form} after")
+        assert "${x}" in shown, form
+        assert shown.startswith("before ")
+        assert shown.endswith(" after")
+
+
+@given(st.text(st.characters(blacklist_categories=["Cs"]), min_size=6).filter(lambda text: len(text.strip()) >= 6))
+def test_any_text_is_masked_in_every_form(secret: str) -> None:
+    masking._written.clear()
+    note(secret, "${x}")
+    for form in forms(secret):
+        assert "${x}" in masked(f"before {form} after"), form
+
+
+def test_a_value_of_many_backslashes_takes_no_time() -> None:
+    note("\\\\ \"\"''" * 20, "${x}")
+    began = time.process_time()
+    masked("\\" * 2000 + '"' * 2000)
+    assert time.process_time() - began < 5
+
+
+def test_a_cut_leaves_no_part_of_a_secret() -> None:
+    note("hunter2-0a1b2c3d4e5f", "${x}")
+    for n in range(20):
+        said = in_one_line(ConnectionError("." * (200 - n) + "hunter2-0a1b2c3d4e5f refused"))
+        assert "hunter" not in said
+        assert len(said) <= 200
+    assert shortened("a" * 61, 60, "...") == "a" * 57 + "..."
+    assert in_one_line(ValueError()) == "ValueError"
+
+
+def test_a_logger_s_error_is_masked_before_it_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    note("hunter2-0a1b2c3d4e5f", "${x}")
+    error = ConnectionError("." * 190 + "hunter2-0a1b2c3d4e5f refused")
+    with loggers.beginning("logger.mine"):
+        raise error
+    with loggers.forgiven(loggers.DummyLogger()):
+        raise error
+    assert len(caplog.records) == 2
+    assert "hunter" not in caplog.text
+
+
+def test_whatever_writes_to_a_stream_for_people_shows_no_secret(tmp_path: Path) -> None:
+    note("hunter2-0a1b2c3d4e5f", "${x}")
+    with (tmp_path / "out").open("wb") as file:
+        stream = streams.forgiving(None, os.dup(file.fileno()))
+        print("a library's warning: hunter2-0a1b2c3d4e5f", file=stream)
+        logging.StreamHandler(stream).emit(logging.makeLogRecord({"msg": "hunter2%%2D0a1b2c3d4e5f %s", "args": (1,)}))
+        stream.flush()
+    assert isinstance(stream, io.TextIOWrapper)
+    assert (tmp_path / "out").read_text() == "a library's warning: ${x}\n${x} 1\n"
