@@ -20,7 +20,15 @@ from diglot.config.build import (
 from diglot.config.carried import CARRIED, read_carried, write_carried
 from diglot.config.check import check, mistakes
 from diglot.config.command import command
-from diglot.config.differences import Change, changes, different_values, place_of, read_config, refuse_other_run
+from diglot.config.differences import (
+    Change,
+    as_yaml,
+    changes,
+    different_values,
+    place_of,
+    read_config,
+    refuse_other_run,
+)
 from diglot.config.keys import CONF, known_keys
 from diglot.config.secrets import AsWritten, masked, note_secrets, partly_resolved, without_secrets
 from diglot.config.storable import (
@@ -37,6 +45,7 @@ __all__ = [
     "CONF",
     "AsWritten",
     "Change",
+    "as_yaml",
     "build",
     "build_corpus",
     "build_data",
