@@ -28,7 +28,7 @@ from diglot.evaluation import (
     read_lines_for,
     table,
 )
-from diglot.language import CHINESE, SPACED
+from diglot.language import CHINESE, SPACED, writing_of
 from diglot.training.metrics import Scorer
 from diglot.translator import Translator
 from made import checkpoint_content, write_checkpoint
@@ -167,10 +167,41 @@ def test_languages_without_blanks_are_counted_in_characters():
         ("a b c d e f g h i " * 3, False),  # nine words
         ("a b c a b d a b e", False),
         ("", False),
+        ("1 000 000 000 people", False),
+        ("7\u202f000\u202f000\u202f000", False),
+        ("10000", False),
     ],
 )
 def test_a_loop_is_one_to_eight_words_that_stand_three_times_in_a_row(text, loops):
-    assert has_loop(text.split()) is loops
+    assert has_loop(text, SPACED) is loops
+
+
+@pytest.mark.parametrize(
+    ("text", "loops"),
+    [
+        *(("哈哈哈", True), ("他 他 他", True), ("我去我去我去", True), ("OK OK OK", True)),
+        *(("去去", False), ("a", False), ("", False), ("www", False), ("见 www.bbb.cn", False)),
+        *(("10000人", False), ("一千１０００", False), ("1,000,000", False), ("1 000 000 000", False)),
+    ],
+)
+def test_where_there_are_no_blanks_a_loop_is_of_characters_and_a_number_is_one(text, loops):
+    assert has_loop(text, CHINESE) is loops
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "n"),
+    [
+        ("他说了哈哈哈", "he he he said", 0),  # a loop of characters in the source
+        ("the 1000000 book", "这本书书书书", 1),
+        ("now now now", "书书书", 0),
+        ("bookkeeper xxx", "书书书", 1),  # a loop of characters where words count
+        ("一万", "10000", 0),
+        ("ten thousand", "10000", 0),
+    ],
+)
+def test_each_side_s_loops_are_counted_in_its_own_language_s_words(source, output, n):
+    src, tgt = (writing_of("und", [text]) for text in (source, output))
+    assert output_counts([source], [output], None, src, tgt)["repeated"] == n
 
 
 def test_outputs_that_are_wrong_at_a_glance_are_counted():
@@ -184,7 +215,7 @@ def test_outputs_that_are_wrong_at_a_glance_are_counted():
         ("a b", "c d"),  # truncated
     ]
     sources, outputs = zip(*pairs, strict=True)
-    found = output_counts(sources, outputs, [False] * 6 + [True], SPACED)
+    found = output_counts(sources, outputs, [False] * 6 + [True], SPACED, SPACED)
     assert {name: found[name] for name in found if name != "definitions"} == {
         "empty": 1,
         "truncated": 1,
@@ -193,8 +224,8 @@ def test_outputs_that_are_wrong_at_a_glance_are_counted():
     }
     assert found["definitions"].keys() == found.keys() - {"definitions"}
     assert "3 times in a row" in found["definitions"]["repeated"]
-    assert output_counts(sources, outputs, None, SPACED)["truncated"] is None
-    assert output_counts(["x y"], ["哈哈哈"], None, CHINESE)["repeated"] == 1
+    assert output_counts(sources, outputs, None, SPACED, SPACED)["truncated"] is None
+    assert output_counts(["x y"], ["哈哈哈"], None, SPACED, CHINESE)["repeated"] == 1
 
 
 def test_all_of_it_stands_in_the_tables(tmp_path):

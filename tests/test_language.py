@@ -10,6 +10,7 @@ from diglot.language import (
     Writing,
     language_of_column,
     language_of_file,
+    writing_of,
     writing_of_code,
     writing_of_text,
 )
@@ -43,6 +44,25 @@ def test_a_code_that_is_none_says_nothing(code: str) -> None:
         ("t.xx", "xx"),
         ("news.en-zh", None),
         ("news.en-zh.txt", None),
+        ("news.pt-es", None),
+        ("news.en-id.txt", None),
+        ("fr-ca.txt", None),  # French and Catalan, or French of Canada
+        ("ca-es.txt", None),
+        ("de-en.txt", None),
+        ("zh-tw.txt", "zh-tw"),
+        ("news.zh-tw", "zh-tw"),
+        ("zh_tw.txt.gz", "zh_tw"),
+        ("pt-br.txt", "pt-br"),
+        ("t.es-ar.txt", None),  # Spanish and Arabic, or Spanish of Argentina
+        ("train.en-vi", None),
+        ("de-ch.txt", "de-ch"),
+        ("de-de.txt", "de-de"),
+        ("en-gb.txt", "en-gb"),
+        ("en-us.txt", "en-us"),
+        ("sr-me.txt", "sr-me"),
+        ("sr-latn.txt", "sr-latn"),
+        ("zh-hans.txt", "zh-hans"),
+        ("zh_CN.UTF-8.txt", "zh_CN"),
         ("dev.txt", None),
         ("raw.txt", None),
         ("my.txt", None),
@@ -60,8 +80,39 @@ def test_the_language_in_a_file_s_name_is_found(name: str | None, language: str 
 
 
 def test_a_column_s_name_may_be_a_language() -> None:
-    names = ["en", "zh", "zho_Hans", "source", "src", "tgt", "text", "xx", 1]
-    assert [language_of_column(name) for name in names] == ["en", "zh", "zho_Hans", None, None, None, None, None, None]
+    names = ["en", "zh", "zho_Hans", "zh-tw", "cmn", "jpn_Jpan", "ZH"]
+    assert [language_of_column(name) for name in names] == names
+    for name in ("source", "src", "tgt", "text", "xx", 1, "en-zh", "pt-es", "ref", "out", ""):
+        assert language_of_column(name) is None, name
+
+
+@pytest.mark.parametrize("code", [" zh", "ZH ", "zh_CN.UTF-8", "zho-Hant", "cmn", "yue", "nan"])
+def test_case_blanks_and_what_a_locale_adds_change_nothing(code: str) -> None:
+    assert writing_of_code(code) == CHINESE
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "writing"),
+    [
+        ("kr", ["카페에 갑니다."], KOREAN),  # Kanuri, and Korea
+        ("tw", ["我們今天去公園。"], CHINESE),  # Twi, and Taiwan
+        ("cn", ["我们今天去公园。"], CHINESE),  # no language
+        ("jp", ["東京です"], JAPANESE),
+        ("ua", ["Добрий день"], SPACED),
+        ("cdo", ["我們今天去公園。"], CHINESE),  # of whose script CLDR says nothing
+        ("en", ["我们今天去公园。"], CHINESE),  # swapped sides
+        ("sr", ["Ово је српски. Ovo je srpski."], SPACED),
+        ("zh", ["print(x)", "运行 git status"], CHINESE),  # mostly code
+        ("ja", ["東京都"], JAPANESE),
+        ("ko", ["大韓民國"], KOREAN),
+        ("en", ["123"], SPACED),
+        ("xx", [], SPACED),
+    ],
+)
+def test_a_code_of_alphabetic_letters_gives_way_to_a_text_in_others(
+    code: str, lines: list[str], writing: Writing
+) -> None:
+    assert writing_of(code, lines) == writing
 
 
 @pytest.mark.parametrize(

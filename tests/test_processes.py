@@ -7,12 +7,16 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from commands import scalars
 from diglot.data.text import read_lines
+from diglot.errors import UserError
+from diglot.training.processes import check_number
 
 pytestmark = pytest.mark.end_to_end
 
@@ -127,6 +131,18 @@ def test_processes_that_are_not_as_many_as_the_config_says_are_refused(tmp_path:
     said = finish(start(*words, cwd=tmp_path, SLURM_JOB_NAME="train", **environment), code=2)
     assert said == "diglot-train: 2 processes were started, but trainer.devices x trainer.num_nodes is 3 x 1\n"
     assert not (tmp_path / "runs").exists()
+
+
+def test_one_process_is_refused_where_srun_started_two_and_not_in_an_allocation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone: Any = SimpleNamespace(strategy=None, num_devices=1, num_nodes=1)
+    for name, value in {"NTASKS": 2, "NTASKS_PER_NODE": 2, "JOB_NAME": "train", "PROCID": 0}.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    check_number(alone)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    with pytest.raises(UserError, match="2 processes were started"):
+        check_number(alone)
 
 
 @pytest.mark.exhaustive

@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -22,12 +23,13 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from diglot import comparison, config, sweep
 from diglot import job as one
+from diglot.data.text import write_bytes
 from diglot.errors import UserError
 from diglot.suggestion import quoted
 from diglot.train import main as train_main
@@ -395,6 +397,25 @@ def test_a_carried_config_is_read_back_as_it_was_and_holds_no_secret(tmp_path, m
     assert OmegaConf.to_container(config.read_carried(tmp_path), resolve=True) == {
         "a": {"texts": texts}, "b": [1e-9, 1e5, 3, None, True], "c": "x hunter2-0a1b"
     }  # fmt: skip
+
+
+ODD = st.characters(exclude_categories=["Cs"]) | st.sampled_from("\x00\t\r\n\x85\xa0\u2028\u2029\ufeff\ufffe '\"#:-?")
+
+
+@given(st.text(ODD, max_size=9), st.text(ODD, min_size=1, max_size=3))
+@example("a\x85b", "\x85")
+@example("\u2028 \u2029\x85", "k\u2028")
+def test_any_text_in_a_config_is_read_back_as_it_was(text, key):
+    assume("???" not in text and "${" not in text and "$" not in key)
+    plain = {key: text, "texts": [text, f"x {text}"], "words": f"{text} word " * 20}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_bytes(folder / "config.yaml", config.as_yaml(plain).encode())
+        config.write_carried(folder, OmegaConf.create(plain))
+        assert config.read_config(folder / "config.yaml") == plain
+        assert config.read_carried(folder) == plain
+        by_hydra = OmegaConf.load(folder / "composed.yaml")
+        assert {name: by_hydra[name] for name in plain} == plain
 
 
 def test_what_a_row_reads_from_the_environment_stays_as_it_is_written(here, type_sweep, monkeypatch):

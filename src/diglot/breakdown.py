@@ -1,5 +1,6 @@
 """What a corpus score hides: how scores change with the source's length, and outputs that are wrong at a glance."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from diglot.training.metrics import Scorer
 
 BUCKETS = (5, 10, 20, 30, 40, 50)  # the longest source of each, in units; the last one is open
 LONGEST_LOOP, TIMES = 8, 3
+_INSIDE_NUMBER = re.compile(r"(?<=\d)\s(?=\d)")  # as in 1 000 000 000
+_SIGN = re.compile(r"\d+(?:[.,]\d+)*|[A-Za-z]+|\S")
 
 DEFINITIONS = {
     "empty": "an output without text for a source with text",
@@ -29,8 +32,10 @@ def units(text: str, unit: str) -> list[str]:
     return text.split() if unit == "words" else list("".join(text.split()))
 
 
-def has_loop(parts: Sequence[str]) -> bool:
-    """Whether the same 1 to 8 parts stand three times in a row somewhere."""
+def has_loop(text: str, writing: Writing) -> bool:
+    """Whether the same 1 to 8 words stand three times in a row somewhere in a text; see `DEFINITIONS`."""
+    text = _INSIDE_NUMBER.sub("", text)
+    parts = text.split() if writing.has_blanks else _SIGN.findall(text)
     for n in range(1, LONGEST_LOOP + 1):
         run = 0  # of parts that equal the one n before
         for one, next_one in zip(parts, parts[n:], strict=False):
@@ -41,7 +46,7 @@ def has_loop(parts: Sequence[str]) -> bool:
 
 
 def output_counts(
-    sources: Sequence[str], hypotheses: Sequence[str], cut: Sequence[bool] | None, writing: Writing
+    sources: Sequence[str], hypotheses: Sequence[str], cut: Sequence[bool] | None, src: Writing, tgt: Writing
 ) -> dict[str, Any]:
     """How many outputs are empty, truncated, repeated (a loop) or copied; what that means is said beside the numbers.
 
@@ -49,14 +54,14 @@ def output_counts(
         sources: texts.
         hypotheses: their translations.
         cut: whether the length limit has cut each; None: not known.
-        writing: how the target language is written.
+        src: how the source language is written.
+        tgt: how the target language is written.
     """
-    unit = unit_of(writing)
     pairs = [(source.strip(), output.strip()) for source, output in zip(sources, hypotheses, strict=True)]
     return {
         "empty": sum(bool(source) and not output for source, output in pairs),
         "truncated": None if cut is None else sum(cut),
-        "repeated": sum(has_loop(units(o, unit)) and not has_loop(units(s, unit)) for s, o in pairs),
+        "repeated": sum(has_loop(output, tgt) and not has_loop(source, src) for source, output in pairs),
         "copied": sum(bool(source) and comparable(source) == comparable(output) for source, output in pairs),
         "definitions": DEFINITIONS,
     }

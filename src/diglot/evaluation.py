@@ -25,6 +25,7 @@ from diglot.data.text import (
     write_lines,
 )
 from diglot.errors import UserError
+from diglot.language import writing_of
 from diglot.masking import masked
 from diglot.pairs import search_errors
 from diglot.significance import FEWEST, compare
@@ -201,7 +202,7 @@ def evaluate(
         "references": len(references),
         "scores": _scores(scorer(hypotheses, *references)),
         "forms": {"outputs": count_forms(hypotheses), "references": count_forms(chain.from_iterable(references))},
-        "outputs": output_counts(read, hypotheses, cut, scorer.writing),
+        "outputs": output_counts(read, hypotheses, cut, writing_of(src_lang, pairs.src), scorer.writing),
         "by_length": by_length(scorer, pairs.src, hypotheses, references, src_lang),
     }
     if isinstance(system, Translator) and translations is not None:

@@ -63,7 +63,7 @@ def writing_of_code(code: str) -> Writing | None:
     All spellings mean the same: `zh`, `zho`, `cmn`, `zh-CN`, `zh_TW`, `zho_Hans`, `ZH`. A script that the code names
     decides (`zh-Latn` has blanks), else the one that the language is most likely written in.
     """
-    tag = re.split(r"[.@]", code)[0].replace("_", "-")  # a locale's encoding and variant say nothing
+    tag = re.split(r"[.@]", code)[0].strip().replace("_", "-")  # a locale's encoding and variant say nothing
     for candidate in (tag, tag.split("-")[0]):
         try:
             language = langcodes.Language.get(candidate) if langcodes.tag_is_valid(candidate) else None
@@ -100,8 +100,14 @@ def writing_of_text(lines: Iterable[str]) -> Writing | None:
 
 
 def writing_of(code: str, lines: Iterable[str]) -> Writing:
-    """How a text is written: by its language's code, and where that is not known by its script."""
-    return writing_of_code(code) or writing_of_text(lines) or SPACED
+    """How a text is written: by its language's code, and by its script where the code is not known, or where it is that
+    of a language with alphabetic letters and most of the text is in others: then it was meant as a country's (`kr` is
+    Kanuri, `tw` Twi, `la` Latin), or the two sides are swapped.
+
+    The other way round the code decides: a Chinese text may consist of names and code.
+    """
+    of_code, of_text = writing_of_code(code), writing_of_text(lines)
+    return of_code if of_code not in (None, SPACED) else of_text or SPACED
 
 
 def is_blind(tokenizer: str, writing: Writing) -> bool:
@@ -137,6 +143,10 @@ _ENDINGS = {
 _COMPRESSED = {"gz", "zst", "xz", "bz2", "zip"}
 # Other parts of names that a table of languages knows, and that are words.
 _WORDS = {"all", "run", "cat", "mt", "to", "my", "in", "is", "no"}
+# Languages with a region whose code is that of a language, too: Breton, Twi, Chamorro, ...
+_REGIONAL = {
+    *("pt-br", "zh-tw", "zh-mo", "zh-sg", "de-ch", "fr-ch", "it-ch", "nl-be", "en-ie", "en-in", "en-sg", "ar-sa"),
+}
 _LOOKS_LIKE_ONE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 
 
@@ -144,33 +154,43 @@ def language_of_file(path: str | None) -> str | None:
     """The language code in a file's name: `de` of `train.de`, `zh` of `t.zh.txt.gz`, `zho_Hans` of `zho_Hans.devtest`;
     None if there is none.
 
-    An extension may be any code; what stands before it, or is the whole name, has to be a known one.
+    An extension may be any code; what stands before it, or is the whole name, has to be a known one. Two languages like
+    `en-zh` are none, while a language and its script or region like `zh-tw` are one (see `_is_pair`).
     """
     stem, *parts = Path(path or "").name.split(".")
     while parts and parts[-1].lower() in _COMPRESSED:
         parts.pop()
-    if parts and _LOOKS_LIKE_ONE.fullmatch(parts[-1]) and parts[-1].lower() not in _ENDINGS:
-        is_known = langcodes.tag_is_valid(parts[-1])
-        if is_known or not _is_pair(parts[-1]):
-            return parts[-1]
+    if parts and _may_be_one(parts[-1]):
+        return parts[-1]
     return next((part for part in (*reversed(parts), stem) if _is_surely_one(part)), None)
 
 
 def language_of_column(name: object) -> str | None:
     """The language code that a column's name is; None if it is none."""
-    is_code = isinstance(name, str) and _LOOKS_LIKE_ONE.fullmatch(name) and writing_of_code(name) is not None
+    is_code = isinstance(name, str) and _may_be_one(name) and writing_of_code(name) is not None
     return str(name) if is_code else None
+
+
+def _may_be_one(part: str) -> bool:
+    """Whether part of a name can be a language code."""
+    return bool(_LOOKS_LIKE_ONE.fullmatch(part)) and part.lower() not in _ENDINGS and not _is_pair(part)
 
 
 def _is_surely_one(part: str) -> bool:
     """Whether part of a name can be nothing but a language code: three letters alone are often a word."""
-    if not _LOOKS_LIKE_ONE.fullmatch(part) or part.lower() in _ENDINGS | _WORDS or not langcodes.tag_is_valid(part):
+    if not _may_be_one(part) or part.lower() in _WORDS or not langcodes.tag_is_valid(part):
         return False
     language = langcodes.Language.get(part)
-    return not _is_pair(part) and (len(language.language or "") == 2 or language.script is not None)
+    return len(language.language or "") == 2 or language.script is not None
 
 
 def _is_pair(part: str) -> bool:
-    """Whether a part of a name may be two languages, like en-zh."""
+    """Whether a part of a name may be two languages, like en-zh.
+
+    Where the second half is a language's code and a region's, it is the language's (es-ar, fr-ca, en-vi), but for what
+    is far more often met as one language (`_REGIONAL`) and where both halves are the same.
+    """
     subtags = re.split("[-_]", part)
-    return len(subtags) == 2 and part.islower() and all(map(writing_of_code, subtags))
+    if len(subtags) != 2 or not part.islower() or not all(map(writing_of_code, subtags)):
+        return False
+    return subtags[0] != subtags[1] and "-".join(subtags) not in _REGIONAL

@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from diglot import checkpoint as checkpoints
 from diglot import sweep
 from diglot.config import (
+    as_yaml,
     build,
     build_corpus,
     build_data,
@@ -146,7 +147,7 @@ def train(config: DictConfig) -> Path:
     record["data"], record["bleu_tokenizer"] = data.shards.key, scorer.tokenizer
     checkpoints.check_readable(record, trusted(config))
     reads = contents(config, corpus, data.digests)
-    config_yaml = OmegaConf.to_yaml(OmegaConf.create(plain))
+    config_yaml = as_yaml(plain)
     about_it = environment([masked(word) for word in sys.argv[1:]], reads) if processes.is_first else {}
 
     resume = config.resume

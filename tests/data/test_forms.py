@@ -1,16 +1,19 @@
 """Texts that look the same are compared as the same, and a tokenizer's own rule writes them alike."""
 
+import itertools
 import pickle
 import unicodedata
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
 from diglot.data.doctor import diagnose
 from diglot.data.forms import comparable, form_of, mixed_forms
 from diglot.data.memory import nearest
+from diglot.data.pieces import adopt, is_composing
 from diglot.data.preparation import Cleaning, prepare
 from diglot.data.split import grouped_split, normalise
 from diglot.data.text import ParallelText, hash_pair
@@ -160,6 +163,45 @@ def test_two_marks_on_a_letter_are_composed_in_whatever_order_they_stand(
 ) -> None:
     text = "".join(base + marks for base, marks in letters)
     assert composing.decode(composing.encode([text])[0].ids) == composed(text)
+
+
+POINTED = {
+    "Hebrew": ("\u05e9", "\u05c1\u05bc\u05b8\u0591"),  # shin, its dot, dagesh, qamats, and an accent
+    "Vietnamese": ("o", "\u0302\u0301\u0323"),
+    "Arabic": ("\u0628", "\u0651\u064e\u0655"),
+    "Hindi": ("\u0928", "\u093c\u094d\u0951"),
+    "Tibetan": ("\u0f40", "\u0f71\u0f74\u0f7e"),
+    "Greek": ("α", "\u0313\u0301\u0345"),
+}
+
+
+@pytest.mark.parametrize(("letter", "marks"), POINTED.values(), ids=POINTED)
+def test_any_number_of_marks_in_any_order_is_read_as_its_composed_form(
+    composing: Tokenizer, letter: str, marks: str
+) -> None:
+    texts = [f"{letter}{''.join(order)} x" for order in itertools.permutations(marks)]
+    sources = composing.encode(texts)
+    for text, source, target in zip(texts, sources, composing.encode_targets(texts, sources), strict=True):
+        assert source.ids == target == composing.encode([composed(text)])[0].ids, text
+        assert composing.decode(source.ids) == composed(text)
+
+
+@given(st.text(st.characters(categories=["Mn", "Mc", "Lo"]), max_size=9))
+def test_whatever_marks_there_are_text_is_read_as_its_composed_form(composing: Tokenizer, text: str) -> None:
+    assert composing.encode([text])[0].ids == composing.encode([composed(text)])[0].ids
+
+
+def test_the_model_file_alone_composes_the_points_of_hebrew_and_arabic(composing: Tokenizer) -> None:
+    alone = sentencepiece.SentencePieceProcessor(model_proto=composing.model)
+    for letter, marks in (("\u05e9", "\u05c1\u05bc\u05b8"), POINTED["Arabic"]):
+        for order in itertools.permutations(marks):
+            assert alone.decode(alone.encode(letter + "".join(order))) == composed(letter + marks)
+
+
+def test_a_model_file_for_composed_text_says_so_wherever_it_goes(composing: Tokenizer, tokenizer: Tokenizer) -> None:
+    assert is_composing(composing.model)
+    assert is_composing(adopt(composing.model, ["<2de>"]))
+    assert not is_composing(tokenizer.model)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc", "Co"], exclude_characters="\u2581"), max_size=12))

@@ -103,11 +103,31 @@ def test_where_the_code_says_nothing_the_references_script_decides_and_that_is_s
 
 
 @pytest.mark.parametrize(
-    ("code", "text", "suits"),
-    [("en", "zh", "zh"), ("de", "char", "char"), ("zh", "char", "char"), ("en", "ja-mecab", "ja-mecab")],
+    ("code", "text"),
+    [("en", "zh"), ("tw", "zh"), ("de", "char"), ("la", "char"), ("en", "ja-mecab"), ("kr", "ko-mecab")],
 )
-def test_a_tokenizer_that_sees_no_words_is_said_with_what_to_type(code: str, text: str, suits: str) -> None:
-    (note, *_) = Scorer(code, TEXTS[text][1]).notes
+def test_where_the_code_contradicts_the_references_these_decide_and_that_is_said(code: str, text: str) -> None:
+    if text in needs_dictionary:
+        pytest.importorskip(needs_dictionary[text])
+    scorer = Scorer(code, TEXTS[text][1])
+    assert scorer.tokenizer == text
+    assert scorer.metrics.keys() == Scorer("und", TEXTS[text][1]).metrics.keys()
+    assert f"the target language {code} is not written like the references" in scorer.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "tokenizer", "text", "suits"),
+    [
+        ("en", "13a", "zh", "zh"),
+        ("de", "intl", "char", "char"),
+        ("zh", None, "char", "char"),
+        ("en", "13a", "ja-mecab", "ja-mecab"),
+    ],
+)
+def test_a_tokenizer_that_sees_no_words_is_said_with_what_to_type(
+    code: str, tokenizer: str | None, text: str, suits: str
+) -> None:
+    (note, *_) = Scorer(code, TEXTS[text][1], tokenizer).notes
     assert "takes whole sentences for words" in note
     assert f"bleu_tokenizer={suits}" in note
 

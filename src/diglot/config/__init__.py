@@ -24,6 +24,7 @@ from diglot.config.command import command
 from diglot.config.differences import (
     FROM_ENVIRONMENT,
     Change,
+    as_yaml,
     changes,
     different_values,
     place_of,
@@ -48,6 +49,7 @@ __all__ = [
     "NOT_HASHED",
     "AsWritten",
     "Change",
+    "as_yaml",
     "build",
     "build_corpus",
     "build_data",

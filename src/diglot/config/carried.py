@@ -6,7 +6,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from diglot.config.differences import read_config
+from diglot.config.differences import as_yaml, read_config
 from diglot.config.secrets import AsWritten, changed_texts, partly_resolved
 from diglot.data.text import write_bytes
 
@@ -30,7 +30,7 @@ def write_carried(folder: Path, config: DictConfig) -> None:
     """Write a job's config into its folder. What may be a secret is read from the environment
     again in the job."""
     plain = changed_texts(partly_resolved(config), _escaped)
-    write_bytes(_file(folder), (_TO_HYDRA + OmegaConf.to_yaml(OmegaConf.create(plain))).encode())
+    write_bytes(_file(folder), (_TO_HYDRA + as_yaml(plain)).encode())
 
 
 def read_carried(folder: Path) -> DictConfig | None:

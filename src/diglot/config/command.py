@@ -168,7 +168,7 @@ def explain(error: BaseException, config_name: str, words: Sequence[str] | None 
         key = match.group(1)
         if reason := not_of_this_choice(key, config_name, words):
             return reason
-        if reason := without_name(key, words):
+        if reason := not_said_to_be_new(key, words) or without_name(key, words):
             return reason
         if f"~{key}" in words and (key in known_keys(config_name) or key.startswith("model.decoder_")):
             return f"{key} is null already: there is nothing to remove"
@@ -178,7 +178,8 @@ def explain(error: BaseException, config_name: str, words: Sequence[str] | None 
         return f"{key}: {detail}"
     if match := re.search(r"Key '([^']*)' is not in struct\s+full_key: (\S+)", text):
         key = match.group(2)
-        reason = not_of_this_choice(key, config_name, words) or without_name(key, words)
+        reason = not_of_this_choice(key, config_name, words) or not_said_to_be_new(key, words)
+        reason = reason or without_name(key, words)
         return reason or unknown_key(key, known_keys(config_name))
     if match := re.search(r"(?:Could not find|Could not load) '([^']*)'", text):
         group, _, choice = match.group(1).rpartition("/")
@@ -204,6 +205,15 @@ def explain(error: BaseException, config_name: str, words: Sequence[str] | None 
         return f"cannot read the override {what}: put a value with special characters in quotes, 'key=\"value\"'"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return printable((f"{key}: " if key and key not in text else "") + "; ".join(lines[:3]))
+
+
+def not_said_to_be_new(key: str, words: Sequence[str]) -> str | None:
+    """Why a part of a node that takes any number of them cannot be given: it is new, and the word has no plus sign.
+    None if that is not the reason."""
+    named = re.match(r"((callbacks|watch|logger|data\.corpora)\.[A-Za-z]\w*)(\.|$)", key)
+    begun = named and re.compile(rf"{re.escape(named[1])}(\._target_=|=\{{|\.(src|tgt|tsv|csv)=)")
+    meant = next((word for word in words if begun and begun.match(word)), None)
+    return f"there is no key {key}: what is new begins with a plus sign, +{meant}" if meant else None
 
 
 def without_name(key: str, words: Sequence[str]) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import yaml
 from hydra.utils import get_object
 from omegaconf import OmegaConf
+from omegaconf._utils import OmegaConfDumper
 
 from diglot.errors import UserError
 from diglot.masking import shortened
@@ -138,6 +139,25 @@ def refuse_other_run(what: str, found: list[Change]) -> None:
 
 def _is_in(key: str, parts: Sequence[str]) -> bool:
     return any(key == part or key.startswith(f"{part}.") for part in parts)
+
+
+class _Dumper(OmegaConfDumper):
+    """OmegaConf's, which would write a line break of Unicode's (U+0085, say) as one, to be read as a blank."""
+
+
+def _represent_text(dumper: yaml.Dumper, text: str) -> yaml.ScalarNode:
+    node = OmegaConfDumper.str_representer(dumper, text)
+    if "".join(text.splitlines()) != text:
+        node.style = '"'  # in which all that is no letter is escaped
+    return node
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def as_yaml(plain: Any) -> str:
+    """Return plain data as a text that `read_config` and Hydra read back as they are."""
+    return yaml.dump(plain, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
 
 
 def read_config(file: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
-from itertools import permutations
+from itertools import permutations, product
 from typing import Literal
 
 # Characters without a width: soft hyphen, joiners, marks of direction, variation selectors, byte order mark, tags.
@@ -17,6 +17,10 @@ _INVISIBLE = re.compile(
 )
 # Marks that are typed in any order and that no composed character has: those below, in African languages.
 _MORE_MARKS = "\u0320\u0329\u0331"
+_POINTS = (
+    "".join(map(chr, (*range(0x05B0, 0x05BE), 0x05BF, 0x05C1, 0x05C2, 0x05C7))),
+    "".join(map(chr, (*range(0x064B, 0x0656), 0x0670))),
+)
 _MARK_BLOCKS = (
     *((0x0300, 0x0370), (0x0591, 0x05C8), (0x0610, 0x0671), (0x06D6, 0x06EE), (0x08D3, 0x0900)),
     *((first, first + 0x80) for first in range(0x0900, 0x1080, 0x80)),  # scripts of India, Thai, Lao, Tibetan, Burmese
@@ -63,7 +67,8 @@ def composing_rules() -> str:
     """Return rules that compose text, as SentencePiece reads them: lines of code points, a tab, and these composed.
 
     SentencePiece replaces the longest match and never looks at a replacement again, so all ways to write a character
-    are listed, and marks in any order as far as languages have them. Text that is composed matches no rule.
+    are listed, and marks in any order as far as languages have them: two on a letter, three of Hebrew's or Arabic's
+    points. No list has them all, as any number may stand on a letter. Text that is composed matches no rule.
     """
     rules: dict[str, str] = {}
 
@@ -91,6 +96,10 @@ def composing_rules() -> str:
         for one in range(first, last):
             for other in range(first, last):
                 add(chr(one) + chr(other))
+    for points in _POINTS:  # a shin's dot, dagesh and vowel; shadda, vowel and hamza
+        for three in product(points, repeat=3):
+            add("".join(three))
+            add("\u05e9" + "".join(three))  # of which the rules above have two points, which would match first
     return "".join(f"{_codes(text)}\t{_codes(composed)}\n" for text, composed in sorted(rules.items()))
 
 

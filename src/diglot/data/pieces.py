@@ -26,8 +26,10 @@ _FIELDS = {
     }
     | {"unk_id": (40, "int32"), "bos_id": (41, "int32"), "eos_id": (42, "int32"), "pad_id": (43, "int32")}
     | {f"{name}_piece": (number, "string") for number, name in enumerate(("unk", "bos", "eos", "pad"), start=45)},
-    "Model": {"pieces": (1, "Piece"), "trainer_spec": (2, "TrainerSpec")},
+    "NormalizerSpec": {"name": (1, "string")},
+    "Model": {"pieces": (1, "Piece"), "trainer_spec": (2, "TrainerSpec"), "normalizer_spec": (3, "NormalizerSpec")},
 }
+_COMPOSING = "diglot_nfc"  # what a model calls its normalisation that is made for composed text; to others a name
 
 
 def _model_class() -> Any:
@@ -93,6 +95,21 @@ def without_paths(model: bytes) -> bytes:
     made.trainer_spec.ClearField("model_prefix")
     stripped: bytes = made.SerializeToString(deterministic=True)
     return stripped
+
+
+def composing(model: bytes) -> bytes:
+    """A model file that says that it is made for composed text (NFC); see `is_composing`."""
+    made = read_model(model)
+    made.normalizer_spec.name = _COMPOSING
+    named: bytes = made.SerializeToString(deterministic=True)
+    return named
+
+
+def is_composing(model: bytes) -> bool:
+    """Whether text is to be composed (NFC) before a model segments it. Its own rules do that, too, but for marks in
+    some rare orders, which rules cannot list."""
+    named: str = read_model(model).normalizer_spec.name
+    return named == _COMPOSING
 
 
 def adopt(model: bytes, controls: Sequence[str] = (), symbols: Sequence[str] = ()) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 import sentencepiece
 
 from diglot.data.forms import comparable, composing_rules
-from diglot.data.pieces import BOS, EOS, PAD, UNK, adopt, opened, tag
+from diglot.data.pieces import BOS, EOS, PAD, UNK, adopt, composing, is_composing, opened, tag
 from diglot.data.placeholders import Placeholders, check_placeholder
 from diglot.data.sampling import Sampler, Sampling
 from diglot.data.text import Parallel, read_lines, write_bytes, write_lines
@@ -78,6 +78,8 @@ class Tokenizer:
         self.model, self.placeholder, self.tgt_model, self.languages = model, placeholder, tgt_model, tuple(languages)
         self._src = self._opened(model)
         self._tgt = self._src if tgt_model is None else self._opened(tgt_model)
+        self._composes_src = is_composing(model)
+        self._composes_tgt = self._composes_src if tgt_model is None else is_composing(tgt_model)
         self._tags = {language: self._src.piece_to_id(tag(language)) for language in languages}
         if missing := [tag(language) for language, i in self._tags.items() if not self._src.is_control(i)]:
             raise UserError(f"the SentencePiece model has no tag {missing[0]}")
@@ -138,7 +140,7 @@ class Tokenizer:
             if tgt_lang not in self._tags:
                 raise UserError(f"the target language {tgt_lang} is none of this model's: {', '.join(self._tags)}")
             before = [self._tags[tgt_lang]]
-        sequences = _ids(self._src, texts)
+        sequences = _ids(self._src, texts, self._composes_src)
         blank = list(map(is_blank, lines, sequences))
         if before:
             sequences = [before + ids for ids in sequences]
@@ -149,7 +151,7 @@ class Tokenizer:
         texts = list(lines)
         for i in self._with_placeholders(lines):
             texts[i] = self._hide(lines[i], list(sources[i].placeholders), may_add=False)
-        return _ids(self._tgt, texts)
+        return _ids(self._tgt, texts, self._composes_tgt)
 
     def samplers(self, alpha: float) -> tuple[Sampler, Sampler]:
         """What draws other segmentations of a side's ids, for each side; see `Sampling`."""
@@ -200,7 +202,9 @@ def is_blank(line: str, ids: Sequence[int]) -> bool:
     return not ids or not line.strip()
 
 
-def _ids(processor: sentencepiece.SentencePieceProcessor, texts: list[str]) -> list[list[int]]:
+def _ids(processor: sentencepiece.SentencePieceProcessor, texts: list[str], composes: bool) -> list[list[int]]:
+    if composes:
+        texts = [unicodedata.normalize("NFC", text) for text in texts]
     return processor.encode(texts, num_threads=1)  # more cost more than they save
 
 
@@ -235,7 +239,8 @@ class TokenizerTrainer(TokenizerSource):
         tgt_vocab_size: the target's, where it has its own; None: as many as the source's.
         character_coverage: share of the text's characters that get a piece; the rest is spelt in bytes.
         normalisation: a rule applied before encoding, which the model file carries: identity leaves text as it is, nfc
-            composes it (see diglot.data.forms), the others are SentencePiece's.
+            composes it, the others are SentencePiece's. Of nfc the file's own rules (see diglot.data.forms) lack marks
+            in some rare orders, so that diglot composes text before they see it.
         placeholder: see Tokenizer.
         sample_size: at most this many lines, drawn at random, are trained on.
         seed: of the draw, and of those of samples.
@@ -330,7 +335,7 @@ class TokenizerTrainer(TokenizerSource):
             *sides,
             text.digest(),
         ]
-        key += [unicodedata.unidata_version] if self.normalisation == "nfc" else []
+        key += [2, unicodedata.unidata_version] if self.normalisation == "nfc" else []
         digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
         file = cache_dir / "tokenizers" / f"{digest}.model"
         about = file.with_suffix(".txt")
@@ -375,6 +380,8 @@ class TokenizerTrainer(TokenizerSource):
         see, nor skip the line for a character, which will be spelt in bytes."""
         if self._placeholders:
             line = self._placeholders.replace(line, lambda _: SLOTS[0])
+        if self.normalisation == "nfc":
+            line = unicodedata.normalize("NFC", line)
         return line.replace(_UNKNOWN_MARK, " ")
 
     def _is_usable(self, line: str) -> bool:
@@ -412,7 +419,7 @@ class TokenizerTrainer(TokenizerSource):
                     f"at least {least.group(1)}"
                 ) from None
             raise UserError(f"tokenizer: SentencePiece could not train on this text ({error})") from None
-        return model.getvalue()
+        return composing(model.getvalue()) if self.normalisation == "nfc" else model.getvalue()
 
 
 class TokenizerFiles(TokenizerSource):

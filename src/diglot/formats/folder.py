@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diglot import __version__
-from diglot.data.pieces import tag
+from diglot.data.pieces import is_composing, tag
 from diglot.data.text import refuse_address, write_bytes
 from diglot.data.tokenizer import SLOTS, Tokenizer
 from diglot.errors import UserError
@@ -94,6 +94,8 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, record: dict[str, Any]) 
         # The piece that a source begins with, of a model that writes several languages.
         "tags": {language: tag(language) for language in tokenizer.languages},
         "tokenizer": names,
+        # Whether text has to be composed (NFC) before; the models' own rules do it but for marks in some rare orders.
+        "nfc": {"src": is_composing(tokenizer.model), "tgt": is_composing(tokenizer.tgt_model or tokenizer.model)},
         "special_ids": ids,
         "special_tokens": dict(zip(ids, tokenizer.pieces(list(ids.values()), "tgt"), strict=True)),
         # What the regular expression finds in a source stands there as one of these, numbered as it comes.

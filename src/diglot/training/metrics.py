@@ -10,7 +10,7 @@ from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
 from sacrebleu.utils import SACREBLEU_DIR
 
 from diglot.errors import UserError
-from diglot.language import SPACED, TOKENIZERS, Writing, is_blind, writing_of_code, writing_of_text
+from diglot.language import TOKENIZERS, Writing, is_blind, writing_of, writing_of_code, writing_of_text
 from diglot.masking import in_one_line
 
 _EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}  # of sacreBLEU, for its tokenizers that need packages
@@ -30,7 +30,8 @@ class Score(NamedTuple):
 class Scorer:
     """Scores detokenised text against raw references: BLEU, chrF++, and TER where it sees words or characters.
 
-    The code of the target language decides how words are told apart; where it is not known, the references' script.
+    The code of the target language decides how words are told apart; where it is not known or contradicts the
+    references, their script (see `diglot.language.writing_of`).
 
     Args:
         tgt_lang: code of the target language.
@@ -50,9 +51,9 @@ class Scorer:
     def __init__(self, tgt_lang: str, references: Sequence[str] = (), tokenizer: str | None = None) -> None:
         of_code, of_text = writing_of_code(tgt_lang), writing_of_text(references)
         self.tgt_lang = tgt_lang
-        self.writing = of_code or of_text or SPACED
+        self.writing = writing_of(tgt_lang, references)
         self.tokenizer = tokenizer or self.writing.tokenizer
-        self.bleu = _bleu(self.tokenizer, tgt_lang)
+        self.bleu = _bleu(self.tokenizer, tgt_lang if self.writing == of_code else self.writing.name)
         self.chrf = CHRF(word_order=2)
         self.metrics: dict[str, Metric] = {"BLEU": self.bleu, "chrF++": self.chrf}
         if self.writing.has_ter:
@@ -70,9 +71,10 @@ class Scorer:
                 f"{of_text.name}, and the target language is {self.tgt_lang}; "
                 f"bleu_tokenizer={of_text.tokenizer} suits them"
             ]
-        if of_code is None and is_chosen_here:
+        if self.writing != of_code and is_chosen_here:
+            why = "is not known" if of_code is None else "is not written like the references"
             return [
-                f"the target language {self.tgt_lang} is not known: the references ({of_text.name}) decide for BLEU's "
+                f"the target language {self.tgt_lang} {why}: the references ({of_text.name}) decide for BLEU's "
                 f"tokenizer {self.tokenizer}; data.tgt_lang=CODE (in evaluate tgt_lang=CODE) or "
                 "bleu_tokenizer=NAME says it"
             ]

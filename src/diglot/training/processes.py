@@ -49,6 +49,8 @@ def check_number(trainer: L.Trainer) -> None:
     environment = getattr(trainer.strategy, "cluster_environment", None)
     if environment is None and TorchElasticEnvironment.detect():
         environment = TorchElasticEnvironment()  # one process is to train alone, and several were started
+    if environment is None and SLURMEnvironment.detect() and int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
+        environment = SLURMEnvironment()  # likewise by srun; an allocation alone starts none
     if trainer.num_nodes > 1 and not isinstance(environment, (TorchElasticEnvironment, SLURMEnvironment)):
         raise UserError(
             f"trainer.num_nodes={trainer.num_nodes}: start one command on each machine with torchrun, or all with srun"
