@@ -3,8 +3,9 @@
 import io
 import math
 import warnings
+import zipfile
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -34,6 +35,7 @@ from diglot.errors import UserError
 from diglot.model import EncoderDecoder
 
 FORMAT = 1
+GOES_ON_FROM = ("last.ckpt", "previous.ckpt", "best.ckpt")  # the newest first
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 # What a checkpoint says of itself, and as what.
@@ -162,7 +164,7 @@ def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
         UserError: all are damaged.
     """
     damaged: list[str] = []
-    for name in ("last.ckpt", "previous.ckpt", "best.ckpt"):
+    for name in GOES_ON_FROM:
         file = folder / name
         if not file.exists():
             continue
@@ -173,6 +175,15 @@ def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
     if damaged:
         raise UserError("; ".join(damaged))
     return None
+
+
+def has_whole(folder: Path) -> bool:
+    """Whether `newest_whole` would find a checkpoint, as far as checksums say that."""
+    for name in GOES_ON_FROM:
+        with suppress(OSError, UserError, zipfile.BadZipFile), (folder / name).open("rb") as file:
+            archive.check(file)
+            return True
+    return False
 
 
 def load(path: str | Path, trust: Collection[str] = ()) -> Checkpoint:

@@ -19,7 +19,8 @@ from diglot.contents import Contents, changed_contents, contents_in, same_conten
 from diglot.data.batching import Place
 from diglot.data.shards import Shards
 from diglot.data.text import write_bytes
-from diglot.errors import UserError
+from diglot.errors import RESUME_ME, UserError
+from diglot.suggestion import resuming
 from diglot.training.folder import CONFIG, RESULTS, is_finished, is_held
 
 say = logging.getLogger("diglot").info
@@ -113,6 +114,16 @@ def nothing_left(folder: Path, config: dict[str, Any], read_now: Callable[[], Co
             f"run.updates above {done} goes on"
         )
     return f"{folder}: this run is finished; its results are in {folder / RESULTS}"
+
+
+def outcome(folder: Path) -> tuple[int | None, str]:
+    """Say what it comes to that a signal ends the run in a folder before its updates or after them: the exit status
+    (None: that of the signal), and what to type next."""
+    if not (folder / CONFIG).is_file():
+        return None, ""
+    if checkpoints.has_whole(folder):
+        return RESUME_ME, f"{resuming(folder)} goes on from the last checkpoint."
+    return None, f"There is no checkpoint yet. {resuming(folder)} begins the run again."
 
 
 def refuse_other_job(folder: Path, config: Any) -> None:

@@ -22,7 +22,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from omegaconf import DictConfig, OmegaConf
 
 from diglot import checkpoint as checkpoints
-from diglot import sweep
+from diglot import interruption, sweep
 from diglot.config import (
     build,
     build_corpus,
@@ -45,7 +45,7 @@ from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, tabl
 from diglot.export import export
 from diglot.glibc import keep_memory
 from diglot.model import EncoderDecoder
-from diglot.resume import AUTO, Begun, begin_again, nothing_left, refuse_other_job, take_up, unfinished
+from diglot.resume import AUTO, Begun, begin_again, nothing_left, outcome, refuse_other_job, take_up, unfinished
 from diglot.suggestion import printable, reading, resuming
 from diglot.training import loggers
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, TakeUp
@@ -100,8 +100,12 @@ def train(config: DictConfig) -> Path:
     watching = build_watchers(config, trial)
     if config.resume not in (None, AUTO):
         folder = resumable_folder(config.resume)
+    interruption.outcome = interruption.nothing_to_go_on_with
         if config.run.folder is not None and Path(config.run.folder).expanduser().absolute() != folder.absolute():
             raise UserError(f"resume={config.resume} and run.folder={config.run.folder} are two folders: give one")
+    known = config.run.folder if config.resume == AUTO else config.resume
+    if known is not None:
+        interruption.outcome = partial(outcome, Path(known).expanduser())
         refuse_other_job(folder, config)
         if line := nothing_left(folder, without_secrets(config), lambda: contents_now(config)):
             say(line)
@@ -162,6 +166,7 @@ def train(config: DictConfig) -> Path:
     if config.resume == AUTO and not processes.is_first and (folder / "last.ckpt").exists():
         resume = str(folder)
     begun = Begun()
+        interruption.outcome = partial(outcome, folder)
     if resume is not None:
         if line := nothing_left(folder, plain, lambda: reads):
             say(line)

@@ -62,10 +62,10 @@ def fail(
         write_bytes(file, json.dumps(explained(error, data), ensure_ascii=False, indent=1).encode())
         print(f"diglot-train: {error}; {printable(file)} tells more. {kept.describe()}", file=sys.stderr)
         sys.exit(NON_FINITE)
-    if isinstance(error, SystemExit):  # Lightning's answer to a signal outside training
-        say(f"Stopped by a signal. {kept.describe()}")
-        before = 128 + (interruption.received or (signal.SIGTERM if trainer.received_sigterm else signal.SIGINT))
-        sys.exit(RESUME_ME if kept.last.is_file() else before)
+    if number := received_outside(error, trainer):
+        status, how = interruption.outcome()
+        say(f"Stopped by {signal.Signals(number).name}. {how}")
+        sys.exit(128 + number if status is None else status)
     is_lost = lost_another(error, processes.world_size)
     end_others(trainer)
     if is_lost:
@@ -89,6 +89,15 @@ def fail(
             f"process {processes.rank + 1} of {processes.world_size} waits in vain for another one, which has died "
             f"or does not answer; {goes_on}"
         ) from None
+
+
+def received_outside(error: BaseException, trainer: L.Trainer) -> int:
+    """The signal that has ended `fit` before its first update or after its last, whereupon Lightning exits; or 0."""
+    if not isinstance(error, SystemExit):
+        return 0
+    if interruption.received or trainer.received_sigterm:
+        return interruption.received or signal.SIGTERM
+    return signal.SIGINT if isinstance(error.__context__, KeyboardInterrupt) else 0
 
 
 def is_of_the_state(error: BaseException, is_new: bool) -> bool:
