@@ -6,13 +6,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from commands import scalars
+from diglot.config import without_secrets
 from diglot.data.text import read_lines
+from diglot.errors import UserError
+from diglot.train import refuse_other_config
 
 pytestmark = pytest.mark.end_to_end
 
@@ -127,6 +133,19 @@ def test_processes_that_are_not_as_many_as_the_config_says_are_refused(tmp_path:
     said = finish(start(*words, cwd=tmp_path, SLURM_JOB_NAME="train", **environment), code=2)
     assert said == "diglot-train: 2 processes were started, but trainer.devices x trainer.num_nodes is 3 x 1\n"
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_process_that_is_given_another_config_than_the_first_is_refused(compose_train: Callable[..., Any]) -> None:
+    def refuse(*words: str) -> None:
+        first = without_secrets(compose_train())
+        second: Any = SimpleNamespace(shared=lambda _: first, rank=1, world_size=2)
+        refuse_other_config(compose_train(*words), second)
+
+    refuse("data.cache_dir=elsewhere", "logger=csv", "init_from=moved.ckpt")
+    with pytest.raises(
+        UserError, match="process 2 of 2 was given another config than the first one: seed was 1 and is 2"
+    ):
+        refuse("seed=2")
 
 
 @pytest.mark.exhaustive

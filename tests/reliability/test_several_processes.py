@@ -168,3 +168,15 @@ def test_a_signal(tmp_path: Path, to: str) -> None:
     assert ended.said.count("Stopped by SIGTERM at update") == 1, ended.said
     assert "Traceback" not in ended.said or module
     assert is_whole(tmp_path / "run")
+
+
+@pytest.mark.promise("All processes of a run train the config that the first composed, whatever becomes of its files.")
+def test_a_choice_that_is_edited_in_mid_start_is_the_one_that_was_read(tmp_path: Path) -> None:
+    choice = tmp_path / "conf" / "experiment" / "mine.yaml"
+    choice.parent.mkdir(parents=True)
+    choice.write_text("# @package _global_\nmodel: {n_encoder_layers: 1}\n")
+    words = ("--config-dir", "conf", *text(tmp_path), *TINY, *TWO, "experiment=mine", "run.updates=2")
+    words += ("+callbacks.edit._target_=faults.Edit", "trainer.process_timeout=60")
+    run(tmp_path, *words, EDIT=str(choice), OLD="layers: 1", NEW="layers: 2")
+    assert "layers: 2" in choice.read_text()
+    assert "n_encoder_layers: 1" in (tmp_path / "run" / "config.yaml").read_text()
