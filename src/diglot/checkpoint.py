@@ -298,8 +298,8 @@ def _no_more_than(weights: dict[str, Any]) -> Iterator[None]:
 
 
 def check_training_state(content: dict[str, Any], file: Path) -> None:
-    """Make sure that what a checkpoint holds beside the model is such as a run can go on from: whole numbers where
-    something is counted, and moments that take no more memory than they have in the file.
+    """Make sure that what a checkpoint holds is such as a run can go on from: whole numbers where something is counted,
+    weights that are finite, and moments that are numbers and take no more memory than they have in the file.
 
     Raises:
         UserError: naming the part that is not.
@@ -320,6 +320,13 @@ def check_training_state(content: dict[str, Any], file: Path) -> None:
     }
     if wrong := [name for name, right in is_right.items() if not right]:
         raise UserError(f"checkpoint {file}: no run can go on from it, its {wrong[0]} is not such as a run writes")
+    try:
+        for part in ("state_dict", "current_model_state"):  # the latter beside an average
+            _check_finite(content.get(part, {}))
+    except UserError as error:
+        raise UserError(f"checkpoint {file}: no run can go on from it, {error}") from None
+    if any(tensor.isnan().any() for tensor in _tensors(content["optimizer_states"])):
+        raise UserError(f"checkpoint {file}: no run can go on from it, moments of its optimizer are no numbers")
 
 
 def _is_count(value: Any) -> bool:
@@ -362,8 +369,17 @@ def _check_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
     n_there = sum({weight.data_ptr(): weight.numel() for weight in weights.values()}.values())
     if n_needed > n_there:
         raise UserError(f"its model needs {n_needed:,} numbers, and {n_there:,} are there: weights are tied otherwise")
+    _check_finite(weights)
+
+
+def _check_finite(weights: dict[str, Any]) -> None:
+    """Make sure that all weights are numbers.
+
+    Raises:
+        UserError: naming one that is not.
+    """
     for name, weight in weights.items():
-        if weight.dtype in _FLOATS and weight.numel():
+        if isinstance(weight, torch.Tensor) and weight.dtype in _FLOATS and weight.numel():
             least, greatest = (float(each) for each in weight.aminmax())  # which takes no memory
             if not math.isfinite(least) or not math.isfinite(greatest):
                 raise UserError(f"its weight {name} is not finite: the training had failed when it was written")
