@@ -15,7 +15,7 @@ from diglot.config import (
     without_folders,
     without_secrets,
 )
-from diglot.contents import Contents, changed_contents, contents_in, same_contents
+from diglot.contents import NAMES, Contents, changed_contents, contents_in, how_compared, same_contents
 from diglot.data.batching import Place
 from diglot.data.shards import Shards
 from diglot.data.text import write_bytes
@@ -101,7 +101,7 @@ def nothing_left(folder: Path, config: dict[str, Any], read_now: Callable[[], Co
     if changed := changed_contents(read_before, now):
         raise UserError(
             f"{folder}: this run is finished, and {changed} has changed since: its results are of what it was; "
-            "without resume= a new run begins"
+            f"without resume= a new run begins{how_compared(changed)}"
         )
     found = [
         str(change)
@@ -163,7 +163,8 @@ def take_up(folder: Path, config: dict[str, Any], shards: Shards, now: Contents)
     since_checkpoint = changes(without_folders(record["config"]), without_folders(config), same)
     refuse_other_run(f"{checkpoint}: this is another run's checkpoint", since_checkpoint)
     if record.get("data", shards.key) != shards.key:
-        raise UserError(f"resume={folder}: the training text is no longer the one that the run began with")
+        told = f"the training text is no longer the one that the run began with{how_compared(NAMES['train'])}"
+        raise UserError(f"resume={folder}: {told}")
     for line in damaged:
         say(f"{line}; the run goes on from {checkpoint} (update {update:,})")
     if updates < update:
@@ -187,7 +188,7 @@ def refuse_other_contents(what: str, before: Contents, now: Contents) -> None:
         UserError: naming what has changed.
     """
     if changed := changed_contents(before, now):
-        raise UserError(f"{what}: {changed} is no longer the one that the run began with")
+        raise UserError(f"{what}: {changed} is no longer the one that the run began with{how_compared(changed)}")
 
 
 def begin_again(folder: Path, begun: Begun, config_yaml: str) -> None:
