@@ -62,9 +62,12 @@ def fail(
         write_bytes(file, json.dumps(explained(error, data), ensure_ascii=False, indent=1).encode())
         print(f"diglot-train: {error}; {printable(file)} tells more. {kept.describe()}", file=sys.stderr)
         sys.exit(NON_FINITE)
-    if number := received_outside(error, trainer):
+    if isinstance(error, SystemExit):  # Lightning's answer to a signal outside training, or a callback's own exit
+        received = interruption.received or (signal.SIGTERM if trainer.received_sigterm else 0)
+        number = received or signal.SIGINT
+        is_signal = received or isinstance(error.__context__, KeyboardInterrupt)
         status, how = interruption.outcome()
-        say(f"Stopped by {signal.Signals(number).name}. {how}")
+        say(f"Stopped by {signal.Signals(number).name if is_signal else 'a callback that exits'}. {how}")
         sys.exit(128 + number if status is None else status)
     is_lost = lost_another(error, processes.world_size)
     end_others(trainer)
@@ -89,15 +92,6 @@ def fail(
             f"process {processes.rank + 1} of {processes.world_size} waits in vain for another one, which has died "
             f"or does not answer; {goes_on}"
         ) from None
-
-
-def received_outside(error: BaseException, trainer: L.Trainer) -> int:
-    """The signal that has ended `fit` before its first update or after its last, whereupon Lightning exits; or 0."""
-    if not isinstance(error, SystemExit):
-        return 0
-    if interruption.received or trainer.received_sigterm:
-        return interruption.received or signal.SIGTERM
-    return signal.SIGINT if isinstance(error.__context__, KeyboardInterrupt) else 0
 
 
 def is_of_the_state(error: BaseException, is_new: bool) -> bool:

@@ -18,14 +18,15 @@ from typing import Any
 
 import lightning as L
 import torch
-from hydra.utils import get_original_cwd
 from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
+from diglot import interruption
 from diglot.data.children import how_it_ended
-from diglot.errors import UserError
+from diglot.errors import RESUME_ME, UserError
+from diglot.interruption import ASKING
 
 
 def strategy(wanted: Any, world_size: int, timeout: float, command: Sequence[str] = ()) -> Any:
@@ -116,7 +117,7 @@ class Launcher(_SubprocessScriptLauncher):
         os.environ["WORLD_SIZE"] = str(self.num_processes * self.num_nodes)
         for rank in range(1, self.num_processes):
             own = {**os.environ, "LOCAL_RANK": str(rank)}
-            self.procs.append(subprocess.Popen(self.command, env=own, cwd=get_original_cwd()))
+            self.procs.append(subprocess.Popen(self.command, env=own))
 
 
 def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) -> None:
@@ -131,10 +132,16 @@ def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) 
     if is_over.wait(_PATIENCE):
         return
     number, status = next(iter(failed.items()))
-    print(f"diglot-train: process {number} of {len(others) + 1} {how_it_ended(status)}", file=sys.stderr, flush=True)
+    if status == RESUME_ME or status - 128 in ASKING:  # also this one was asked to end, and waits in compiled code
+        by = "a signal" if status == RESUME_ME else signal.Signals(status - 128).name
+        known, how = interruption.outcome()
+        told, code = f"stopped by {by}. {how}", status if known is None else known
+    else:
+        told, code = f"process {number} of {len(others) + 1} {how_it_ended(status)}", 2
+    print(f"diglot-train: {told}", file=sys.stderr, flush=True)
     for other in others:
         other.kill()
-    os._exit(2)
+    os._exit(code)
 
 
 def end_with_first() -> None:
