@@ -476,6 +476,17 @@ def test_what_an_evaluation_leaves_comes_back_whatever_the_languages_are_called(
     assert sorted(map(read_lines, files)) == sorted([SOURCES, FIRST, SECOND, THIRD, OUTPUTS, THIRD])
 
 
+def test_an_evaluation_is_written_through_no_link_out_of_the_run_s_folder(tmp_path, say):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "run" / "text").mkdir(parents=True)
+    shutil.copy(GOLDEN, tmp_path / "run" / "best.ckpt")
+    pairs = ParallelText(SOURCES, FIRST)
+    keep_text(tmp_path / "run" / "text", EvaluationSet("few", "dev", pairs), "avi", "bol")
+    (tmp_path / "run" / "evaluation").symlink_to(tmp_path / "mine")
+    assert "leads out of run through a link" in say("checkpoint=run", "output=null")
+    assert not list((tmp_path / "mine").iterdir())
+
+
 @pytest.mark.end_to_end
 def test_a_tokenizer_that_is_missing_is_told_before_the_text_is_looked_for(tmp_path):
     """Japanese without MeCab: the corpus named here could not even be read."""

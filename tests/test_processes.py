@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,10 @@ import pytest
 import torch
 
 from commands import scalars
+from diglot.config import without_secrets
 from diglot.data.text import read_lines
 from diglot.errors import UserError
+from diglot.train import refuse_other_config
 from diglot.training.processes import check_number
 
 pytestmark = pytest.mark.end_to_end
@@ -143,6 +146,19 @@ def test_one_process_is_refused_where_srun_started_two_and_not_in_an_allocation(
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     with pytest.raises(UserError, match="2 processes were started"):
         check_number(alone)
+
+
+def test_a_process_that_is_given_another_config_than_the_first_is_refused(compose_train: Callable[..., Any]) -> None:
+    def refuse(*words: str) -> None:
+        first = without_secrets(compose_train())
+        second: Any = SimpleNamespace(shared=lambda _: first, rank=1, world_size=2)
+        refuse_other_config(compose_train(*words), second)
+
+    refuse("data.cache_dir=elsewhere", "logger=csv", "init_from=moved.ckpt")
+    with pytest.raises(
+        UserError, match="process 2 of 2 was given another config than the first one: seed was 1 and is 2"
+    ):
+        refuse("seed=2")
 
 
 @pytest.mark.exhaustive

@@ -1,6 +1,7 @@
 """What a run goes on from: what it reads is told by its content, and one process at a time takes it."""
 
 import fcntl
+import gzip
 import json
 import os
 import shutil
@@ -87,6 +88,18 @@ def test_a_text_that_has_changed_is_named(words, compose_train, split):
     assert unfinished(None, without_secrets(config), now) is None
     with pytest.raises(UserError, match=f"{what} is no longer the one that the run began with"):
         refuse_other_contents("resume=runs/b", reads.contents_in(Path("runs/b")), now)
+
+
+def test_a_text_that_is_compressed_now_is_another_one_and_why_is_told(words, compose_train):
+    config = compose_train(*words)
+    begin(Path("runs/a"), config, finished=True)
+    Path("text/train.de.gz").write_bytes(gzip.compress(Path("text/train.de").read_bytes()))
+    now = compose_train(*words, "data.train.src=text/train.de.gz")
+    why = r"\(files are compared byte for byte: the same lines compressed or split into files otherwise are another"
+    with pytest.raises(UserError, match=f"the training text has changed since.*{why}"):
+        said_of_finished(Path("runs/a"), now)
+    with pytest.raises(UserError, match=f"the training text is no longer the one that the run began with {why}"):
+        refuse_other_contents("resume=a", reads.contents_in(Path("runs/a")), reads.contents_now(now))
 
 
 def test_a_moved_text_whose_names_tell_other_languages_is_another_one(words, compose_train):

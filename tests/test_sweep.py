@@ -249,6 +249,19 @@ def test_two_sweeps_never_share_a_folder_at_a_time(here, type_sweep):
         sweep.Sweep(Path("other"), "dev/bleu").lock()
 
 
+@pytest.mark.parametrize("name", [".lock", "01_seed-1"])
+def test_a_sweep_writes_through_no_link_out_of_its_folder(tmp_path, name):
+    folder = tmp_path / "sweep"
+    for made in (folder, tmp_path / "mine"):
+        made.mkdir()
+    (folder / ".lock").touch()
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(tmp_path / "mine" / "new" if name == ".lock" else tmp_path / "mine")
+    with pytest.raises(UserError, match=f"{name} is a link"):
+        sweep.Sweep(folder, "dev/bleu").lock()
+    assert not list((tmp_path / "mine").iterdir())
+
+
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [

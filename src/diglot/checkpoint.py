@@ -3,8 +3,9 @@
 import io
 import math
 import warnings
+import zipfile
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -36,6 +37,7 @@ from diglot.masking import shortened
 from diglot.model import EncoderDecoder
 
 FORMAT = 1
+GOES_ON_FROM = ("last.ckpt", "previous.ckpt", "best.ckpt")  # the newest first
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 # What a checkpoint says of itself, and as what.
@@ -165,7 +167,7 @@ def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
         UserError: all are damaged.
     """
     damaged: list[str] = []
-    for name in ("last.ckpt", "previous.ckpt", "best.ckpt"):
+    for name in GOES_ON_FROM:
         file = folder / name
         if not file.exists():
             continue
@@ -176,6 +178,15 @@ def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
     if damaged:
         raise UserError("; ".join(damaged))
     return None
+
+
+def has_whole(folder: Path) -> bool:
+    """Whether `newest_whole` would find a checkpoint, as far as checksums say that."""
+    for name in GOES_ON_FROM:
+        with suppress(OSError, UserError, zipfile.BadZipFile), (folder / name).open("rb") as file:
+            archive.check(file)
+            return True
+    return False
 
 
 def load(path: str | Path, trust: Collection[str] = ()) -> Checkpoint:
@@ -290,8 +301,8 @@ def _no_more_than(weights: dict[str, Any]) -> Iterator[None]:
 
 
 def check_training_state(content: dict[str, Any], file: Path) -> None:
-    """Make sure that what a checkpoint holds beside the model is such as a run can go on from: whole numbers where
-    something is counted, and moments that take no more memory than they have in the file.
+    """Make sure that what a checkpoint holds is such as a run can go on from: whole numbers where something is counted,
+    weights that are finite, and moments that are numbers and take no more memory than they have in the file.
 
     Raises:
         UserError: naming the part that is not.
@@ -312,6 +323,13 @@ def check_training_state(content: dict[str, Any], file: Path) -> None:
     }
     if wrong := [name for name, right in is_right.items() if not right]:
         raise UserError(f"checkpoint {file}: no run can go on from it, its {wrong[0]} is not such as a run writes")
+    try:
+        for part in ("state_dict", "current_model_state"):  # the latter beside an average
+            _check_finite(content.get(part, {}))
+    except UserError as error:
+        raise UserError(f"checkpoint {file}: no run can go on from it, {error}") from None
+    if any(tensor.isnan().any() for tensor in _tensors(content["optimizer_states"])):
+        raise UserError(f"checkpoint {file}: no run can go on from it, moments of its optimizer are no numbers")
 
 
 def _is_count(value: Any) -> bool:
@@ -354,8 +372,17 @@ def _check_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
     n_there = sum({weight.data_ptr(): weight.numel() for weight in weights.values()}.values())
     if n_needed > n_there:
         raise UserError(f"its model needs {n_needed:,} numbers, and {n_there:,} are there: weights are tied otherwise")
+    _check_finite(weights)
+
+
+def _check_finite(weights: dict[str, Any]) -> None:
+    """Make sure that all weights are numbers.
+
+    Raises:
+        UserError: naming one that is not.
+    """
     for name, weight in weights.items():
-        if weight.dtype in _FLOATS and weight.numel():
+        if isinstance(weight, torch.Tensor) and weight.dtype in _FLOATS and weight.numel():
             least, greatest = (float(each) for each in weight.aminmax())  # which takes no memory
             if not math.isfinite(least) or not math.isfinite(greatest):
                 raise UserError(f"its weight {name} is not finite: the training had failed when it was written")

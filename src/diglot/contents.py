@@ -58,6 +58,13 @@ def contents_in(folder: Path) -> Contents:
     return found if isinstance(found, dict) else {}
 
 
+def how_compared(changed: str) -> str:
+    """Return what is to be said beside the name of a text that is another one now."""
+    is_text = changed in (NAMES["train"], NAMES["dev"], NAMES["test"])
+    same = "the same lines compressed or split into files otherwise are another text"
+    return f" (files are compared byte for byte: {same})" if is_text else ""
+
+
 def changed_contents(before: Contents, now: Contents) -> str | None:
     """Return the name of the first thing that is another one now; None where nothing is, or nothing is known."""
     found = [key for key in before if key in now and before[key] != now[key]]

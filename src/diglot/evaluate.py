@@ -20,6 +20,7 @@ from diglot.evaluation import Baseline, EvaluationSet, Hypotheses, evaluate, kep
 from diglot.glibc import keep_memory
 from diglot.output import refuse_unwritable
 from diglot.suggestion import printable
+from diglot.training.folder import refuse_way_out
 from diglot.training.metrics import Scorer, recorded_tokenizer
 from diglot.translate import load_translator
 from diglot.translator import Translator
@@ -57,6 +58,8 @@ def main(config: DictConfig) -> None:
         other = rival or hypotheses_of("baseline", config.baseline, evaluated, corpus)
         baseline = Baseline(config.baseline, other)
     folder = Path(config.output).expanduser() if config.output else path.parent / "evaluation" / evaluated.split
+    if not config.output:
+        refuse_way_out(folder.parent, path.parent)
     refuse_unwritable(folder)
     results = evaluate(system, evaluated, scorer, folder, baseline=baseline)
     print("\n".join([*table(results), *scorer.notes]))

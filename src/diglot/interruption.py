@@ -1,6 +1,7 @@
 """Signals that ask a command to end, from its first import to its last line: one line, and 128 + the signal's number.
 
-Training has an answer of its own (diglot.training.signals), which keeps the run.
+Training has an answer of its own (diglot.training.signals), which keeps the run, and before and after it says how the
+run goes on (`outcome`).
 """
 
 import contextlib
@@ -13,7 +14,16 @@ from typing import NoReturn
 
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
-received = 0  # the first of them that `raise_interrupted` has met
+received = 0  # the first of them that `answer_by_exception` has met
+
+
+def nothing_to_go_on_with() -> tuple[int | None, str]:
+    return None, ""
+
+
+# Says what it comes to that a signal ends the command now: the exit status (None: 128 + the signal's number), and what
+# to type next.
+outcome: Callable[[], tuple[int | None, str]] = nothing_to_go_on_with
 
 
 class Interrupted(KeyboardInterrupt):
@@ -57,12 +67,11 @@ def leave(command: str) -> NoReturn:
     """Say that a signal has ended a command, and exit with its status."""
     number = received or signal.SIGINT
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that hangs up sends it twice
-    if os.environ.get("DIGLOT_FIRST_PROCESS") in (
-        None,
-        str(os.getpid()),
-    ):  # else the process that started this one says it
-        print(_line(command, number), file=sys.stderr)
-    sys.exit(128 + number)
+    status, how = outcome()
+    first = os.environ.get("DIGLOT_FIRST_PROCESS")
+    if first in (None, str(os.getpid())):  # else the process that started this one says it
+        print(_line(command, number) + (f". {how}" if how else ""), file=sys.stderr)
+    sys.exit(128 + number if status is None else status)
 
 
 def _line(command: str, number: int) -> str:

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -16,9 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from diglot.config import CARRIED
+from diglot.config import carrying
 from diglot.contents import Contents, changed_contents, contents_in
 from diglot.data.children import how_it_ended
 from diglot.data.text import write_bytes
@@ -134,11 +131,7 @@ def command(module: str, hydra: Any, folder: Path) -> list[str]:
         hydra: the hydra node of the sweep's config, for what the user said to Hydra itself.
         folder: of the job.
     """
-    words = [sys.executable, "-m", module, "--config-path", str(folder.absolute()), "--config-name", CARRIED]
-    of_sweep = re.compile(r"[+~]*hydra(/launcher|/sweeper|\.launcher|\.sweeper|\.mode|\.searchpath)")
-    typed: Any = OmegaConf.to_container(hydra.overrides.hydra, resolve=False)
-    words += [word for word in typed if not of_sweep.match(word)]
-    return [*words, f"resume={quoted(str(folder))}"]
+    return [*carrying(module, hydra, folder), f"resume={quoted(str(folder))}"]
 
 
 def run(job: Job, words: Sequence[str], signals: "Signals | None" = None, tries_only: bool = False) -> None:

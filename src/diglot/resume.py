@@ -15,11 +15,12 @@ from diglot.config import (
     without_folders,
     without_secrets,
 )
-from diglot.contents import Contents, changed_contents, contents_in, same_contents
+from diglot.contents import NAMES, Contents, changed_contents, contents_in, how_compared, same_contents
 from diglot.data.batching import Place
 from diglot.data.shards import Shards
 from diglot.data.text import write_bytes
-from diglot.errors import UserError
+from diglot.errors import RESUME_ME, UserError
+from diglot.suggestion import resuming
 from diglot.training.folder import CONFIG, RESULTS, is_finished, is_held
 
 say = logging.getLogger("diglot").info
@@ -100,7 +101,7 @@ def nothing_left(folder: Path, config: dict[str, Any], read_now: Callable[[], Co
     if changed := changed_contents(read_before, now):
         raise UserError(
             f"{folder}: this run is finished, and {changed} has changed since: its results are of what it was; "
-            "without resume= a new run begins"
+            f"without resume= a new run begins{how_compared(changed)}"
         )
     found = [
         str(change)
@@ -113,6 +114,16 @@ def nothing_left(folder: Path, config: dict[str, Any], read_now: Callable[[], Co
             f"run.updates above {done} goes on"
         )
     return f"{folder}: this run is finished; its results are in {folder / RESULTS}"
+
+
+def outcome(folder: Path) -> tuple[int | None, str]:
+    """Say what it comes to that a signal ends the run in a folder before its updates or after them: the exit status
+    (None: that of the signal), and what to type next."""
+    if not (folder / CONFIG).is_file():
+        return None, ""
+    if checkpoints.has_whole(folder):
+        return RESUME_ME, f"{resuming(folder)} goes on from the last checkpoint."
+    return None, f"There is no checkpoint yet. {resuming(folder)} begins the run again."
 
 
 def refuse_other_job(folder: Path, config: Any) -> None:
@@ -152,7 +163,8 @@ def take_up(folder: Path, config: dict[str, Any], shards: Shards, now: Contents)
     since_checkpoint = changes(without_folders(record["config"]), without_folders(config), same)
     refuse_other_run(f"{checkpoint}: this is another run's checkpoint", since_checkpoint)
     if record.get("data", shards.key) != shards.key:
-        raise UserError(f"resume={folder}: the training text is no longer the one that the run began with")
+        told = f"the training text is no longer the one that the run began with{how_compared(NAMES['train'])}"
+        raise UserError(f"resume={folder}: {told}")
     for line in damaged:
         say(f"{line}; the run goes on from {checkpoint} (update {update:,})")
     if updates < update:
@@ -176,7 +188,7 @@ def refuse_other_contents(what: str, before: Contents, now: Contents) -> None:
         UserError: naming what has changed.
     """
     if changed := changed_contents(before, now):
-        raise UserError(f"{what}: {changed} is no longer the one that the run began with")
+        raise UserError(f"{what}: {changed} is no longer the one that the run began with{how_compared(changed)}")
 
 
 def begin_again(folder: Path, begun: Begun, config_yaml: str) -> None:

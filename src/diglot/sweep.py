@@ -24,7 +24,7 @@ from diglot.contents import Contents, contents_in, contents_now, unique_key
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
 from diglot.job import OUTPUT, Job, command, run, say, slug
-from diglot.training.folder import JOB
+from diglot.training.folder import JOB, refuse_links
 from diglot.whole import lock
 
 LOCK = ".lock"
@@ -76,6 +76,8 @@ class Sweep:
         """Make sure that what a sweep writes replaces nothing of others."""
         there = {each.name for each in self.folder.iterdir()} if self.folder.exists() else set()
         has_jobs = any(self.folder.glob(f"*/{JOB}"))
+        if there:
+            refuse_links(self.folder)
         foreign = [name for name in there - {LOCK, *TABLES} if not re.match(r"\d\d", name)]  # jobs begin with a number
         if there and (LOCK not in there or (foreign and not has_jobs)):
             raise UserError(f"sweep.folder={self.folder} exists and is no sweep's folder")

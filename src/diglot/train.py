@@ -22,19 +22,23 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from omegaconf import DictConfig, OmegaConf
 
 from diglot import checkpoint as checkpoints
-from diglot import sweep
+from diglot import interruption, sweep
 from diglot.config import (
     as_yaml,
     build,
     build_corpus,
     build_data,
+    carrying,
+    changes,
     check_tying,
     choose_precision,
     command,
+    place_of,
     resolved,
     trial_build,
     trusted,
     without_secrets,
+    write_carried,
 )
 from diglot.contents import Contents, contents, contents_now
 from diglot.data.module import TranslationData
@@ -46,7 +50,7 @@ from diglot.export import export
 from diglot.glibc import keep_memory
 from diglot.masking import masked
 from diglot.model import EncoderDecoder
-from diglot.resume import AUTO, Begun, begin_again, nothing_left, refuse_other_job, take_up, unfinished
+from diglot.resume import AUTO, Begun, begin_again, nothing_left, outcome, refuse_other_job, take_up, unfinished
 from diglot.suggestion import printable, reading, resuming
 from diglot.training import loggers
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, TakeUp
@@ -97,8 +101,12 @@ def train(config: DictConfig) -> Path:
     end_with_first()
     quiet()
     keep_memory()
+    interruption.outcome = interruption.nothing_to_go_on_with
     trial = trial_build(config)
     watching = build_watchers(config, trial)
+    known = config.run.folder if config.resume == AUTO else config.resume
+    if known is not None:
+        interruption.outcome = partial(outcome, Path(known).expanduser())
     if config.resume not in (None, AUTO):
         folder = resumable_folder(config.resume)
         if config.run.folder is not None and Path(config.run.folder).expanduser().absolute() != folder.absolute():
@@ -123,6 +131,7 @@ def train(config: DictConfig) -> Path:
         only_warnings()
 
     processes.meet()
+    refuse_other_config(config, processes)
     with processes.first_alone():
         data.prepare_data()
     data.setup()
@@ -158,6 +167,7 @@ def train(config: DictConfig) -> Path:
                 which = f"goes on in {printable(resume)}/" if resume else "no such run is unfinished, a new one begins"
                 say(f"resume=auto: {which}")
         folder = run_folder(run, f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}", resume, processes)
+        interruption.outcome = partial(outcome, folder)
         if processes.is_first and resume is None:
             write_about(folder, config_yaml, data.tokenizer, about_it)
     if config.resume == AUTO and not processes.is_first and (folder / "last.ckpt").exists():
@@ -194,7 +204,12 @@ def train(config: DictConfig) -> Path:
     logger = make_loggers(config.logger, folder, resumed) if processes.is_first else [DummyLogger()]
     trainer = L.Trainer(
         **options,
-        strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout),
+        strategy=strategy(
+            config.trainer.strategy,
+            processes.world_size,
+            config.trainer.process_timeout,
+            carrying("diglot.train", HydraConfig.get(), folder),
+        ),
         logger=logger,
         callbacks=[
             LeaveFirst(signals),
@@ -227,6 +242,8 @@ def train(config: DictConfig) -> Path:
         about = write_about(folder, config_yaml, data.tokenizer, about_it)
         held_out, text = keep_held_out(folder, data)
         kept.restore = partial(make_whole, folder, {file: file.read_bytes() for file in (*text, *about)})
+        if processes.starts_others:
+            write_carried(folder, config)
         say("\n".join([start_report(folder, data, model, trainer, options["precision"]), *scorer.notes]))
     try:
         trainer.fit(task, data, ckpt_path=begun.checkpoint)
@@ -251,6 +268,19 @@ def train(config: DictConfig) -> Path:
             rest = f"{resuming(folder)} does the rest. {kept.describe()}"
             raise UserError(f"{error}. Training is done, and {rest}") from None
     return folder
+
+
+def refuse_other_config(config: DictConfig, processes: Processes) -> None:
+    """Make sure that processes that were started from outside were all given one config; their paths may differ.
+
+    Raises:
+        UserError: in one whose config is not the first one's.
+    """
+    mine = without_secrets(config)
+    others = [change for change in changes(processes.shared(mine), mine) if place_of(change.key) is None]
+    if others:
+        which = f"process {processes.rank + 1} of {processes.world_size}"
+        raise UserError(f"{which} was given another config than the first one: {others[0]}")
 
 
 def build_run(config: DictConfig) -> Run:

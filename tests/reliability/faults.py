@@ -69,6 +69,14 @@ class Fault(L.Callback):
         self.at("validation")
 
 
+class Edit(L.Callback):
+    """Changes the file EDIT as soon as a first process has read its config: OLD in it is NEW then."""
+
+    def __init__(self) -> None:
+        file = Path(os.environ["EDIT"])
+        file.write_text(file.read_text().replace(os.environ["OLD"], os.environ["NEW"]))
+
+
 class Weights(L.Callback):
     """Keeps each process's weights at the end."""
 

@@ -43,6 +43,12 @@ OPERATIONS = "halves of operations on files: "
 class Recorder(L.Callback):
     """Writes down what each micro-batch was and what came of it, to the last bit."""
 
+    def setup(self, *_: Any, **__: Any) -> None:
+        strike_here("setup", 0)
+
+    def teardown(self, *_: Any, **__: Any) -> None:
+        strike_here("teardown", 0)
+
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, index: int) -> None:
         within = index % trainer.accumulate_grad_batches
         strike_here("update" if within == 0 else "accumulation", trainer.global_step)
@@ -91,6 +97,16 @@ def strike_here(within: str, update: int) -> None:
             os.kill(os.getpid(), int(asked[2]))
 
 
+def struck(within: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function at whose begin the process is sent a signal, if it is to get one there."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        strike_here(within, 0)
+        return function(*arguments, **options)
+
+    return call
+
+
 class Fault(NamedTuple):
     """What ends a life before its time.
 
@@ -101,8 +117,9 @@ class Fault(NamedTuple):
         operation: instead of a time: before (odd) or after (even) this many-th half of an operation on files.
         update: instead of a time: after this update.
         within: what is done then: update (all that follows the update is done, the next one not begun), accumulation
-            (in the middle of the next one), validation (of this one), end (0: in the evaluation of test text), save
-            (in the middle of this many-th writing of a checkpoint; with operation=0).
+            (in the middle of the next one), validation (of this one), save (in the middle of this many-th writing of a
+            checkpoint; with operation=0), or, with update=0, preparation (the data are ready), setup (training is about
+            to begin), teardown (it is over), end (in the evaluation of test text).
         again: seconds after which the signal is sent a second time.
     """
 
@@ -210,13 +227,8 @@ def live(words: list[str], folder: Path, said: Path, fault: Fault | None, change
         counted = strike(fault.number, fault.operation)
     if change is not None:
         change()
-    evaluate = diglot.train.evaluate
-
-    def struck(*arguments: Any, **options: Any) -> Any:
-        strike_here("end", 0)
-        return evaluate(*arguments, **options)
-
-    diglot.train.evaluate = struck  # type: ignore[assignment]
+    for within, name in (("preparation", "check_lengths"), ("end", "evaluate")):
+        setattr(diglot.train, name, struck(within, getattr(diglot.train, name)))
     sys.argv = ["diglot-train", *words]
     status = 1
     try:

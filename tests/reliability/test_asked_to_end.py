@@ -9,7 +9,8 @@ import pytest
 import torch
 from lives import SMALL, Fault, Whole
 
-from diglot.interruption import ASKING
+from diglot.interruption import ASKING, answer_by_exception
+from diglot.suggestion import command_line
 
 pytestmark = pytest.mark.reliability
 
@@ -86,3 +87,35 @@ def test_a_signal_before_training_ends_it(tmp_path: Path, reference: Whole, numb
         life = lives.run([*reference.words, "run.folder=run"], folder, fault)
         assert life.status in (75, 128 + number, -number), life.said
         assert (life.orphans, "Traceback" in life.said) == ([], False)
+
+
+@pytest.mark.promise("A signal at any time after the imports is named, and so is the line to type next")
+@pytest.mark.parametrize("number", ASKING, ids=[number.name for number in ASKING])
+def test_a_signal_around_training_says_how_to_go_on(tmp_path: Path, reference: Whole, number: signal.Signals) -> None:
+    folder, began = tmp_path / "it", [*reference.words, "run.folder=run"]
+    folder.mkdir()
+
+    def said(words: list[str], within: str, status: int, update: int = 0) -> str:
+        life = lives.run(words, folder, Fault(number, update=update, within=within), answer_by_exception)
+        assert (life.status, "Traceback" in life.said) == (status, False), life.said
+        (line,) = [line for line in life.said.splitlines() if re.search("[Ss]topped by|interrupted", line)]
+        return line
+
+    name, goes_on = number.name, f"{resuming(reference.words)} goes on from the last checkpoint."
+    line = f"Stopped by {name}. There is no checkpoint yet. {resuming(reference.words)} begins the run again."
+    assert said(began, "setup", 128 + number) == line
+    resumed = [*reference.words, "resume=run"]
+    assert said(resumed, "update", 75, update=3).startswith(f"Stopped by {name} at update 4. ")
+    how = "interrupted" if number == signal.SIGINT else f"stopped by {name}"
+    assert said(resumed, "preparation", 75) == f"diglot-train: {how}. {goes_on}"
+    for within in ("setup", "teardown"):
+        assert said(resumed, within, 75) == f"Stopped by {name}. {goes_on}"
+    # Of a run that begins nothing is lost, and there is nothing to go on with.
+    assert said([*reference.words, "run.folder=other"], "preparation", 128 + number) == f"diglot-train: {how}"
+    assert lives.run(resumed, folder).status == 0
+    assert lives.differences(reference.left, lives.left(folder)) == []
+
+
+def resuming(words: list[str]) -> str:
+    """The line that goes on with a run of these words."""
+    return command_line("train", words, resume="run")

@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import signal
+import time
 from pathlib import Path
 
 import lives
@@ -155,3 +157,28 @@ class TestChanges:
         (group,) = content["optimizer_states"][0]["param_groups"]
         assert group["weight_decay"] == 0.5
         assert (folder / "run" / f"config_until_{done - 1}.yaml").exists()
+
+
+@pytest.mark.promise("A clock that is set back between two lives of a run changes nothing")
+@pytest.mark.parametrize("logger", ["tensorboard", "csv"])
+def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path, text: list[str], logger: str) -> None:
+    words = [*text, *SMALL, *SHORT, f"logger={logger}"]
+    whole = lives.whole(words, tmp_path / "whole")
+    folder = tmp_path / "it"
+    folder.mkdir()
+    faults = [Fault(signal.SIGKILL, update=6), Fault(signal.SIGTERM, update=8, within="validation"), None]
+    for fault, change in zip(faults, (None, an_hour_earlier, two_hours_earlier), strict=True):
+        words = [*words, "run.folder=run"] if change is None else [*words[:-1], "resume=run"]
+        life = lives.run(words, folder, fault, change)
+        assert life.status == ((75 if fault.number == signal.SIGTERM else -fault.number) if fault else 0), life.said
+    assert lives.differences(whole.left, lives.left(folder)) == []
+
+
+def an_hour_earlier() -> None:
+    real = time.time
+    time.time = lambda: real() - 3600
+
+
+def two_hours_earlier() -> None:
+    an_hour_earlier()
+    an_hour_earlier()

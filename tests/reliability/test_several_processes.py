@@ -168,3 +168,34 @@ def test_a_signal(tmp_path: Path, to: str) -> None:
     assert ended.said.count("Stopped by SIGTERM at update") == 1, ended.said
     assert "Traceback" not in ended.said or module
     assert is_whole(tmp_path / "run")
+
+
+@pytest.mark.promise("All processes of a run train the config that the first composed, whatever becomes of its files.")
+def test_a_choice_that_is_edited_in_mid_start_is_the_one_that_was_read(tmp_path: Path) -> None:
+    choice = tmp_path / "conf" / "experiment" / "mine.yaml"
+    choice.parent.mkdir(parents=True)
+    choice.write_text("# @package _global_\nmodel: {n_encoder_layers: 1}\n")
+    words = ("--config-dir", "conf", *text(tmp_path), *TINY, *TWO, "experiment=mine", "run.updates=2")
+    words += ("+callbacks.edit._target_=faults.Edit", "trainer.process_timeout=60")
+    run(tmp_path, *words, EDIT=str(choice), OLD="layers: 1", NEW="layers: 2")
+    assert "layers: 2" in choice.read_text()
+    assert "n_encoder_layers: 1" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+@pytest.mark.promise("A signal while the processes of a run that goes on find each other ends it with exit status 75.")
+def test_a_signal_before_the_processes_have_met(tmp_path: Path) -> None:
+    words = (*text(tmp_path), *TINY, *TWO, "run.updates=100000", "run.validate_every=20", "trainer.process_timeout=60")
+    for word, begun_when in (("run.folder=run", "last.ckpt"), ("resume=run", "composed.yaml")):
+        (tmp_path / "run" / "composed.yaml").unlink(missing_ok=True)
+        begun = Run(tmp_path, *(each for each in words if not each.startswith("run.folder=")), word)
+        deadline = time.monotonic() + 100
+        while not (tmp_path / "run" / begun_when).exists():
+            assert begun.process.poll() is None, (tmp_path / "output").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(1.0 if word == "resume=run" else 0.0)  # the second process is being started
+        os.killpg(begun.process.pid, signal.SIGTERM)
+        ended = begun.end(60)
+        assert (ended.code, ended.orphans) == (75, []), ended.said
+        assert "resume=run goes on" in ended.said.splitlines()[-1]
+        assert "topped by SIGTERM" in ended.said.splitlines()[-1]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from diglot.checkpoint import FORMAT, KINDS, newest_whole, read
+from diglot.checkpoint import FORMAT, KINDS, check_training_state, newest_whole, read
 from diglot.errors import UserError
 from diglot.training import console
 from diglot.training import folder as folders
@@ -324,6 +324,24 @@ def test_the_newest_checkpoint_that_is_whole_is_gone_on_from(tmp_path: Path) -> 
         path.write_bytes(flipped)
     with pytest.raises(UserError, match=r"last\.ckpt: damaged.*previous\.ckpt: damaged.*best\.ckpt: damaged"):
         newest_whole(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("part", ["state_dict", "current_model_state", "optimizer_states"])
+def test_a_checkpoint_with_what_is_no_number_is_not_gone_on_from(part: str, wrong: float) -> None:
+    weights = {"model.w": torch.ones(3)}
+    moments = {"state": {0: {"exp_avg": torch.ones(3), "step": torch.tensor(1.0)}}, "param_groups": []}
+    content: dict[str, Any] = {"diglot": {}, "global_step": 1, "loops": {}, "lr_schedulers": []}
+    content |= {"state_dict": weights, "current_model_state": {"w": torch.ones(3)}, "optimizer_states": [moments]}
+    check_training_state(content, Path("last.ckpt"))
+    (tensor, *_) = content[part].values() if part != "optimizer_states" else (moments["state"][0]["exp_avg"],)
+    tensor[1] = wrong
+    if part == "optimizer_states" and wrong == float("inf"):  # an infinite moment stops a weight and spoils none
+        check_training_state(content, Path("last.ckpt"))
+        return
+    what = "moments of its optimizer are no numbers" if part == "optimizer_states" else r"its weight \S*w is not finite"
+    with pytest.raises(UserError, match=f"checkpoint last.ckpt: no run can go on from it, {what}"):
+        check_training_state(content, Path("last.ckpt"))
 
 
 def test_a_checkpoint_to_go_on_from_is_read_by_our_reader(tmp_path: Path) -> None:

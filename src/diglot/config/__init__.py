@@ -2,7 +2,8 @@
 
 keys: which keys there are. check: what is wrong with a config. build: from config to objects. command: the frame of
 every command, which turns each mistake of the user's into one line. differences: in what two configs differ. secrets:
-what comes from the environment. carried: what a sweep's job takes along. storable: what a checkpoint may hold.
+what comes from the environment. carried: what a process is given that another one starts. storable: what a checkpoint
+may hold.
 """
 
 from diglot.config.build import (
@@ -18,7 +19,7 @@ from diglot.config.build import (
     trial_build,
     without_folders,
 )
-from diglot.config.carried import CARRIED, read_carried, write_carried
+from diglot.config.carried import carrying, read_carried, write_carried
 from diglot.config.check import check, mistakes
 from diglot.config.command import command
 from diglot.config.differences import (
@@ -43,7 +44,6 @@ from diglot.config.storable import (
 )
 
 __all__ = [
-    "CARRIED",
     "CONF",
     "FROM_ENVIRONMENT",
     "NOT_HASHED",
@@ -53,6 +53,7 @@ __all__ = [
     "build",
     "build_corpus",
     "build_data",
+    "carrying",
     "changes",
     "check",
     "check_language",

@@ -1,8 +1,11 @@
-"""The config that a job of a sweep carries in its folder: composed and checked once, and trained as it is hours later,
-whatever has become of the files that it was composed from."""
+"""The config that a folder carries for the processes that train in it: composed and checked once, and trained as it is
+by a job of a sweep hours later, and by the other processes of a run, whatever has become of the files that it was
+composed from."""
 
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -14,7 +17,7 @@ CARRIED = "composed"  # the name that Hydra knows it by
 
 # What conf/train.yaml says to Hydra itself, for a run.
 _TO_HYDRA = """\
-# Composed by a sweep; its job trains this, and reads no other file of choices.
+# Composed once; a process that was started to train this reads no other file of choices.
 defaults:
 - override hydra/job_logging: none
 - override hydra/hydra_logging: none
@@ -27,14 +30,28 @@ hydra:
 
 
 def write_carried(folder: Path, config: DictConfig) -> None:
-    """Write a job's config into its folder. What may be a secret is read from the environment
-    again in the job."""
+    """Write a config into the folder that carries it. What may be a secret is read from the environment again by
+    whoever trains it."""
     plain = changed_texts(partly_resolved(config), _escaped)
     write_bytes(_file(folder), (_TO_HYDRA + as_yaml(plain)).encode())
 
 
+def carrying(module: str, hydra: Any, folder: Path) -> list[str]:
+    """Return the command line of a process that reads the config that a folder carries.
+
+    Args:
+        module: what is run, like diglot.train.
+        hydra: the hydra node of this process's config, for what the user said to Hydra itself.
+        folder: which carries it.
+    """
+    words = [sys.executable, "-m", module, "--config-path", str(folder.absolute()), "--config-name", CARRIED]
+    of_sweep = re.compile(r"[+~]*hydra(/launcher|/sweeper|\.launcher|\.sweeper|\.mode|\.searchpath)")
+    typed: Any = OmegaConf.to_container(hydra.overrides.hydra, resolve=False)
+    return words + [word for word in typed if not of_sweep.match(word)]
+
+
 def read_carried(folder: Path) -> DictConfig | None:
-    """Return the config that the job in a folder carries; None where there is none.
+    """Return the config that a folder carries; None where there is none.
 
     Raises:
         UserError: if it cannot be read.

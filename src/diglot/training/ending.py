@@ -63,10 +63,13 @@ def fail(
         write_bytes(file, json.dumps(explained(error, data), ensure_ascii=False, indent=1).encode())
         print(f"diglot-train: {error}; {printable(file)} tells more. {kept.describe()}", file=sys.stderr)
         sys.exit(NON_FINITE)
-    if isinstance(error, SystemExit):  # Lightning's answer to a signal outside training
-        say(f"Stopped by a signal. {kept.describe()}")
-        before = 128 + (interruption.received or (signal.SIGTERM if trainer.received_sigterm else signal.SIGINT))
-        sys.exit(RESUME_ME if kept.last.is_file() else before)
+    if isinstance(error, SystemExit):  # Lightning's answer to a signal outside training, or a callback's own exit
+        received = interruption.received or (signal.SIGTERM if trainer.received_sigterm else 0)
+        number = received or signal.SIGINT
+        is_signal = received or isinstance(error.__context__, KeyboardInterrupt)
+        status, how = interruption.outcome()
+        say(f"Stopped by {signal.Signals(number).name if is_signal else 'a callback that exits'}. {how}")
+        sys.exit(128 + number if status is None else status)
     is_lost = lost_another(error, processes.world_size)
     end_others(trainer)
     if is_lost:

@@ -97,6 +97,16 @@ def refuse_links(folder: Path) -> None:
             raise UserError(f"{folder}: {name} is a second name of another file (a hard link): remove it")
 
 
+def refuse_way_out(path: Path, folder: Path) -> None:
+    """Make sure that a path in a run's folder leads nowhere else, whoever made what lies in it.
+
+    Raises:
+        UserError: a link on it does.
+    """
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{path}: leads out of {folder} through a link: remove it, or give output=FOLDER")
+
+
 def is_finished(folder: Path) -> bool:
     """Whether the run in a folder came to its end."""
     try:

@@ -23,21 +23,24 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasti
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
+from diglot import interruption
 from diglot.data.children import how_it_ended
-from diglot.errors import UserError
+from diglot.errors import RESUME_ME, UserError
+from diglot.interruption import ASKING
 
 
-def strategy(wanted: Any, world_size: int, timeout: float) -> Any:
+def strategy(wanted: Any, world_size: int, timeout: float, command: Sequence[str] = ()) -> Any:
     """What Lightning is to spread a run by: DistributedDataParallel with a time limit of ours, or what was asked for.
 
     Args:
         wanted: a Lightning strategy by name.
         world_size: number of processes on all nodes.
         timeout: seconds after which a process that waits for another one gives up.
+        command: line of the other processes, where this one starts them.
     """
     if wanted != "ddp" and not (wanted == "auto" and world_size > 1):
         return wanted
-    return Distributed(timeout=timedelta(seconds=timeout))
+    return Distributed(command, timeout=timedelta(seconds=timeout))
 
 
 def check_number(trainer: L.Trainer) -> None:
@@ -73,16 +76,29 @@ def lost_another(error: BaseException, world_size: int) -> bool:
 
 
 class Distributed(DDPStrategy):
-    """DistributedDataParallel over processes of which none outlives the others."""
+    """DistributedDataParallel over processes of which none outlives the others, and which train one config.
+
+    Args:
+        command: line of those that this one starts.
+        options: of DDPStrategy.
+    """
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        super().__init__(**options)
+        self.command = command
 
     def _configure_launcher(self) -> None:
         assert self.cluster_environment is not None
         self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
+        self._launcher.command = self.command
 
 
 class Launcher(_SubprocessScriptLauncher):
     """Starts the other processes of this machine as Lightning does, but where one of them fails, this one has the time
-    to say what that means, and to keep what it has. Lightning would kill it within five seconds."""
+    to say what that means, and to keep what it has. Lightning would kill it within five seconds. What they run is
+    `command`: Lightning would have them compose the config again, of files that may have changed."""
+
+    command: Sequence[str] = ()
 
     def launch(self, function: Callable, *args: Any, trainer: L.Trainer | None = None, **kwargs: Any) -> Any:
         is_over = threading.Event()
@@ -94,6 +110,16 @@ class Launcher(_SubprocessScriptLauncher):
         result = function(*args, **kwargs)
         is_over.set()
         return result
+
+    def _call_children_scripts(self) -> None:
+        self._check_can_spawn_children()
+        environment = self.cluster_environment
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = environment.main_address, str(environment.main_port)
+        os.environ["NODE_RANK"], os.environ["LOCAL_RANK"] = str(environment.node_rank()), str(environment.local_rank())
+        os.environ["WORLD_SIZE"] = str(self.num_processes * self.num_nodes)
+        for rank in range(1, self.num_processes):
+            own = {**os.environ, "LOCAL_RANK": str(rank)}
+            self.procs.append(subprocess.Popen(self.command, env=own))
 
 
 def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) -> None:
@@ -108,10 +134,16 @@ def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) 
     if is_over.wait(_PATIENCE):
         return
     number, status = next(iter(failed.items()))
-    print(f"diglot-train: process {number} of {len(others) + 1} {how_it_ended(status)}", file=sys.stderr, flush=True)
+    if status == RESUME_ME or status - 128 in ASKING:  # also this one was asked to end, and waits in compiled code
+        by = "a signal" if status == RESUME_ME else signal.Signals(status - 128).name
+        known, how = interruption.outcome()
+        told, code = f"stopped by {by}. {how}", status if known is None else known
+    else:
+        told, code = f"process {number} of {len(others) + 1} {how_it_ended(status)}", 2
+    print(f"diglot-train: {told}", file=sys.stderr, flush=True)
     for other in others:
         other.kill()
-    os._exit(2)
+    os._exit(code)
 
 
 def end_with_first() -> None:
@@ -163,13 +195,14 @@ _INTERVAL = 0.2  # seconds between looks
 class Processes:
     """The processes of a run, before its trainer exists.
 
-    On one machine Lightning starts the others when training begins, as runs of the same command. torchrun and SLURM
-    start all at once: these meet here, so that one of them can make the run's folder for all.
+    On one machine the first one starts the others when training begins. torchrun and SLURM start all at once: these
+    meet here, so that one of them can make the run's folder for all.
 
     Args:
         trainer: a trainer with the run's options, which does nothing else.
 
     Attributes:
+        starts_others: whether this one starts the others.
         neighbours: numbers of those on this machine that this one did not start itself, as far as they are known.
     """
 
@@ -179,6 +212,7 @@ class Processes:
         environment = getattr(trainer.strategy, "cluster_environment", None)
         from_outside = environment is not None and environment.creates_processes_externally
         self.are_met = self.world_size > 1 and from_outside and "DIGLOT_RUN_FOLDER" not in os.environ
+        self.starts_others = self.world_size > 1 and not from_outside and self.rank == 0
         first = int(os.environ.get(STARTED_BY, 0))
         self.neighbours = [first] if first and first == os.getppid() else []
 
