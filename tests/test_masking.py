@@ -5,7 +5,9 @@ import io
 import json
 import logging
 import os
+import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
@@ -57,6 +59,50 @@ def test_a_value_of_many_backslashes_takes_no_time() -> None:
     began = time.process_time()
     masked("\\" * 2000 + '"' * 2000)
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("secret", "text"),
+    [
+        ("/hunter2-0a1b", "\\" * 20_000),
+        ("/hunter2-0a1b", "hunter2" + "\\" * 20_000),
+        ("/hunter2-0a1b", "hunter2" + "%5C" * 7_000),
+        ("/key1", "key1 " + "\\" * 20_000),
+        ("\"'\"'\"'", "\\" * 20_000),
+        ("\n".join(f"{i}: MIIEvQIBADANBgkqhkiG{i}" for i in range(2000)), "nothing of it"),
+    ],
+)
+def test_masking_takes_no_longer_than_a_text_is_long(secret: str, text: str) -> None:
+    note(secret, "${x}")
+    began = time.process_time()
+    assert masked(text) == text
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize("secret", ["/hunter2-0a1b", "/key1", "'key1"])
+@pytest.mark.parametrize("before", ["", "x", " ", "\\", "x\\", "x\\\\", "x \\\\\\", "/", "%5C", "x\\%5c"])
+def test_what_is_escaped_is_found_behind_whatever_stands_there(secret: str, before: str) -> None:
+    note(secret, "${x}")
+    is_within_a_word = before == "x" and len(secret) < masking.LONG
+    assert ("${x}" in masked(f"{before}{secret}!")) != is_within_a_word
+
+
+@pytest.mark.parametrize("form", [str, repr, json.dumps, quote])
+def test_a_long_value_is_masked_as_a_whole(form: Callable[[str], str]) -> None:
+    secret = "\n".join(f"{i}: MIIEvQIBADANBgkqhkiG{i}" for i in range(300))
+    note(secret, "${x}")
+    assert re.fullmatch(r"before .?(\$\{x\})+.? after", masked(f"before {form(secret)} after"))
+
+
+def test_blanks_are_no_nothing() -> None:
+    note("data train", "${x}")
+    assert masked("datatrain, data  train") == "datatrain, ${x}"
+
+
+def test_names_stay_readable() -> None:
+    note("data", "${x}", "data.train")
+    note(["hunter2-0a1b"], "${y}", "data.train")
+    assert masked("data.train: hunter2-0a1b") == "data.train: ${y}"
 
 
 def test_a_cut_leaves_no_part_of_a_secret() -> None:

@@ -6,13 +6,17 @@ import logging
 import re
 import sys
 import traceback
+from collections.abc import Mapping
 from functools import cache
 from types import TracebackType
 from typing import Any
 
 SHORTEST = 4  # characters of a text that may be a secret
 LONG = 6  # from which on it is looked for within words, too
+LONGEST = 200  # words and other characters of a pattern: of a longer text each part is looked for
+WORD = "[A-Za-z0-9_]+"  # what nobody escapes
 
+_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)\}")
 _written: dict[str, str] = {}  # by values that this process took from the environment: how the config names them
 
 
@@ -26,17 +30,18 @@ def is_secret(value: Any) -> bool:
     return isinstance(value, str) and len(value.strip()) >= SHORTEST
 
 
-def note(value: Any, written: str) -> None:
+def note(value: Any, written: str, names: str = "") -> None:
     """Keep a value out of messages, if it may be a secret.
 
     Args:
         value: plain data.
         written: what is shown in its place.
+        names: text that holds no secret and has to stay readable.
     """
     if isinstance(value, (dict, list)):
         for item in [*value, *value.values()] if isinstance(value, dict) else value:
-            note(item, written)
-    elif is_secret(value):
+            note(item, written, names)
+    elif is_secret(value) and value.strip() not in names:
         _written.setdefault(value, written)
         sys.excepthook = _print_masked
 
@@ -44,9 +49,18 @@ def note(value: Any, written: str) -> None:
 def masked(text: str) -> str:
     """Return a text with the config's expressions in place of the values that they took from the environment, also
     where these are escaped."""
-    for value in sorted(_written, key=len, reverse=True):
-        text = _written[value].join(_pattern(value).split(text))
-    return text
+    return _replaced(text, _written)
+
+
+def typable(text: str, form: str = r"\g<0>") -> str:
+    """Return a text with variables of the environment in place of their values. What else is masked depends on more:
+    in another command `${data.cache_dir}` is another folder, and `${oc.env:NAME,'a b'}` cannot stand within quotes.
+
+    Args:
+        text: of a command to type.
+        form: how a variable is written: a template for `${oc.env:NAME}` whose first group is NAME.
+    """
+    return _replaced(text, {v: _VARIABLE.sub(form, w) for v, w in _written.items() if _VARIABLE.fullmatch(w)})
 
 
 def shortened(text: object, longest: int, end: str = "") -> str:
@@ -77,23 +91,45 @@ def _print_masked(kind: type[BaseException], error: BaseException, trace: Traceb
     print(masked("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
 
 
+def _replaced(text: str, written: Mapping[str, str]) -> str:
+    for value in sorted(written, key=len, reverse=True):
+        for word, part in _parts(value):
+            if word in text:
+                text = written[value].join(_pattern(part, len(value) >= LONG).split(text))
+    return text
+
+
 @cache
-def _pattern(value: str) -> re.Pattern[str]:
-    """What finds a value as it is, and as Python, JSON, HTML and addresses write it, also one within the other. Blanks
-    and line ends stand for each other: messages are brought into one line."""
-    found = "".join(_ways_to_write(part) for part in re.findall(r"\s+|\\+|.", value.strip(), re.DOTALL))
-    return re.compile(found if len(value) >= LONG else rf"(?<!\w){found}(?!\w)")
+def _parts(value: str) -> list[tuple[str, tuple[str, ...]]]:
+    """The words, runs of blanks and backslashes, and other characters of a value, at most `LONGEST` of them in a part;
+    before each part its longest word, which is the same in every form."""
+    units = re.findall(rf"{WORD}|\s+|\\+|.", value.strip(), re.DOTALL)
+    n_parts = -(-len(units) // LONGEST)
+    parts = [tuple(units[len(units) * i // n_parts : len(units) * (i + 1) // n_parts]) for i in range(n_parts)]
+    return [(max(re.findall(rf"{WORD}|$", "".join(part)), key=len), part) for part in parts]
 
 
-def _ways_to_write(part: str) -> str:
-    """A pattern of a character, or of a run of blanks or backslashes. What is escaped may be so more than once."""
+@cache
+def _pattern(units: tuple[str, ...], is_long: bool) -> re.Pattern[str]:
+    """What finds a part of a value as it is, and as Python, JSON, HTML and addresses write it, also one within the
+    other. Blanks and line ends stand for each other: messages are brought into one line."""
+    found = "".join(map(_ways_to_write, units))
+    # Of a run of backslashes that it may begin with it takes all: from within the run nothing else is found.
+    begin = "" if re.match(WORD, units[0]) else r"(?<!\\)(?<!%5[Cc])"
+    return re.compile(begin + found if is_long else rf"(?<!\w)(?:{begin}|(?<=\w\\)){found}(?!\w)")
+
+
+@cache
+def _ways_to_write(unit: str) -> str:
+    """A pattern of a word, of a run of blanks or backslashes, or of another character. What is escaped may be so more
+    than once."""
     backslash = r"(?:\\|%5[Cc])"  # as many as there are (*+, ++): they are not shared out in all ways
-    if part.startswith("\\"):
+    if unit.startswith("\\"):
         return rf"{backslash}++"
-    if re.fullmatch(r"\w", part, re.ASCII):
-        return part
+    if re.fullmatch(WORD, unit):
+        return unit
     ways: set[str] = set()
-    for character in part:
+    for character in unit:
         encoded = character.encode("utf-8", "surrogatepass")
         percent = "".join(f"%{byte:02X}" for byte in encoded)
         ways |= {html.escape(character), percent, percent.lower(), json.dumps(character)[1:-1]}
@@ -104,4 +140,4 @@ def _ways_to_write(part: str) -> str:
         if not way.isspace() and way != "%20"
     }
     escaped = f"{backslash}*+(?:{'|'.join(sorted(each))})"
-    return rf"(?:\s|\+|%20|{escaped})+" if part.isspace() else escaped
+    return rf"(?:\s|\+|%20{f'|{escaped}' if each else ''})+" if unit.isspace() else escaped
