@@ -454,6 +454,25 @@ def test_short_values_from_the_environment_leave_messages_readable(monkeypatch):
     assert masked("model.n_heads=3 is a number") == "model.n_heads=3 is a number"
 
 
+def test_names_of_keys_and_choices_and_what_a_config_itself_holds_are_no_secrets(monkeypatch):
+    from omegaconf import OmegaConf
+
+    monkeypatch.setenv("DATA", "data")
+    monkeypatch.setenv("KIND", "rotary")
+    config = OmegaConf.create(
+        {
+            "data": {"train": {"src": "${oc.env:DATA}/train.en"}, "name": "${oc.env:NO_SUCH_VARIABLE,some corpus}"},
+            "note": "${oc.env:KIND}",
+            "of_both": "${oc.env:DATA}-${data.name}",
+        }
+    )
+    root.note_secrets(config)
+    for text in ("data.train.src: there is none", "model/position=rotary", "some corpus"):
+        assert masked(text) == text
+    assert masked("data/train.en") == "${oc.env:DATA}/train.en"
+    assert masked("data-some corpus") == "${oc.env:DATA}-${data.name}"
+
+
 def test_numbers_and_short_words_from_the_environment_are_no_secrets(monkeypatch):
     from omegaconf import OmegaConf
 

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from diglot.config.differences import FROM_ENVIRONMENT, is_compared
+from diglot.config.keys import CONF, flat_keys
 from diglot.errors import UserError
 from diglot.masking import is_secret, note
 
@@ -83,12 +84,16 @@ def changed_texts(plain: Any, change: Callable[[str], str]) -> Any:
 
 
 def note_secrets(config: DictConfig) -> None:
-    """Keep out of messages what a config takes from the environment and may be a secret."""
-    for _, written, value, names in _from_environment(config):
-        if is_secret(value):
-            note(value, written)
-            for name in names:
-                note(os.environ.get(name), f"${{oc.env:{name}}}")
+    """Keep out of messages what a config takes from the environment and may be a secret. Names of keys and choices are
+    none: messages name these."""
+    choices = (str(file.relative_to(CONF).with_suffix("")) for file in CONF.rglob("*.yaml"))
+    known = "\0".join([*flat_keys(OmegaConf.to_container(config, resolve=False)), *choices])
+    found = [(written, value, names) for _, written, value, names in _from_environment(config) if is_secret(value)]
+    for name in [name for _, _, names in found for name in names]:
+        note(os.environ.get(name), f"${{oc.env:{name}}}", known)
+    for written, value, names in found:
+        if any(name in os.environ for name in names):  # else it is a default, which the config itself holds
+            note(value, written, known)
 
 
 def refuse_secrets_in_checkpoints(config: DictConfig) -> None:
