@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from omegaconf import OmegaConf
 
+from diglot.config import note_secrets
 from diglot.masking import masked, note
-from diglot.suggestion import command_line, override, printable, quoted, reading, resuming
+from diglot.suggestion import TYPED, command_line, masked_words, override, printable, quoted, reading, resuming
 
 ROOT = Path(__file__).parents[1]
 NAMES = [
@@ -51,7 +54,7 @@ print(json.dumps(make.arguments(os.environ)))
 """
 
 
-def typed(line: str, folder: Path) -> list[str]:
+def typed(line: str, folder: Path, **variables: str) -> list[str]:
     """What the command is given when this line is typed into sh in a checkout."""
     if not (folder / "Makefile").exists():
         shutil.copy(ROOT / "Makefile", folder)
@@ -62,7 +65,9 @@ def typed(line: str, folder: Path) -> list[str]:
         (folder / ".venv/bin/python").chmod(0o755)
         (folder / ".venv/.ready").touch()
     bare = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
-    done = subprocess.run(["sh", "-c", line], cwd=folder, env=bare, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["sh", "-c", line], cwd=folder, env=bare | variables, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -128,6 +133,76 @@ def test_a_folder_from_the_environment_stands_in_a_line_as_what_reads_it(
     for folder in ("x", "x y", "it's"):
         line = command_line("evaluate", ["--config-dir", f"{value_}/conf"], checkpoint=f"{value_}/{folder}")
         assert masked(line) == line
-        *_, conf, word = typed(line, tmp_path)
-        assert conf == "${oc.env:FOLDER}/conf"
+        *_, conf, word = typed(line, tmp_path, FOLDER=value_)
+        assert conf == f"{value_}/conf"
         assert value(word) == f"${{oc.env:FOLDER}}/{folder}"
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other tests have taken from the environment is not masked."""
+    monkeypatch.setattr("diglot.masking._written", {})
+    monkeypatch.setattr("sys.excepthook", sys.excepthook)
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_key_is_never_taken_for_a_value_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    note("data", "${oc.env:DATA}")
+    words = [
+        "data.train.src=data/train.en",
+        "~data.corpora",
+        "+data@data.x=data",
+        "data=sample",
+        "--config-name",
+        "data",
+    ]
+    line = command_line("train", words)
+    shown = ["data.train.src=${oc.env:DATA}/train.en", "~data.corpora", "+data@data.x=${oc.env:DATA}", "data=sample"]
+    assert sorted(typed(line, tmp_path, DATA="data")) == sorted([*shown, "--config-name", "data"])
+    assert masked_words(words) == [*shown, "--config-name", "${oc.env:DATA}"]
+    assert shlex.split(override("data", "data")) == ["data=${oc.env:DATA}"]
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_folder_of_configs_is_no_override_whatever_its_name(tmp_path: Path) -> None:
+    words = ["--config-path", "runs/lr=0.1", "--config-name", "composed", "resume='runs/lr=0.1'"]
+    assert typed(command_line("train", words), tmp_path) == words
+    note("/home/me/work", "${oc.env:WORK}")
+    for words in (["--config-dir=/home/me/work/conf"], ["-cd", "/home/me/work"], ["-cp", "a b/home/me/work"]):
+        line = command_line("train", words)
+        assert "/home/me" not in line
+        assert typed(line, tmp_path, WORK="/home/me/work") == words
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_only_a_variable_itself_stands_in_a_line_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCRATCH", "/scratch/me")
+    monkeypatch.setenv("OUT", "/out/there")
+    folders = {
+        "a": "${data.cache_dir}/runs/a",
+        "b": "${.a}/b",
+        "out": "${oc.env:OUT,'my runs'}",
+        "none": "${oc.env:UNSET,x}",
+    }
+    note_secrets(OmegaConf.create({"data": {"cache_dir": "${oc.env:SCRATCH}"}, **folders}))
+    assert shlex.split(override("x", "/scratch/me/runs/a/b/c")) == ["x=${oc.env:SCRATCH}/runs/a/b/c"]
+    assert shlex.split(override("x", "/out/there/it's")) == [r"x='${oc.env:OUT}/it\'s'"]
+
+
+def test_a_process_that_another_one_started_tells_what_was_typed_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--config-path", "run", "--config-name", "composed"])
+    monkeypatch.setenv(TYPED, json.dumps(["data=sample", "run.folder=run", "trainer.devices=2"]))
+    assert resuming("run") == "make train data=sample trainer.devices=2 resume=run"
+
+
+def test_the_processes_that_a_run_starts_are_told_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from diglot.training import processes
+
+    started = []
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.setattr(sys, "argv", ["diglot-train", "data=sample", "note=Größe"])
+    monkeypatch.setattr(processes.subprocess, "Popen", lambda command, env: started.append(env))
+    launcher = processes.Launcher(LightningEnvironment(), num_processes=3, num_nodes=1)
+    launcher._call_children_scripts()
+    assert [json.loads(env[TYPED]) for env in started] == [["data=sample", "note=Größe"]] * 2
+    assert TYPED not in os.environ

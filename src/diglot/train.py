@@ -48,10 +48,9 @@ from diglot.errors import UserError
 from diglot.evaluation import EvaluationSet, evaluate, keep_text, remember, table
 from diglot.export import export
 from diglot.glibc import keep_memory
-from diglot.masking import masked
 from diglot.model import EncoderDecoder
 from diglot.resume import AUTO, Begun, begin_again, nothing_left, outcome, refuse_other_job, take_up, unfinished
-from diglot.suggestion import printable, reading, resuming
+from diglot.suggestion import masked_words, printable, reading, resuming
 from diglot.training import loggers
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, TakeUp
 from diglot.training.console import log_to, only_warnings, quiet
@@ -157,7 +156,7 @@ def train(config: DictConfig) -> Path:
     checkpoints.check_readable(record, trusted(config))
     reads = contents(config, corpus, data.digests)
     config_yaml = as_yaml(plain)
-    about_it = environment([masked(word) for word in sys.argv[1:]], reads) if processes.is_first else {}
+    about_it = environment(masked_words(sys.argv[1:]), reads) if processes.is_first else {}
 
     resume = config.resume
     with one_at_a_time(run, processes):

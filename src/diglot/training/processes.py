@@ -3,6 +3,7 @@ together."""
 
 import contextlib
 import ctypes
+import json
 import os
 import platform
 import re
@@ -27,6 +28,7 @@ from diglot import interruption
 from diglot.data.children import how_it_ended
 from diglot.errors import RESUME_ME, UserError
 from diglot.interruption import ASKING
+from diglot.suggestion import TYPED
 
 
 def strategy(wanted: Any, world_size: int, timeout: float, command: Sequence[str] = ()) -> Any:
@@ -118,7 +120,7 @@ class Launcher(_SubprocessScriptLauncher):
         os.environ["NODE_RANK"], os.environ["LOCAL_RANK"] = str(environment.node_rank()), str(environment.local_rank())
         os.environ["WORLD_SIZE"] = str(self.num_processes * self.num_nodes)
         for rank in range(1, self.num_processes):
-            own = {**os.environ, "LOCAL_RANK": str(rank)}
+            own = {**os.environ, "LOCAL_RANK": str(rank), TYPED: json.dumps(sys.argv[1:])}
             self.procs.append(subprocess.Popen(self.command, env=own))
 
 
