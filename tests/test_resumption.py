@@ -250,6 +250,7 @@ def test_a_text_that_the_environment_places_elsewhere_is_the_same_text(words, co
     config = compose_train("data=files", *of_folder("${oc.env:FOLDER}"))
     monkeypatch.setenv("FOLDER", str(tmp_path / "text"))
     begin(Path("runs/b"), config, finished=False)
+    hash = config_hash(config)
     (tmp_path / "text").rename(tmp_path / "elsewhere")
     monkeypatch.setenv("FOLDER", str(tmp_path / "elsewhere"))
     now = reads.contents_now(config)
@@ -260,6 +261,7 @@ def test_a_text_that_the_environment_places_elsewhere_is_the_same_text(words, co
     )
     assert len(found) == 6
     assert all(change.is_of_place for change in found)
+    assert config_hash(config) == hash
     assert unfinished(None, without_secrets(config), now) == "runs/b"
 
 
@@ -269,5 +271,16 @@ def test_a_run_of_an_earlier_version_that_notes_no_values_of_the_environment_goe
     config = compose_train(*words, "seed='${oc.decode:${oc.env:VALUE}}'", "bleu_tokenizer=${oc.env:NAME}")
     before = without_secrets(config) | {"seed": "${oc.decode:${oc.env:VALUE}}"}
     del before["from_environment"]
-    assert changes(before, without_secrets(config)) == []
-    assert changes(before, without_secrets(config) | {"bleu_tokenizer": None})
+    now = without_secrets(config)
+    assert changes(before, now) == []
+    assert changes(before, now | {"bleu_tokenizer": "flores101"})
+    for value in ("13a", None, [1, 2], 3, False):  # what is no secret is kept resolved now, and was not
+        assert changes(before, now | {"bleu_tokenizer": value}) == []
+        assert changes(before | {"bleu_tokenizer": ["${oc.env:NAME}"]}, now | {"bleu_tokenizer": value}) == []
+
+
+@pytest.mark.parametrize("value", ["13a", None, 3])
+def test_what_was_a_secret_and_is_none_has_changed(words, compose_train, monkeypatch, value):
+    monkeypatch.setenv("NAME", "flores200")
+    before = without_secrets(compose_train(*words, "bleu_tokenizer=${oc.env:NAME}"))
+    assert changes(before, without_secrets(compose_train(*words)) | {"bleu_tokenizer": value})

@@ -14,7 +14,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from diglot.config.check import parameters_of
-from diglot.config.differences import place_of
+from diglot.config.differences import FROM_ENVIRONMENT, place_of
 from diglot.config.secrets import without_secrets
 from diglot.config.storable import check_language, check_number_of_weights, check_parts, check_search, trusted
 from diglot.data.corpus import Corpus
@@ -107,7 +107,9 @@ def config_hash(config: Any, *more: Any, length: int = 12) -> str:
         (plain.get(nodes[0], {}) if nodes else plain).pop(name, None)
     if plain.get("export") is None:  # as before it counted
         plain.pop("export", None)
-    plain = _with_plain_paths(plain)
+    # Where content is may be another place: what it is tells a finished job from one that has become outdated.
+    digests = {key: digest for key, digest in plain.pop(FROM_ENVIRONMENT, {}).items() if not place_of(key)}
+    plain = _with_plain_paths(plain | ({FROM_ENVIRONMENT: digests} if digests else {}))
     text = json.dumps([plain, *more], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 

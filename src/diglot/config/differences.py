@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf._utils import OmegaConfDumper
 
 from diglot.errors import UserError
-from diglot.masking import shortened
+from diglot.masking import is_secret, shortened
 from diglot.suggestion import printable
 
 # What a run may change when it goes on and nobody needs to be told: what it trains stays the same.
@@ -97,7 +97,8 @@ def changes(before: Any, now: Any, same: Collection[str] = ()) -> list[Change]:
         now: another.
         same: of what both read, that whose content is the same.
     """
-    found = filter(None, (_told(*values) for values in different_values(before, now)))
+    noted = before.get(FROM_ENVIRONMENT, {})
+    found = filter(None, (_told(*values, noted) for values in different_values(before, now)))
     return [Change(*values, place_of(values[0]) in same) for values in found if is_compared(values[0])]
 
 
@@ -106,15 +107,15 @@ def is_compared(key: str) -> bool:
     return not _is_in(key, CHANGE_NOTHING)
 
 
-def _told(key: str, before: Any, now: Any) -> tuple[str, Any, Any] | None:
-    """A difference as it is told; None: there is none, as far as is known."""
+def _told(key: str, before: Any, now: Any, noted: Collection[str]) -> tuple[str, Any, Any] | None:
+    """A difference as it is told; None: there is none, as far as is known. Of the keys `noted` there was a digest."""
     top, _, of_key = key.partition(".")
     if top == FROM_ENVIRONMENT:  # a digest that one side lacks tells nothing; that the other has it, the key itself
         known = isinstance(before, str) and isinstance(now, str)
         return (of_key, "one text from the environment", "another one") if known else None
-    # Versions that kept no digests kept numbers, too, as they were written.
-    is_known = not (isinstance(before, str) and "${" in before and isinstance(now, (int, float)))
-    return (key, before, now) if is_known else None
+    # Versions that kept no digests kept as it was written, too, what is no secret.
+    is_unknown = "${" in str(before) and not is_secret(now) and not any(_is_in(name, [key]) for name in noted)
+    return None if is_unknown else (key, before, now)
 
 
 def place_of(key: str) -> str | None:
