@@ -388,7 +388,7 @@ def test_whoever_reads_may_go(folder):
 
 
 @pytest.mark.end_to_end
-def test_files_come_out_whole_and_name_what_is_wrong(folder, tmp_path):
+def test_files_come_out_whole_and_name_what_is_wrong(folder, tmp_path, monkeypatch):
     source, prefix, bad = tmp_path / "in.txt", tmp_path / "prefix.txt", tmp_path / "bad.txt"
     source.write_text("Ler nin gaser.\nKa gun ne?\n")
     prefix.write_text("Sa hur\n\n")
@@ -399,6 +399,10 @@ def test_files_come_out_whole_and_name_what_is_wrong(folder, tmp_path):
     assert out.read_text().count("\n") == 2
     assert "<html" in page.read_text()
     assert f"2 lines: {page}" in said
+    monkeypatch.setenv("MODELS", str(folder.resolve()))
+    translate("checkpoint=${oc.env:MODELS}/a.ckpt", f"input={source}", f"html={page}", cwd=tmp_path)
+    assert str(folder.resolve()) not in page.read_text()
+    assert "${oc.env:MODELS}/a.ckpt" in page.read_text()
     prefix.write_text("Sa hur\n")
     _, said = translate(*words, f"prefix={prefix}", f"output={tmp_path / 'no.txt'}", cwd=folder, code=2)
     assert f"{prefix} has 1 lines, and {source} more" in said

@@ -23,6 +23,7 @@ from diglot.data.progress import step
 from diglot.data.text import read_blocks, split_lines
 from diglot.errors import UserError
 from diglot.glibc import keep_memory
+from diglot.masking import masked
 from diglot.output import refuse_same, written
 from diglot.page import page
 from diglot.suggestion import printable
@@ -83,7 +84,7 @@ def main(config: DictConfig) -> None:
     if config.html is None:
         deque(records(), maxlen=0)
     else:
-        title = f"{translator.record['src_lang']}-{translator.tgt_lang} {', '.join(map(str, paths))}"
+        title = masked(f"{translator.record['src_lang']}-{translator.tgt_lang} {', '.join(map(str, paths))}")
         with written(config.html, "html") as write:
             for text in page(title, records()):
                 write(text)
