@@ -1,6 +1,13 @@
 """Weights go only into the model that they were trained in."""
 
+import os
+import signal
+import zipfile
+from pathlib import Path
+from typing import Any
+
 import pytest
+import torch
 
 from diglot import checkpoint
 from diglot.config import changes, resolved
@@ -55,3 +62,42 @@ def test_a_run_from_before_a_choice_was_made_goes_on_as_the_one_that_made_none(c
         }
     gone = {"_target_": "diglot.decoding.Gone", "beam_size": 4}
     assert [change.key for change in changes({"search": gone}, {"search": {**gone, "n_best": 1}})] == ["search.n_best"]
+
+
+def test_a_damaged_checkpoint_is_none_to_go_on_from_however_it_is_damaged(tmp_path: Path) -> None:
+    file = tmp_path / "last.ckpt"
+    torch.save({"a": torch.zeros(3)}, file)
+    content = file.read_bytes()
+    assert checkpoint.has_whole(tmp_path)
+    found = set()
+    for i in range(len(content) - 600, len(content)):  # the records and the end
+        file.write_bytes(content[:i] + bytes([content[i] ^ 0xFF]) + content[i + 1 :])
+        found.add(checkpoint.has_whole(tmp_path))
+    assert found == {True, False}  # of some bytes nothing depends
+
+
+def test_whether_there_is_a_checkpoint_is_seen_without_reading_its_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save({"a": torch.zeros(3)}, tmp_path / "previous.ckpt")
+
+    def read_all(_: Any) -> None:
+        raise AssertionError("all of it is read")
+
+    monkeypatch.setattr(zipfile.ZipFile, "testzip", read_all)
+    assert checkpoint.has_whole(tmp_path)
+
+
+def test_a_pipe_of_a_checkpoint_s_name_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "last.ckpt")
+
+    def give_up(*_: Any) -> None:
+        raise AssertionError("it waits for the pipe")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(3)
+    try:
+        assert not checkpoint.has_whole(tmp_path)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from diglot import interruption
+
 COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export")
 SAID = {
     signal.SIGINT: "interrupted",
@@ -113,3 +115,15 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     words = started("print('working', flush=True); [time.sleep(0.02) for _ in range(20)]; print('done')")
     words[1] = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); {words[1]}"
     assert signalled(words, [signal.SIGHUP], tmp_path) == (0, "done\n", "")
+
+
+@pytest.mark.parametrize(("first", "code", "says"), [(None, 75, True), ("1", 138, False)])
+def test_a_process_that_another_one_has_started_names_its_signal_to_that_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, first: str | None, code: int, says: bool
+) -> None:
+    monkeypatch.delenv("DIGLOT_FIRST_PROCESS", raising=False)
+    if first is not None:
+        monkeypatch.setenv("DIGLOT_FIRST_PROCESS", first)
+    monkeypatch.setattr(interruption, "outcome", lambda: (75, "It can go on."))
+    assert interruption.tell("x", signal.SIGUSR1) == code
+    assert capsys.readouterr().err == ("diglot-x: stopped by SIGUSR1. It can go on.\n" if says else "")

@@ -1,5 +1,6 @@
 """Two processes train the model that one would have trained, and a run that was cut short goes on as it would have."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -18,8 +19,10 @@ from commands import scalars
 from diglot.config import without_secrets
 from diglot.data.text import read_lines
 from diglot.errors import UserError
+from diglot.interruption import Interrupted
 from diglot.train import refuse_other_config
-from diglot.training.processes import check_number
+from diglot.training import processes
+from diglot.training.processes import Launcher, check_number
 
 pytestmark = pytest.mark.end_to_end
 
@@ -159,6 +162,46 @@ def test_a_process_that_is_given_another_config_than_the_first_is_refused(compos
         UserError, match="process 2 of 2 was given another config than the first one: seed was 1 and is 2"
     ):
         refuse("seed=2")
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, other: str, function: Callable[[], None]) -> list[int]:
+    """With which statuses a process is ended by the end of another one, which it started to do this."""
+    codes: list[int] = []
+    monkeypatch.setattr(processes, "_PATIENCE", 0.3)
+    monkeypatch.setattr(processes.os, "_exit", codes.append)
+    monkeypatch.setattr(processes.interruption, "outcome", lambda: (75, "It can go on."))
+    environment: Any = SimpleNamespace(creates_processes_externally=False)
+    launcher = Launcher(environment, 2, 1)
+    started = subprocess.Popen(["sh", "-c", other])
+    monkeypatch.setattr(launcher, "_call_children_scripts", lambda: launcher.procs.append(started))
+    monkeypatch.setenv("DIGLOT_FIRST_PROCESS", "")
+    with contextlib.suppress(Interrupted):
+        launcher.launch(function)
+    time.sleep(1)
+    return codes
+
+
+@pytest.mark.parametrize(
+    ("other", "code", "says"),
+    [
+        ("exit 138", 75, "stopped by SIGUSR1. It can go on."),
+        ("exit 75", 2, "process 2 of 2 failed with exit status 75"),  # a callback's own
+        ("kill -9 $$", 2, "process 2 of 2 was killed by SIGKILL"),
+    ],
+)
+def test_a_process_that_waits_ends_with_another_one_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, other: str, code: int, says: str
+) -> None:
+    assert ended(monkeypatch, other, lambda: time.sleep(2)) == [code]
+    assert capsys.readouterr().err == f"diglot-train: {says}\n"
+
+
+def test_a_process_that_ends_already_is_left_to_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        time.sleep(0.4)  # the other one's end has been seen
+        raise Interrupted
+
+    assert ended(monkeypatch, "kill -9 $$", interrupt) == []
 
 
 @pytest.mark.exhaustive

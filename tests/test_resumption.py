@@ -74,6 +74,15 @@ def test_a_corpus_that_has_moved_is_the_same_corpus(words, compose_train, tmp_pa
     assert config_hash(moved) != config_hash(config)
 
 
+def test_a_finished_run_that_is_to_be_exported_says_how(words, compose_train):
+    begin(Path("runs/a"), compose_train(*words), finished=True)
+    config = compose_train(*words, "export=safetensors")
+    how = "make export checkpoint=runs/a format=safetensors"
+    assert str(said_of_finished(Path("runs/a"), config)).endswith(f"Nothing was exported: {how} does that")
+    Path("runs/a/safetensors").mkdir()
+    assert "export" not in str(said_of_finished(Path("runs/a"), config))
+
+
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
 def test_a_text_that_has_changed_is_named(words, compose_train, split):
     config = compose_train(*words)

@@ -31,6 +31,7 @@ from diglot import comparison, config, sweep
 from diglot import job as one
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
+from diglot.interruption import ASKING
 from diglot.suggestion import quoted
 from diglot.train import main as train_main
 from diglot.training.run import Run
@@ -452,8 +453,9 @@ def test_choices_that_read_the_environment_stay_as_they_are_written(monkeypatch)
     assert made._parse_config() == ["+logger.a=${oc.env:A},x ${oc.env:B}", "seed=1,2", "model.d_ff=1,2"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_no_job_outlives_its_launcher(here, number, code):
+@pytest.mark.parametrize("number", [*ASKING, signal.SIGKILL])
+def test_no_job_outlives_its_launcher(here, number):
+    code = -9 if number == signal.SIGKILL else 128 + number
     command = [sys.executable, "-m", "diglot.sweep", *WORDS, "model.n_heads=1,2"]
     mode = {**os.environ, "MODE": "slow", "OMP_NUM_THREADS": "1"}
     launcher = subprocess.Popen(
@@ -471,6 +473,25 @@ def test_no_job_outlives_its_launcher(here, number, code):
         assert "the same command again goes on" in out
         assert [row["status"] for row in table_of(the_sweep(here))] == ["interrupted", "not started"]
         assert "Traceback" not in err
+        heard = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM  # it has the time to keep what it has
+        assert json.loads((first / "job.json").read_text())["exit_status"] == -heard
+
+
+def test_a_job_of_another_launcher_has_the_time_to_keep_what_it_has(here):
+    script = """if True:
+        from diglot import config, interruption, sweep
+        interruption.answer_by_exception()
+        config.command("train")(lambda c: sweep.run_alone(c, "stub_job"))()
+    """
+    command = [sys.executable, "-c", script, "-m", *WORDS[:2], "hydra/launcher=basic", "model.n_heads=1,2"]
+    mode = {**os.environ, "MODE": "slow", "OMP_NUM_THREADS": "1"}
+    launcher = subprocess.Popen(command, env=mode, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    first = wait_for(lambda: next(here.glob("runs/*/*/slow"), None)).parent
+    launcher.send_signal(signal.SIGUSR1)
+    said, _ = launcher.communicate(timeout=30)
+    assert launcher.returncode == 128 + signal.SIGUSR1, said
+    assert json.loads((first / "job.json").read_text())["exit_status"] == -signal.SIGTERM
+    assert [row["status"] for row in table_of(the_sweep(here))] == ["interrupted", "not started"]
 
 
 def test_a_job_that_does_not_hear_is_killed(here, monkeypatch):

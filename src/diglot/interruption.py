@@ -14,6 +14,8 @@ from typing import NoReturn
 
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
+STARTED_BY = "DIGLOT_FIRST_PROCESS"  # the number of the process that started this one for its run
+
 received = 0  # the first of them that `answer_by_exception` has met
 
 
@@ -65,13 +67,27 @@ def _answer(handler: Callable[[int, FrameType | None], None]) -> None:
 
 def leave(command: str) -> NoReturn:
     """Say that a signal has ended a command, and exit with its status."""
-    number = received or signal.SIGINT
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that hangs up sends it twice
-    status, how = outcome()
-    first = os.environ.get("DIGLOT_FIRST_PROCESS")
-    if first in (None, str(os.getpid())):  # else the process that started this one says it
-        print(_line(command, number) + (f". {how}" if how else ""), file=sys.stderr)
-    sys.exit(128 + number if status is None else status)
+    sys.exit(tell(command, received or signal.SIGINT))
+
+
+def tell(command: str, number: int) -> int:
+    """Say that a signal has ended a command, and return the exit status."""
+    known, how = outcome()
+    if _is_heard():
+        print(_line(command, number) + (f". {how}" if how else ""), file=sys.stderr, flush=True)
+    return status(number, known)
+
+
+def status(number: int, known: int | None) -> int:
+    """Return the exit status after a signal: `known`, if that is something. A process that another one of ours has
+    started names its signal to that one by it."""
+    return 128 + number if known is None or not _is_heard() else known
+
+
+def _is_heard() -> bool:
+    """Whether it is this process that says how a run ends, and not the one that has started it."""
+    return os.environ.get(STARTED_BY) in (None, str(os.getpid()))
 
 
 def _line(command: str, number: int) -> str:

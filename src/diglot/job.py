@@ -20,6 +20,7 @@ from diglot.contents import Contents, changed_contents, contents_in
 from diglot.data.children import how_it_ended
 from diglot.data.text import write_bytes
 from diglot.errors import RESUME_ME, UserError
+from diglot.interruption import ASKING
 from diglot.masking import shortened
 from diglot.suggestion import quoted
 from diglot.training.folder import JOB, RESULTS, refuse_links
@@ -242,14 +243,15 @@ def now() -> str:
 
 
 class Signals:
-    """Notes the signals that ask this process to end, so that its job can be ended first. Ignored ones stay ignored."""
+    """Notes the signals that ask this process to end, so that its job can be ended first; then the first of them is
+    answered as it would have been. Ignored ones stay ignored."""
 
     def __init__(self) -> None:
         self.received: list[int] = []
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in ASKING:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
         return self
@@ -257,6 +259,8 @@ class Signals:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self.received:
+            signal.raise_signal(self.received[0])
 
     def _note(self, number: int, _: FrameType | None) -> None:
         if not self.received or number != signal.SIGHUP:  # which a terminal that hangs up sends twice

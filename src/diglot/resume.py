@@ -12,6 +12,7 @@ from diglot.config import (
     read_carried,
     read_config,
     refuse_other_run,
+    trusted,
     without_folders,
     without_secrets,
 )
@@ -20,7 +21,7 @@ from diglot.data.batching import Place
 from diglot.data.shards import Shards
 from diglot.data.text import write_bytes
 from diglot.errors import RESUME_ME, UserError
-from diglot.suggestion import resuming
+from diglot.suggestion import reading, resuming
 from diglot.training.folder import CONFIG, RESULTS, is_finished, is_held
 
 say = logging.getLogger("diglot").info
@@ -113,7 +114,11 @@ def nothing_left(folder: Path, config: dict[str, Any], read_now: Callable[[], Co
             f"{folder}: this run is finished, nothing would be trained with what is another value now ({found[0]}); "
             f"run.updates above {done} goes on"
         )
-    return f"{folder}: this run is finished; its results are in {folder / RESULTS}"
+    told = f"{folder}: this run is finished; its results are in {folder / RESULTS}"
+    form = config.get("export")
+    if form is None or (folder / form).exists():
+        return told
+    return f"{told}. Nothing was exported: {reading('export', folder, trusted(config))} format={form} does that"
 
 
 def outcome(folder: Path) -> tuple[int | None, str]:

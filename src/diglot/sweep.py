@@ -23,7 +23,7 @@ from diglot.config import config_hash, read_carried, without_secrets, write_carr
 from diglot.contents import Contents, contents_in, contents_now, unique_key
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
-from diglot.job import OUTPUT, Job, command, run, say, slug
+from diglot.job import OUTPUT, Job, Signals, command, run, say, slug
 from diglot.training.folder import JOB, refuse_links
 from diglot.whole import lock
 
@@ -189,8 +189,9 @@ def run_alone(config: DictConfig, module: str = "diglot.train") -> float | None:
     else:
         job = sweep.job(overrides, (), config, config_hash(config), hydra.job.num + 1)
     if job.status != "finished":
-        run(job, command(module, hydra, job.folder), tries_only=config.trainer.fast_dev_run)
-        sweep.write_tables()
+        with Signals() as signals:
+            run(job, command(module, hydra, job.folder), signals, tries_only=config.trainer.fast_dev_run)
+            sweep.write_tables()
     if job.status not in ("finished", "tried"):
         raise failed(job, sweep.jobs)
     return job.value(config.objective)

@@ -50,7 +50,7 @@ from diglot.export import export
 from diglot.glibc import keep_memory
 from diglot.model import EncoderDecoder
 from diglot.resume import AUTO, Begun, begin_again, nothing_left, outcome, refuse_other_job, take_up, unfinished
-from diglot.suggestion import masked_words, printable, reading, resuming
+from diglot.suggestion import masked_words, printable, quoted, reading, resuming
 from diglot.training import loggers
 from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, TakeUp
 from diglot.training.console import log_to, only_warnings, quiet
@@ -169,10 +169,9 @@ def train(config: DictConfig) -> Path:
         interruption.outcome = partial(outcome, folder)
         if processes.is_first and resume is None:
             write_about(folder, config_yaml, data.tokenizer, about_it)
-    if config.resume == AUTO and not processes.is_first and (folder / "last.ckpt").exists():
-        resume = str(folder)
+    goes_on = processes.shared(resume is not None)  # as the first process has decided
     begun = Begun()
-    if resume is not None:
+    if goes_on:
         if line := nothing_left(folder, plain, lambda: reads):
             say(line)
             return folder
@@ -199,16 +198,15 @@ def train(config: DictConfig) -> Path:
     kept.place, kept.due_since = tuple(begun.place or ()), begun.validation_due_since
     signals = Signals(kept, run.validate_every)
     accumulation = data.updates(world_size=processes.world_size).accumulation
-    resumed = None if resume is None else loggers.Resumed(begun.update, begun.validation_due_since)
+    resumed = loggers.Resumed(begun.update, begun.validation_due_since) if goes_on else None
     logger = make_loggers(config.logger, folder, resumed) if processes.is_first else [DummyLogger()]
+    others: list[str] = []
+    if processes.starts_others:
+        resumes = quoted(str(folder)) if goes_on else "null"  # as is decided, whatever they find
+        others = [*carrying("diglot.train", HydraConfig.get(), folder), f"resume={resumes}"]
     trainer = L.Trainer(
         **options,
-        strategy=strategy(
-            config.trainer.strategy,
-            processes.world_size,
-            config.trainer.process_timeout,
-            carrying("diglot.train", HydraConfig.get(), folder),
-        ),
+        strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout, others),
         logger=logger,
         callbacks=[
             LeaveFirst(signals),

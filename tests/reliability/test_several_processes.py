@@ -11,7 +11,7 @@ import pytest
 import torch
 from runs import FAULT, TINY, TWO, Run, after_the_fault, is_whole, run, text, weights
 
-from diglot.data.text import read_lines
+from diglot.data.text import read_lines, write_bytes
 
 pytestmark = [pytest.mark.reliability, pytest.mark.end_to_end]
 
@@ -180,6 +180,31 @@ def test_a_choice_that_is_edited_in_mid_start_is_the_one_that_was_read(tmp_path:
     run(tmp_path, *words, EDIT=str(choice), OLD="layers: 1", NEW="layers: 2")
     assert "layers: 2" in choice.read_text()
     assert "n_encoder_layers: 1" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+@pytest.mark.promise("All processes of a run go on from what the first has found, whatever becomes of its files.")
+@pytest.mark.parametrize(
+    ("word", "module"),
+    [("resume=auto", ()), ("resume=run", ()), pytest.param("resume=auto", OUTSIDE, marks=pytest.mark.exhaustive)],
+)
+def test_all_go_on_where_the_first_one_does(tmp_path: Path, word: str, module: tuple[str, ...]) -> None:
+    words = (*text(tmp_path), *TINY, *TWO, FAULT, "run.updates=6", "run.validate_every=2", "trainer.process_timeout=30")
+    run(tmp_path, *words, code=-9, FAULT="kill:0:5")
+    (tmp_path / "run" / "last.ckpt").unlink()
+    (tmp_path / "run" / "composed.yaml").unlink()
+    if word == "resume=run":
+        words = tuple(each for each in words if each != "run.folder=run")
+    begun = Run(tmp_path, *words, word, module=module)
+    carried = tmp_path / "run" / "composed.yaml"
+    while word == "resume=run" and begun.process.poll() is None:
+        if carried.exists():  # a sweep writes it again for a job that is not finished
+            assert "\nresume: run\n" in carried.read_text()
+            write_bytes(carried, carried.read_bytes().replace(b"\nresume: run\n", b"\nresume: null\n"))
+            break
+        time.sleep(0.02)
+    ended = begun.end()
+    assert (ended.code, ended.orphans) == (0, []), ended.said
+    assert [[line[0] for line in counts(tmp_path, rank)[-2:]] for rank in (0, 1)] == [[5, 6], [5, 6]]
 
 
 @pytest.mark.promise("A signal while the processes of a run that goes on find each other ends it with exit status 75.")

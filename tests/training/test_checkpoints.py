@@ -15,7 +15,7 @@ from diglot.checkpoint import FORMAT, KINDS, check_training_state, newest_whole,
 from diglot.errors import UserError
 from diglot.training import console
 from diglot.training import folder as folders
-from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints
+from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, TakeUp
 from diglot.training.task import TranslationTask
 
 
@@ -365,3 +365,10 @@ def test_a_checkpoint_to_go_on_from_is_read_by_our_reader(tmp_path: Path) -> Non
 def test_a_state_that_no_run_writes_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="no run can go on from this checkpoint"):
         Checkpoints(tmp_path).load_state_dict({**Checkpoints(tmp_path).state_dict(), **wrong})
+
+
+def test_a_process_that_goes_on_from_another_update_than_the_first_is_refused(task: TranslationTask) -> None:
+    other: Any = SimpleNamespace(broadcast=lambda _: 1200)
+    trainer: Any = SimpleNamespace(global_step=0, global_rank=1, world_size=2, strategy=other, optimizers=[])
+    with pytest.raises(UserError, match="process 2 of 2 has found update 0 to go on from, the first one 1,200"):
+        TakeUp(Checkpoints(Path()), 9, has_stopped=False).on_train_start(trainer, task)

@@ -273,6 +273,10 @@ class TakeUp(L.Callback):
         self.kept, self.total_updates, self.has_stopped = kept, total_updates, has_stopped
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        first = trainer.strategy.broadcast(trainer.global_step)
+        if trainer.global_step != first:
+            which = f"process {trainer.global_rank + 1} of {trainer.world_size}"
+            raise UserError(f"{which} has found update {trainer.global_step:,} to go on from, the first one {first:,}")
         check_moments(trainer.optimizers)
         trainer.fit_loop.epoch_loop.max_steps = self.total_updates
         trainer.should_stop = self.has_stopped or trainer.global_step >= self.total_updates

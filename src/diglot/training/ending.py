@@ -29,7 +29,7 @@ def leave(name: str, folder: Path, trainer: L.Trainer, kept: Checkpoints) -> NoR
     say(
         f"Stopped by {name} at update {trainer.global_step:,}. {kept.describe()} {resuming(folder)} goes on from there."
     )
-    sys.exit(RESUME_ME)
+    sys.exit(interruption.status(signal.Signals[name], RESUME_ME))
 
 
 def fail(
@@ -42,7 +42,8 @@ def fail(
     largest: LargestBatch,
     taken_up: tuple[Path, int] | None = None,
 ) -> None:
-    """Say what ended training, where that is known; a fault of diglot's own is left to be raised again.
+    """Say what ended training, where that is known; a fault of diglot's own, and a callback's own exit, is left to be
+    raised again.
 
     Args:
         error: what ended it.
@@ -64,12 +65,13 @@ def fail(
         print(f"diglot-train: {error}; {printable(file)} tells more. {kept.describe()}", file=sys.stderr)
         sys.exit(NON_FINITE)
     if isinstance(error, SystemExit):  # Lightning's answer to a signal outside training, or a callback's own exit
-        received = interruption.received or (signal.SIGTERM if trainer.received_sigterm else 0)
-        number = received or signal.SIGINT
-        is_signal = received or isinstance(error.__context__, KeyboardInterrupt)
-        status, how = interruption.outcome()
-        say(f"Stopped by {signal.Signals(number).name if is_signal else 'a callback that exits'}. {how}")
-        sys.exit(128 + number if status is None else status)
+        of_lightning = signal.SIGINT if isinstance(error.__context__, KeyboardInterrupt) else 0
+        number = interruption.received or (signal.SIGTERM if trainer.received_sigterm else of_lightning)
+        known, how = interruption.outcome()
+        say(f"Stopped by {signal.Signals(number).name if number else 'a callback that exits'}. {how}")
+        if number:
+            sys.exit(interruption.status(number, known))
+        return
     is_lost = lost_another(error, processes.world_size)
     end_others(trainer)
     if is_lost:

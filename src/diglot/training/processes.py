@@ -26,8 +26,8 @@ from lightning.pytorch.strategies.launchers.subprocess_script import _Subprocess
 
 from diglot import interruption
 from diglot.data.children import how_it_ended
-from diglot.errors import RESUME_ME, UserError
-from diglot.interruption import ASKING
+from diglot.errors import UserError
+from diglot.interruption import ASKING, STARTED_BY
 from diglot.suggestion import TYPED
 
 
@@ -109,9 +109,10 @@ class Launcher(_SubprocessScriptLauncher):
             self._call_children_scripts()
             threading.Thread(target=_end_with_any, args=(self.procs, is_over), daemon=True).start()
         _set_num_threads_if_needed(num_processes=self.num_processes)
-        result = function(*args, **kwargs)
-        is_over.set()
-        return result
+        try:
+            return function(*args, **kwargs)
+        finally:
+            is_over.set()  # whatever has ended it is told by this thread
 
     def _call_children_scripts(self) -> None:
         self._check_can_spawn_children()
@@ -136,13 +137,12 @@ def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) 
     if is_over.wait(_PATIENCE):
         return
     number, status = next(iter(failed.items()))
-    if status == RESUME_ME or status - 128 in ASKING:  # also this one was asked to end, and waits in compiled code
-        by = "a signal" if status == RESUME_ME else signal.Signals(status - 128).name
-        known, how = interruption.outcome()
-        told, code = f"stopped by {by}. {how}", status if known is None else known
+    if status - 128 in ASKING:  # also this one was asked to end, and waits in compiled code
+        code = interruption.tell("train", status - 128)
     else:
-        told, code = f"process {number} of {len(others) + 1} {how_it_ended(status)}", 2
-    print(f"diglot-train: {told}", file=sys.stderr, flush=True)
+        code = 2
+        which = f"process {number} of {len(others) + 1}"
+        print(f"diglot-train: {which} {how_it_ended(status)}", file=sys.stderr, flush=True)
     for other in others:
         other.kill()
     os._exit(code)
@@ -189,7 +189,6 @@ def end_lost(others: Iterable[int]) -> None:
             os.kill(other, signal.SIGKILL)
 
 
-STARTED_BY = "DIGLOT_FIRST_PROCESS"  # the number of the process that started this one for its run
 _PATIENCE = 10.0  # seconds that a process has to end by itself
 _INTERVAL = 0.2  # seconds between looks
 

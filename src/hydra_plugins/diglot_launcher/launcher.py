@@ -80,7 +80,7 @@ class DiglotLauncher(Launcher):
                 self._run(job, f"job {number} of {n_jobs}", bool(config.trainer.fast_dev_run), signals)
                 if signals.received:
                     say("Stopped by a signal; the same command again goes on")
-                    raise KeyboardInterrupt if signals.received[0] == 2 else SystemExit(128 + signals.received[0])
+                    raise SystemExit(128 + signals.received[0])
                 if job.status == "failed" and self.config.sweep.stop_at_first_failure:
                     self.sweep.conclude()
                     raise some_failed([failed(job, self.sweep.jobs)], len(unique))
