@@ -23,6 +23,10 @@ def test_a_code_that_is_none_says_nothing(code: str) -> None:
     assert writing_of_code(code) is None
 
 
+WITH_REGION = "ko-kr sv-se et-ee hi-in ta-in sl-si ms-my lo-la hy-am bs-ba nb-no"
+PAIRS = "es-co ca-es eu-es gl-es br-fr oc-fr tt-ru jv-id se-no uk-ru sv-fi"
+
+
 @pytest.mark.parametrize(
     ("name", "language"),
     [
@@ -47,6 +51,8 @@ def test_a_code_that_is_none_says_nothing(code: str) -> None:
         ("news.pt-es", None),
         ("news.en-id.txt", None),
         ("fr-ca.txt", None),  # French and Catalan, or French of Canada
+        *((f"t.{code}", code) for code in WITH_REGION.split()),
+        *((f"t.{code}", None) for code in PAIRS.split()),
         ("ca-es.txt", None),
         ("de-en.txt", None),
         ("zh-tw.txt", "zh-tw"),

@@ -143,9 +143,10 @@ _ENDINGS = {
 _COMPRESSED = {"gz", "zst", "xz", "bz2", "zip"}
 # Other parts of names that a table of languages knows, and that are words.
 _WORDS = {"all", "run", "cat", "mt", "to", "my", "in", "is", "no"}
-# Languages with a region whose code is that of a language, too: Breton, Twi, Chamorro, ...
+# Languages with a region that is not their likely one, whose code is that of a language, too: Twi, Chamorro, ...
 _REGIONAL = {
-    *("pt-br", "zh-tw", "zh-mo", "zh-sg", "de-ch", "fr-ch", "it-ch", "nl-be", "en-ie", "en-in", "en-sg", "ar-sa"),
+    *("zh-tw", "zh-mo", "zh-sg", "de-ch", "fr-ch", "it-ch", "nl-be", "en-ie", "en-in", "en-sg", "ar-sa"),
+    *("nb-no", "nn-no"),  # where the code says Norwegian, too
 }
 _LOOKS_LIKE_ONE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 
@@ -187,10 +188,29 @@ def _is_surely_one(part: str) -> bool:
 def _is_pair(part: str) -> bool:
     """Whether a part of a name may be two languages, like en-zh.
 
-    Where the second half is a language's code and a region's, it is the language's (es-ar, fr-ca, en-vi), but for what
-    is far more often met as one language (`_REGIONAL`) and where both halves are the same.
+    Where the second half is a language's code and a region's, it is the language's (es-ar, fr-ca, en-vi), but for the
+    region where the first language is most likely spoken (ko-kr, sv-se), unless that is the second one's, too (ca-es,
+    tt-ru), and for what is far more often met as one language (`_REGIONAL`).
     """
     subtags = re.split("[-_]", part)
     if len(subtags) != 2 or not part.islower() or not all(map(writing_of_code, subtags)):
         return False
-    return subtags[0] != subtags[1] and "-".join(subtags) not in _REGIONAL
+    regions = [langcodes.Language.get(subtag).maximize().territory for subtag in subtags]
+    is_own_region = regions[0] == subtags[1].upper() != regions[1]
+    return subtags[0] != subtags[1] and not is_own_region and "-".join(subtags) not in _REGIONAL
+
+
+def other_pair_of_file(path: str, code: str) -> tuple[str, ...]:
+    """The two languages that a file's name may name, where it names none for certain and neither is that of a code;
+    none elsewhere."""
+    pairs = [part for part in Path(path).name.split(".") if _is_pair(part)]
+    if not pairs or language_of_file(path) is not None:
+        return ()
+    halves = tuple(re.split("[-_]", pairs[-1]))
+    return () if _base(code) in map(_base, halves) else halves
+
+
+def _base(code: str) -> str | None:
+    """The language of a code, without script and region, in its shortest spelling; a code that is none as it is."""
+    tag = code.replace("_", "-")
+    return langcodes.Language.get(tag).language if langcodes.tag_is_valid(tag) else code
