@@ -191,6 +191,7 @@ def train(config: DictConfig) -> Path:
         label_smoothing=config.label_smoothing,
         seed=config.seed,
         record=record,
+        read=data.decode_dev,
         skip_non_finite=run.skip_non_finite,
     )
     if run.compile:
