@@ -107,6 +107,11 @@ def test_case_blanks_and_what_a_locale_adds_change_nothing(code: str) -> None:
         ("ua", ["Добрий день"], SPACED),
         ("cdo", ["我們今天去公園。"], CHINESE),  # of whose script CLDR says nothing
         ("en", ["我们今天去公园。"], CHINESE),  # swapped sides
+        ("en", ["A text 一二三 of a few 四五六 words"], SPACED),  # a third of whose letters are Chinese
+        ("en", ["Words 一二三四五"], SPACED),  # half of them
+        ("en", ["Words 一二三四五六"], CHINESE),
+        ("de", ["Wörter 카페에 갑니다"], SPACED),
+        ("xx", ["A text 一二三 of a few 四五六 words"], CHINESE),  # whose code says nothing
         ("sr", ["Ово је српски. Ovo je srpski."], SPACED),
         ("zh", ["print(x)", "运行 git status"], CHINESE),  # mostly code
         ("ja", ["東京都"], JAPANESE),

@@ -53,6 +53,7 @@ _BY_CODE = {
     **dict.fromkeys(("Kore", "Hang"), KOREAN),
     **{code: _UNSPACED_WRITINGS[name] for code, name in _UNSPACED.items()},
 }
+_NO_ALPHABETS = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", *_UNSPACED_WRITINGS}  # scripts, by their letters' names
 # Codes that a table of languages knows, and that here are names of a side, or of no language in particular.
 _NO_LANGUAGE = {"src", "tgt", "trg", "und", "mul", "mis", "zxx"}
 
@@ -77,12 +78,20 @@ def writing_of_code(code: str) -> Writing | None:
     return None
 
 
-def writing_of_text(lines: Iterable[str]) -> Writing | None:
-    """How most of a text is written; None where it has no letters."""
+def writing_of_text(lines: Iterable[str], is_alphabetic: bool = False) -> Writing | None:
+    """How most of a text is written; None where it has no letters.
+
+    Args:
+        lines: the text.
+        is_alphabetic: whether its language's letters are an alphabet's, as far as is known: then over half of all
+            letters have to be others.
+    """
     counts: Counter[str] = Counter()
     for letter, n in Counter("".join(lines)).items():
         if letter.isalpha():
             counts[letter_script(letter)] += n
+    if is_alphabetic and 2 * sum(counts[script] for script in _NO_ALPHABETS) <= counts.total() > 0:
+        return SPACED
     kana = counts.pop("HIRAGANA", 0) + counts.pop("KATAKANA", 0)
     # A word of alphabetic text has several letters, so that Chinese with names in Latin letters stays Chinese.
     ideographs, syllables = counts.pop("CJK", 0), counts.pop("HANGUL", 0)
@@ -101,13 +110,15 @@ def writing_of_text(lines: Iterable[str]) -> Writing | None:
 
 def writing_of(code: str, lines: Iterable[str]) -> Writing:
     """How a text is written: by its language's code, and by its script where the code is not known, or where it is that
-    of a language with alphabetic letters and most of the text is in others: then it was meant as a country's (`kr` is
-    Kanuri, `tw` Twi, `la` Latin), or the two sides are swapped.
+    of a language with alphabetic letters and over half of the text's are others: then it was meant as a country's (`kr`
+    is Kanuri, `tw` Twi, `la` Latin), or the two sides are swapped.
 
     The other way round the code decides: a Chinese text may consist of names and code.
     """
-    of_code, of_text = writing_of_code(code), writing_of_text(lines)
-    return of_code if of_code not in (None, SPACED) else of_text or SPACED
+    of_code = writing_of_code(code)
+    if of_code not in (None, SPACED):
+        return of_code
+    return writing_of_text(lines, is_alphabetic=of_code == SPACED) or SPACED
 
 
 def is_blind(tokenizer: str, writing: Writing) -> bool:
