@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
 
 import diglot.evaluate
 from commands import ROOT, type_command
 from diglot.breakdown import by_length, has_loop, output_counts
+from diglot.data.corpus import Files
 from diglot.data.pieces import adopt, tag
 from diglot.data.text import ParallelText, ending_of, read_lines, write_lines
-from diglot.data.tokenizer import Tokenizer
+from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
+from diglot.decoding import BeamSearch
 from diglot.errors import UserError
 from diglot.evaluation import (
     Baseline,
@@ -454,6 +457,25 @@ def test_a_model_of_several_languages_is_scored_on_text_of_the_one_that_it_write
     write_lines(tmp_path / "two.bol", ["a", "b"])  # the first thing that is refused of what is taken
     for words in (("x.fra", "tgt_lang=fr"), ("x.de",), ("x.de", "tgt_lang=fr", "data.tgt_lang=fr")):
         assert "references=two.bol has 2 lines" in of_files(*words, "references=two.bol")
+
+
+def test_a_model_s_results_are_told_of_the_text_and_of_its_own_tokenizer(tmp_path, build_model):
+    lines = [f"a small text of words {i} and {i + 1}" for i in range(200)]
+    trainer = TokenizerTrainer(model_type="bpe", vocab_size=290, normalisation="nfkc")
+    tokenizer, _ = trainer.train(ParallelText(lines, lines), tmp_path)
+    model = build_model(src_vocab_size=290, tgt_vocab_size=290)
+    of_run = {"src_lang": "zh", "tgt_lang": "en", "config": {"tokenizer": {"normalisation": "identity"}}}
+    system = Translator(model, tokenizer, BeamSearch(beam_size=1, max_len_a=0, max_len_b=3), of_run)
+    for tgt, src_lang in (("x.zh", "en"), ("x.txt", "en"), ("x.en", None)):  # both sides alike say nothing
+        write_lines(tmp_path / "x.en", lines[:3])
+        write_lines(tmp_path / tgt, lines[:3])
+        paths = {"src": str(tmp_path / "x.en"), "tgt": str(tmp_path / tgt)}
+        config = OmegaConf.create({"split": "test", "data": {"cache_dir": str(tmp_path)}})
+        evaluated = diglot.evaluate.text_to_score(config, Files(train={}, test=paths), None, tmp_path)
+        assert evaluated.src_lang == src_lang
+        results = evaluate(system, evaluated, Scorer("zh"), tmp_path / "scored")
+        assert results["normalisation"] == "nfkc"
+        assert results["by_length"]["unit"] == ("source words" if src_lang else "source characters")
 
 
 def test_outputs_in_another_form_than_the_references_are_said(tmp_path):

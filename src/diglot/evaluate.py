@@ -145,7 +145,8 @@ def text_to_score(
             raise UserError(f"{corpus.name} has no {config.split} split; it has {', '.join(splits)}")
         text = splits[config.split]
         where = ", ".join(shard[-1] for shard in text.shards) if isinstance(text, PairFiles) else corpus.name
-        return EvaluationSet(corpus.name, config.split, text.load(), where=where)
+        src_lang = corpus.src_lang if corpus.src_lang != "src" else None  # files need not say
+        return EvaluationSet(corpus.name, config.split, text.load(), where=where, src_lang=src_lang)
     assert translator is not None
     kept = translator.record["tgt_lang"]
     if translator.tgt_lang != kept:

@@ -14,6 +14,7 @@ from rich.text import Text
 from diglot.breakdown import by_length, output_counts
 from diglot.data.forms import comparable, count_forms, mixed_forms
 from diglot.data.memory import nearest
+from diglot.data.pieces import normalisation
 from diglot.data.text import (
     ParallelText,
     ending_of,
@@ -57,6 +58,7 @@ class EvaluationSet:
         memory: a translation memory's answers, or none.
         more: further references, each a line for each pair.
         where: what messages call the references.
+        src_lang: code of the sources' language; None: that of the system.
     """
 
     name: str
@@ -65,6 +67,7 @@ class EvaluationSet:
     memory: tuple[Remembered, ...] = ()
     more: tuple[list[str], ...] = ()
     where: str = "the text"
+    src_lang: str | None = None
 
     @property
     def references(self) -> list[list[str]]:
@@ -192,6 +195,7 @@ def evaluate(
     else:
         src_lang, tgt_lang = system.src_lang, system.tgt_lang
         translations, hypotheses = None, system.lines
+    src_lang = evaluated.src_lang or src_lang
     cut = None if translations is None else [t.cut for t in translations]
     # What a model cannot read (see `Encoded`) is no text to it.
     read = ["" if translations and not translations[i].source_tokens else source for i, source in enumerate(pairs.src)]
@@ -256,7 +260,7 @@ def _of_model(
         "placeholder_errors": {"lines": wrong, "of": with_any},
         "search_errors": search_errors(translator, sources, references, translations),
         "search": translator.search.options,
-        "normalisation": translator.record.get("config", {}).get("tokenizer", {}).get("normalisation"),
+        "normalisation": normalisation(translator.tokenizer.model),
         "update": translator.record.get("update"),
         "mean_of": translator.record.get("mean_of"),
         "diglot": translator.record.get("version"),
