@@ -459,6 +459,24 @@ def test_a_model_of_several_languages_is_scored_on_text_of_the_one_that_it_write
         assert "references=two.bol has 2 lines" in of_files(*words, "references=two.bol")
 
 
+def test_bleu_of_outputs_without_four_tokens_is_none_of_a_part_and_told_of_the_whole(tmp_path):
+    short, long = "Fine, thanks", "the cat sat on the mat"
+    memory = (Remembered(long, 99.0), Remembered(short, 10.0))
+    for lines, is_known in (([short, short], False), ([long, short], True)):
+        evaluated = EvaluationSet("few", "dev", ParallelText(["w " * 6, "w"], lines), memory)
+        results = evaluate(Hypotheses(lines, "de", "en"), evaluated, Scorer("en"), tmp_path / "scored")
+        one, six = (bucket["scores"] for bucket in results["by_length"]["buckets"])
+        far = results["far_from_training"]
+        assert [scores[0]["value"] for scores in (one, far["scores"], far["translation_memory"])] == [None] * 3
+        assert one[1]["value"] == pytest.approx(100)
+        assert six[0]["value"] == (pytest.approx(100) if is_known else None)
+        assert results["scores"][0]["value"] == (pytest.approx(100) if is_known else 0)
+        said = table(results)
+        (row,) = [line for line in said if "0-5" in line]
+        assert row.split("│")[3].strip() == "-"
+        assert any("BLEU is 0 whatever the outputs are: none has four tokens" in line for line in said) is not is_known
+
+
 def test_a_model_s_results_are_told_of_the_text_and_of_its_own_tokenizer(tmp_path, build_model):
     lines = [f"a small text of words {i} and {i + 1}" for i in range(200)]
     trainer = TokenizerTrainer(model_type="bpe", vocab_size=290, normalisation="nfkc")

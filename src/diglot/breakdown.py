@@ -85,7 +85,8 @@ def by_length(
         src_lang: code of the source language; where it is not known, the sources' script decides.
 
     Returns:
-        The unit, and for each bucket that is not empty its shortest and longest length, sentences and scores.
+        The unit, and for each bucket that is not empty its shortest and longest length, sentences and scores;
+        BLEU is None where no output has the four tokens that it takes.
     """
     unit = unit_of(writing_of(src_lang, sources))
     lengths = [len(units(source, unit)) for source in sources]
@@ -93,10 +94,9 @@ def by_length(
     for most in (*BUCKETS, None):
         chosen = [i for i, n in enumerate(lengths) if n >= least and (most is None or n <= most)]
         if chosen:
-            scores = scorer(
+            values = scorer.of_part(
                 [hypotheses[i] for i in chosen], *([lines[i] for i in chosen] for lines in references), with_ter=False
             )
-            values: list[dict[str, Any]] = [score._asdict() for score in scores]
             buckets.append({"from": least, "to": most, "sentences": len(chosen), "scores": values})
         least = (most or 0) + 1
     return {"unit": f"source {unit}", "buckets": buckets}

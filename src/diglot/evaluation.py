@@ -207,6 +207,7 @@ def evaluate(
         "scores": _scores(scorer(hypotheses, *references)),
         "forms": {"outputs": count_forms(hypotheses), "references": count_forms(chain.from_iterable(references))},
         "outputs": output_counts(read, hypotheses, cut, writing_of(src_lang, pairs.src), scorer.writing),
+        "has_four_tokens": scorer.has_bleu(hypotheses),
         "by_length": by_length(scorer, pairs.src, hypotheses, references, src_lang),
     }
     if isinstance(system, Translator) and translations is not None:
@@ -222,8 +223,8 @@ def evaluate(
             far_references = [[lines[i] for i in far] for lines in references]
             results["far_from_training"] = {
                 "sentences": len(far),
-                "scores": _scores(scorer([hypotheses[i] for i in far], *far_references)),
-                "translation_memory": _scores(scorer([answers[i] for i in far], *far_references)),
+                "scores": scorer.of_part([hypotheses[i] for i in far], *far_references),
+                "translation_memory": scorer.of_part([answers[i] for i in far], *far_references),
             }
     if not (is_repeated and _is_of(folder, results)):
         folder = numbered_folder(folder)
@@ -290,8 +291,10 @@ def table(results: dict[str, Any]) -> list[str]:
     for name in names:
         grid.add_column(name, justify="right")
     for title, scores in rows:
-        grid.add_row(title, *(f"{score['value']:.2f}" for score in scores))
+        grid.add_row(title, *map(_value, scores))
     lines = render(grid)
+    if not results["has_four_tokens"]:
+        lines.append("BLEU is 0 whatever the outputs are: none has four tokens, and its longest n-grams are of four")
     lines += [f"{score['name']}: {score['signature']}" for score in results["scores"]]
     if forms := mixed_forms(results["forms"]):
         lines.append(f"{forms}; to sacreBLEU the two forms are different words")
@@ -326,9 +329,12 @@ def _length_table(found: dict[str, Any]) -> Table:
         grid.add_column(name, justify="right")
     for bucket in found["buckets"]:
         length = f"{bucket['from']}-{bucket['to']}" if bucket["to"] is not None else f"{bucket['from']} and more"
-        values = [f"{score['value']:.2f}" for score in bucket["scores"]]
-        grid.add_row(length, f"{bucket['sentences']:,}", *values)
+        grid.add_row(length, f"{bucket['sentences']:,}", *map(_value, bucket["scores"]))
     return grid
+
+
+def _value(score: dict[str, Any]) -> str:
+    return "-" if score["value"] is None else f"{score['value']:.2f}"
 
 
 def _counts_table(found: dict[str, Any]) -> Table:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
@@ -124,6 +124,19 @@ class Scorer:
                 value = metric.corpus_score(list(hypotheses), streams).score
                 scores.append(Score(name, value, str(metric.get_signature())))
         return scores
+
+    def has_bleu(self, hypotheses: Sequence[str]) -> bool:
+        """Whether any hypothesis has the four tokens of BLEU's longest n-grams; else it is 0, however good they are."""
+        return any(len(self.bleu.tokenizer(line).split()) >= self.bleu.max_ngram_order for line in hypotheses)
+
+    def of_part(
+        self, hypotheses: Sequence[str], *references: Sequence[str], with_ter: bool = True
+    ) -> list[dict[str, Any]]:
+        """Score part of a corpus as `__call__` does, as plain data; the value of a BLEU that none can have is None."""
+        found = [score._asdict() for score in self(hypotheses, *references, with_ter=with_ter)]
+        if not self.has_bleu(hypotheses):
+            found[0]["value"] = None
+        return found
 
 
 def _bleu(tokenizer: str, tgt_lang: str) -> BLEU:
