@@ -11,11 +11,16 @@ from typing import Any
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
 
 import diglot.evaluate
 from commands import ROOT, type_command
 from diglot.breakdown import by_length, has_loop, output_counts
+from diglot.data.corpus import Files
+from diglot.data.pieces import adopt, tag
 from diglot.data.text import ParallelText, ending_of, read_lines, write_lines
+from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
+from diglot.decoding import BeamSearch
 from diglot.errors import UserError
 from diglot.evaluation import (
     Baseline,
@@ -167,6 +172,8 @@ def test_languages_without_blanks_are_counted_in_characters():
         ("a b c d e f g h i " * 3, False),  # nine words
         ("a b c a b d a b e", False),
         ("", False),
+        *(("no 5 5 5 5 5 5", True), ("1 2 3 1 2 3 1 2 3", True), ("1995 1995 1995", True), ("_ _ _", True)),
+        *(("Wait...", False), ("-----", False), ("in 12 000 000 000", False)),
         ("1 000 000 000 people", False),
         ("7\u202f000\u202f000\u202f000", False),
         ("10000", False),
@@ -181,6 +188,15 @@ def test_a_loop_is_one_to_eight_words_that_stand_three_times_in_a_row(text, loop
     [
         *(("哈哈哈", True), ("他 他 他", True), ("我去我去我去", True), ("OK OK OK", True)),
         *(("去去", False), ("a", False), ("", False), ("www", False), ("见 www.bbb.cn", False)),
+        *(
+            ("等等...", False),
+            ("___", False),
+            ("-----", False),
+            ("？？？", False),
+            ("！！！", False),
+            ("😀😀😀", False),
+        ),
+        *(("5 5 5", True), ("？！？！？！", True), ("第1 2 3 1 2 3 1 2 3", True), ("...。...。...。", True)),
         *(("10000人", False), ("一千１０００", False), ("1,000,000", False), ("1 000 000 000", False)),
     ],
 )
@@ -196,6 +212,8 @@ def test_where_there_are_no_blanks_a_loop_is_of_characters_and_a_number_is_one(t
         ("now now now", "书书书", 0),
         ("bookkeeper xxx", "书书书", 1),  # a loop of characters where words count
         ("一万", "10000", 0),
+        ("Wait...", "等等...", 0),
+        ("等等...", "wait wait wait", 1),  # a source with an ellipsis hides nothing
         ("ten thousand", "10000", 0),
     ],
 )
@@ -413,6 +431,69 @@ def test_the_text_in_a_run_s_folder_takes_references_and_a_baseline_of_its_langu
     write_checkpoint(tmp_path / "other.ckpt", checkpoint_content(config, tokenizer, languages=("avi", "fr")))
     said = say("checkpoint=best.ckpt", "baseline=other.ckpt")
     assert "baseline=other.ckpt translates avi-fr, but the checkpoint avi-bol" in said
+
+
+def test_a_model_of_several_languages_is_scored_on_text_of_the_one_that_it_writes(
+    tmp_path, say, compose_train, tokenizer
+):
+    languages = ("de", "fr")
+    tagged = Tokenizer(adopt(tokenizer.model, list(map(tag, languages))), tokenizer.placeholder, languages=languages)
+    config = compose_train("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40")
+    write_checkpoint(tmp_path / "best.ckpt", checkpoint_content(config, tagged, languages=("en", "de")))
+    keep_text(tmp_path / "text", EvaluationSet("few", "dev", ParallelText(SOURCES, FIRST)), "en", "de")
+    said = say("checkpoint=best.ckpt", "tgt_lang=fr")
+    assert "tgt_lang=fr: the dev text beside best.ckpt is in de; say what to score on, data=files data.dev.src" in said
+    assert "tgt_lang=it: this model translates into de, fr" in say("checkpoint=best.ckpt", "tgt_lang=it")
+    for name in ("x.en", "x.de", "x.fra", "x.txt"):
+        write_lines(tmp_path / name, FIRST)
+
+    def of_files(tgt: str, *words: str) -> str:
+        return say("checkpoint=best.ckpt", "data=files", "data.dev.src=x.en", f"data.dev.tgt={tgt}", *words)
+
+    for tgt, code in (("x.fra", "fra"), ("x.txt", "tgt")):
+        said = of_files(tgt)
+        assert f"the target language of the text is {code}, and this model translates into de, fr: tgt_lang=" in said
+    assert "tgt_lang=fr: that of the text is de; where it is not, data.tgt_lang=fr" in of_files("x.de", "tgt_lang=fr")
+    write_lines(tmp_path / "two.bol", ["a", "b"])  # the first thing that is refused of what is taken
+    for words in (("x.fra", "tgt_lang=fr"), ("x.de",), ("x.de", "tgt_lang=fr", "data.tgt_lang=fr")):
+        assert "references=two.bol has 2 lines" in of_files(*words, "references=two.bol")
+
+
+def test_bleu_of_outputs_without_four_tokens_is_none_of_a_part_and_told_of_the_whole(tmp_path):
+    short, long = "Fine, thanks", "the cat sat on the mat"
+    memory = (Remembered(long, 99.0), Remembered(short, 10.0))
+    for lines, is_known in (([short, short], False), ([long, short], True)):
+        evaluated = EvaluationSet("few", "dev", ParallelText(["w " * 6, "w"], lines), memory)
+        results = evaluate(Hypotheses(lines, "de", "en"), evaluated, Scorer("en"), tmp_path / "scored")
+        one, six = (bucket["scores"] for bucket in results["by_length"]["buckets"])
+        far = results["far_from_training"]
+        assert [scores[0]["value"] for scores in (one, far["scores"], far["translation_memory"])] == [None] * 3
+        assert one[1]["value"] == pytest.approx(100)
+        assert six[0]["value"] == (pytest.approx(100) if is_known else None)
+        assert results["scores"][0]["value"] == (pytest.approx(100) if is_known else 0)
+        said = table(results)
+        (row,) = [line for line in said if "0-5" in line]
+        assert row.split("│")[3].strip() == "-"
+        assert any("BLEU is 0 whatever the outputs are: none has four tokens" in line for line in said) is not is_known
+
+
+def test_a_model_s_results_are_told_of_the_text_and_of_its_own_tokenizer(tmp_path, build_model):
+    lines = [f"a small text of words {i} and {i + 1}" for i in range(200)]
+    trainer = TokenizerTrainer(model_type="bpe", vocab_size=290, normalisation="nfkc")
+    tokenizer, _ = trainer.train(ParallelText(lines, lines), tmp_path)
+    model = build_model(src_vocab_size=290, tgt_vocab_size=290)
+    of_run = {"src_lang": "zh", "tgt_lang": "en", "config": {"tokenizer": {"normalisation": "identity"}}}
+    system = Translator(model, tokenizer, BeamSearch(beam_size=1, max_len_a=0, max_len_b=3), of_run)
+    for tgt, src_lang in (("x.zh", "en"), ("x.txt", "en"), ("x.en", None)):  # both sides alike say nothing
+        write_lines(tmp_path / "x.en", lines[:3])
+        write_lines(tmp_path / tgt, lines[:3])
+        paths = {"src": str(tmp_path / "x.en"), "tgt": str(tmp_path / tgt)}
+        config = OmegaConf.create({"split": "test", "data": {"cache_dir": str(tmp_path)}})
+        evaluated = diglot.evaluate.text_to_score(config, Files(train={}, test=paths), None, tmp_path)
+        assert evaluated.src_lang == src_lang
+        results = evaluate(system, evaluated, Scorer("zh"), tmp_path / "scored")
+        assert results["normalisation"] == "nfkc"
+        assert results["by_length"]["unit"] == ("source words" if src_lang else "source characters")
 
 
 def test_outputs_in_another_form_than_the_references_are_said(tmp_path):

@@ -23,6 +23,10 @@ def test_a_code_that_is_none_says_nothing(code: str) -> None:
     assert writing_of_code(code) is None
 
 
+WITH_REGION = "ko-kr sv-se et-ee hi-in ta-in sl-si ms-my lo-la hy-am bs-ba nb-no"
+PAIRS = "es-co ca-es eu-es gl-es br-fr oc-fr tt-ru jv-id se-no uk-ru sv-fi"
+
+
 @pytest.mark.parametrize(
     ("name", "language"),
     [
@@ -47,6 +51,8 @@ def test_a_code_that_is_none_says_nothing(code: str) -> None:
         ("news.pt-es", None),
         ("news.en-id.txt", None),
         ("fr-ca.txt", None),  # French and Catalan, or French of Canada
+        *((f"t.{code}", code) for code in WITH_REGION.split()),
+        *((f"t.{code}", None) for code in PAIRS.split()),
         ("ca-es.txt", None),
         ("de-en.txt", None),
         ("zh-tw.txt", "zh-tw"),
@@ -101,6 +107,11 @@ def test_case_blanks_and_what_a_locale_adds_change_nothing(code: str) -> None:
         ("ua", ["Добрий день"], SPACED),
         ("cdo", ["我們今天去公園。"], CHINESE),  # of whose script CLDR says nothing
         ("en", ["我们今天去公园。"], CHINESE),  # swapped sides
+        ("en", ["A text 一二三 of a few 四五六 words"], SPACED),  # a third of whose letters are Chinese
+        ("en", ["Words 一二三四五"], SPACED),  # half of them
+        ("en", ["Words 一二三四五六"], CHINESE),
+        ("de", ["Wörter 카페에 갑니다"], SPACED),
+        ("xx", ["A text 一二三 of a few 四五六 words"], CHINESE),  # whose code says nothing
         ("sr", ["Ово је српски. Ovo je srpski."], SPACED),
         ("zh", ["print(x)", "运行 git status"], CHINESE),  # mostly code
         ("ja", ["東京都"], JAPANESE),

@@ -16,7 +16,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import diglot
 from commands import ROOT, SMALL, scalars, type_command
+from diglot import checkpoint
+from diglot.data.pieces import composing
 from diglot.data.text import read_lines
+from made import write_checkpoint
 
 pytestmark = pytest.mark.end_to_end
 
@@ -226,3 +229,28 @@ def test_a_gradient_that_is_not_finite_ends_the_run_before_the_update_and_leaves
     assert "update 4: the gradient is not finite; passed over, 3 of at most 3" in said
     assert "the gradient of update 5 is not finite" in done.stderr.decode()
     assert not (tmp_path / "again" / "best.ckpt").exists()
+
+
+def test_a_run_that_goes_on_keeps_its_scores_scale_and_its_tokenizer(tmp_path):
+    words = [*SMALL, "data.vocab_size=600", "search.max_len_a=0.0", "search.max_len_b=4", "run.validate_every=2"]
+    type_command("diglot-train", *words, "run.updates=2", "run.folder=run", cwd=tmp_path)
+    last = tmp_path / "run" / "last.ckpt"
+    content = checkpoint.read(last)
+    content["diglot"]["bleu_tokenizer"] = "char"  # as if an earlier version had chosen it
+    write_checkpoint(last, content)
+    done = type_command("diglot-train", *words, "run.updates=4", "resume=run", cwd=tmp_path).stdout.decode()
+    assert "tok:char" in done
+    assert "tok:13a" not in done
+    assert checkpoint.read(last)["diglot"]["bleu_tokenizer"] == "char"
+    type_command("diglot-evaluate", "checkpoint=run", "split=test", "output=again", "bleu_tokenizer=char", cwd=tmp_path)
+    newest = max((tmp_path / "run" / "evaluation").iterdir(), key=lambda folder: folder.stat().st_mtime_ns)
+    results = [json.loads((folder / "results.json").read_text()) for folder in (newest, tmp_path / "again")]
+    assert results[0]["scores"] == results[1]["scores"]
+
+    content = checkpoint.read(last)
+    other = composing(content["diglot"]["tokenizer"].numpy().tobytes())
+    content["diglot"]["tokenizer"] = torch.frombuffer(bytearray(other), dtype=torch.uint8)
+    write_checkpoint(last, content)
+    said = type_command("diglot-train", *words, "run.updates=6", "resume=run", cwd=tmp_path, code=2).stderr.decode()
+    assert "resume=run: the tokenizer is no longer the one that the run began with" in said
+    assert "init_from=run/last.ckpt begins a new run with its tokenizer" in said

@@ -24,7 +24,7 @@ from diglot.formats.parity import some_sentences
 from diglot.pairs import PairScore, score_pairs, search_errors
 from diglot.training.metrics import Scorer
 from diglot.translate import chosen_alignment, load_translator, refuse_nonsense
-from diglot.translator import Translation, Translator, split_text
+from diglot.translator import Translation, Translator, split_text, together
 from made import checkpoint_content, write_checkpoint
 
 SIZES = ("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40", "model/position=sinusoidal")
@@ -291,6 +291,20 @@ def test_a_text_is_split_where_it_hurts_least(text, longest, expected):
     assert split_text(text, lambda part: len(part) <= longest) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("one {first name} two", ["one", "{first name}", "two"]),
+        ("aaaaa{first. name}b", ["aaaaa", "{first. name}", "b"]),
+        ("{first name}", ["{first name}"]),
+        ("{first name}{last, name}", ["{first name}", "{last, name}"]),
+    ],
+)
+def test_a_placeholder_is_never_split(text, pieces):
+    whole = ["{first name}", "{last, name}", "{first. name}"]
+    assert [piece for _, piece in split_text(text, lambda part: len(part) <= 6, whole=whole)] == pieces
+
+
 def test_nothing_of_a_split_text_is_lost():
     random = np.random.default_rng(1)
     for _ in range(200):
@@ -358,6 +372,18 @@ def test_several_checkpoints_translate_as_one(folder, tmp_path, compose_train, t
     back = write_checkpoint(tmp_path / "back.ckpt", content)
     _, said = translate("search=beam", f"checkpoint=[a.ckpt,{back}]", cwd=folder, code=2)
     assert said == f"diglot-translate: {back} translates bol-avi, and a.ckpt avi-bol\n"
+
+
+def test_checkpoints_that_read_placeholders_otherwise_are_no_ensemble(tmp_path, compose_train, tokenizer):
+    files = [tmp_path / "a.ckpt", tmp_path / "b.ckpt"]
+    for file, placeholder in zip(files, (tokenizer.placeholder, None), strict=True):
+        content = checkpoint_content(compose_train(*SIZES), tokenizer)
+        content["diglot"]["placeholder"] = placeholder
+        write_checkpoint(file, content)
+    one, other = map(checkpoint.load, files)
+    with pytest.raises(UserError, match=r"b\.ckpt has another tokenizer than .*a\.ckpt: an ensemble needs"):
+        together([one, other])
+    assert together([one, one]).path == one.path
 
 
 @pytest.mark.end_to_end
@@ -506,7 +532,7 @@ def test_a_line_in_pieces_has_no_text_twice_either(short, monkeypatch):
     long = "Ler nin gaser. Ka gun ne? Foz su femim, los pez sanos ta puros. Ler ka foz."
     search = BeamSearch(beam_size=4, n_best=4, max_len_a=1.0, max_len_b=4)
     monkeypatch.setattr(short.tokenizer, "decode", lambda ids, placeholders: "a" * (1 + len(ids) % 2))
-    monkeypatch.setattr("diglot.translator.split_text", lambda text, fits: [("", text[:14]), ("", text[15:34])])
+    monkeypatch.setattr("diglot.translator.split_text", lambda text, fits, whole: [("", text[:14]), ("", text[15:34])])
     (found,) = short.n_best([long], search)  # aa and a, a and aa
     assert len({t.text for t in found}) == len(found)
     assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)

@@ -10,14 +10,15 @@ from diglot.training.metrics import Scorer
 
 BUCKETS = (5, 10, 20, 30, 40, 50)  # the longest source of each, in units; the last one is open
 LONGEST_LOOP, TIMES = 8, 3
-_INSIDE_NUMBER = re.compile(r"(?<=\d)\s(?=\d)")  # as in 1 000 000 000
-_SIGN = re.compile(r"\d+(?:[.,]\d+)*|[A-Za-z]+|\S")
+_THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:\s\d{3})+(?!\d)")  # 1 000 000 000
+_PART = re.compile(r"\d+(?:[.,]\d+)*|[A-Za-z]+|([^\w\s]|_)\1*|\S")
 
 DEFINITIONS = {
     "empty": "an output without text for a source with text",
     "truncated": "an output that the length limit has cut (search.max_len_a, search.max_len_b); null: not known",
     "repeated": f"an output in which 1 to {LONGEST_LOOP} words stand {TIMES} times in a row or more, for a source in "
-    "which none do; characters instead of words where the target language has no blanks between them",
+    "which none do; where a language has no blanks between words, characters instead of them: a word in Latin letters, "
+    "a number and a run of one sign that is no letter (...) count as one; 1 000 000 is one word",
     "copied": "an output that equals its source, blanks around them apart",
 }
 
@@ -34,8 +35,8 @@ def units(text: str, unit: str) -> list[str]:
 
 def has_loop(text: str, writing: Writing) -> bool:
     """Whether the same 1 to 8 words stand three times in a row somewhere in a text; see `DEFINITIONS`."""
-    text = _INSIDE_NUMBER.sub("", text)
-    parts = text.split() if writing.has_blanks else _SIGN.findall(text)
+    text = _THOUSANDS.sub(lambda number: "".join(number[0].split()), text)
+    parts = text.split() if writing.has_blanks else [part[0] for part in _PART.finditer(text)]
     for n in range(1, LONGEST_LOOP + 1):
         run = 0  # of parts that equal the one n before
         for one, next_one in zip(parts, parts[n:], strict=False):
@@ -84,7 +85,8 @@ def by_length(
         src_lang: code of the source language; where it is not known, the sources' script decides.
 
     Returns:
-        The unit, and for each bucket that is not empty its shortest and longest length, sentences and scores.
+        The unit, and for each bucket that is not empty its shortest and longest length, sentences and scores;
+        BLEU is None where no output has the four tokens that it takes.
     """
     unit = unit_of(writing_of(src_lang, sources))
     lengths = [len(units(source, unit)) for source in sources]
@@ -92,10 +94,9 @@ def by_length(
     for most in (*BUCKETS, None):
         chosen = [i for i, n in enumerate(lengths) if n >= least and (most is None or n <= most)]
         if chosen:
-            scores = scorer(
+            values = scorer.of_part(
                 [hypotheses[i] for i in chosen], *([lines[i] for i in chosen] for lines in references), with_ter=False
             )
-            values: list[dict[str, Any]] = [score._asdict() for score in scores]
             buckets.append({"from": least, "to": most, "sentences": len(chosen), "scores": values})
         least = (most or 0) + 1
     return {"unit": f"source {unit}", "buckets": buckets}

@@ -95,6 +95,15 @@ def _as_tensor(content: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
+def has_tokenizer(ours: dict[str, Any], tokenizer: Tokenizer) -> bool:
+    """Whether a checkpoint's record holds this tokenizer, paths in its files apart."""
+    a, b = (
+        ([model and without_paths(model) for model in (each.model, each.tgt_model)], each.placeholder, each.languages)
+        for each in (_tokenizer(ours), tokenizer)
+    )
+    return a == b
+
+
 def find(path: str | Path) -> Path:
     """The checkpoint file that a user means by a file, or by a run's folder: its best one.
 

@@ -67,13 +67,24 @@ def main(config: DictConfig) -> None:
 
 
 def translator_of(config: DictConfig, loaded: checkpoints.Checkpoint, corpus: Corpus | None) -> Translator:
-    """A checkpoint's translator, into the language that is asked for."""
-    # Of a model for one language tgt_lang only says what its scores are computed by.
-    wanted: str | None = config.tgt_lang or (corpus.tgt_lang if corpus else None)
-    is_known = wanted in loaded.tokenizer.languages
-    if config.tgt_lang and loaded.tokenizer.languages and not is_known:
-        raise UserError(f"tgt_lang={wanted}: this model translates into {', '.join(loaded.tokenizer.languages)}")
-    return load_translator(config, loaded, wanted if is_known else None)
+    """A checkpoint's translator, into the language that is asked for.
+
+    Raises:
+        UserError: a model of several languages has none like the text's, or is asked for another one.
+    """
+    languages = loaded.tokenizer.languages
+    if not languages:  # tgt_lang only says what its scores are computed by
+        return load_translator(config, loaded, None)
+    of_text: str | None = corpus.tgt_lang if corpus else None
+    wanted: str | None = config.tgt_lang or of_text
+    into = f"this model translates into {', '.join(languages)}"
+    if config.tgt_lang and wanted not in languages:
+        raise UserError(f"tgt_lang={wanted}: {into}")
+    if wanted is not None and wanted not in languages:
+        raise UserError(f"the target language of the text is {wanted}, and {into}: tgt_lang=CODE says which one it is")
+    if of_text in languages and wanted != of_text:
+        raise UserError(f"tgt_lang={wanted}: that of the text is {of_text}; where it is not, data.tgt_lang={wanted}")
+    return load_translator(config, loaded, wanted)
 
 
 def rival_of(config: DictConfig, corpus: Corpus | None, translator: Translator | None) -> Translator | None:
@@ -124,8 +135,8 @@ def text_to_score(
         if translator is not None:
             languages = f"{corpus.src_lang}-{corpus.tgt_lang}"
             trained = f"{translator.record['src_lang']}-{translator.record['tgt_lang']}"
-            # What files are called says little, and a model of several languages is told by them.
-            free = isinstance(corpus, Files) or corpus.tgt_lang in translator.tokenizer.languages
+            # What files are called says little, and a model of several languages is told which one it is.
+            free = isinstance(corpus, Files) or bool(translator.tokenizer.languages)
             if not free and languages != trained:
                 raise UserError(f"data={corpus.name} is {languages}, but the checkpoint translates {trained}")
         corpus.prepare(Path(config.data.cache_dir))
@@ -134,9 +145,14 @@ def text_to_score(
             raise UserError(f"{corpus.name} has no {config.split} split; it has {', '.join(splits)}")
         text = splits[config.split]
         where = ", ".join(shard[-1] for shard in text.shards) if isinstance(text, PairFiles) else corpus.name
-        return EvaluationSet(corpus.name, config.split, text.load(), where=where)
+        src_lang = corpus.src_lang if corpus.src_lang != "src" else None  # files need not say
+        return EvaluationSet(corpus.name, config.split, text.load(), where=where, src_lang=src_lang)
     assert translator is not None
-    found = kept_text(path.parent / "text", config.split, translator.record["src_lang"], translator.record["tgt_lang"])
+    kept = translator.record["tgt_lang"]
+    if translator.tgt_lang != kept:
+        what = f"the {config.split} text beside {path} is in {kept}"
+        raise UserError(f"tgt_lang={translator.tgt_lang}: {what}; {what_to_score_on(config.split)}")
+    found = kept_text(path.parent / "text", config.split, translator.record["src_lang"], kept)
     if found is None:
         raise UserError(f"there is no copy of the {config.split} text beside {path}: {what_to_score_on(config.split)}")
     return found

@@ -14,6 +14,7 @@ from rich.text import Text
 from diglot.breakdown import by_length, output_counts
 from diglot.data.forms import comparable, count_forms, mixed_forms
 from diglot.data.memory import nearest
+from diglot.data.pieces import normalisation
 from diglot.data.text import (
     ParallelText,
     ending_of,
@@ -57,6 +58,7 @@ class EvaluationSet:
         memory: a translation memory's answers, or none.
         more: further references, each a line for each pair.
         where: what messages call the references.
+        src_lang: code of the sources' language; None: that of the system.
     """
 
     name: str
@@ -65,6 +67,7 @@ class EvaluationSet:
     memory: tuple[Remembered, ...] = ()
     more: tuple[list[str], ...] = ()
     where: str = "the text"
+    src_lang: str | None = None
 
     @property
     def references(self) -> list[list[str]]:
@@ -192,6 +195,7 @@ def evaluate(
     else:
         src_lang, tgt_lang = system.src_lang, system.tgt_lang
         translations, hypotheses = None, system.lines
+    src_lang = evaluated.src_lang or src_lang
     cut = None if translations is None else [t.cut for t in translations]
     # What a model cannot read (see `Encoded`) is no text to it.
     read = ["" if translations and not translations[i].source_tokens else source for i, source in enumerate(pairs.src)]
@@ -203,6 +207,7 @@ def evaluate(
         "scores": _scores(scorer(hypotheses, *references)),
         "forms": {"outputs": count_forms(hypotheses), "references": count_forms(chain.from_iterable(references))},
         "outputs": output_counts(read, hypotheses, cut, writing_of(src_lang, pairs.src), scorer.writing),
+        "has_four_tokens": scorer.has_bleu(hypotheses),
         "by_length": by_length(scorer, pairs.src, hypotheses, references, src_lang),
     }
     if isinstance(system, Translator) and translations is not None:
@@ -218,8 +223,8 @@ def evaluate(
             far_references = [[lines[i] for i in far] for lines in references]
             results["far_from_training"] = {
                 "sentences": len(far),
-                "scores": _scores(scorer([hypotheses[i] for i in far], *far_references)),
-                "translation_memory": _scores(scorer([answers[i] for i in far], *far_references)),
+                "scores": scorer.of_part([hypotheses[i] for i in far], *far_references),
+                "translation_memory": scorer.of_part([answers[i] for i in far], *far_references),
             }
     if not (is_repeated and _is_of(folder, results)):
         folder = numbered_folder(folder)
@@ -256,7 +261,7 @@ def _of_model(
         "placeholder_errors": {"lines": wrong, "of": with_any},
         "search_errors": search_errors(translator, sources, references, translations),
         "search": translator.search.options,
-        "normalisation": translator.record.get("config", {}).get("tokenizer", {}).get("normalisation"),
+        "normalisation": normalisation(translator.tokenizer.model),
         "update": translator.record.get("update"),
         "mean_of": translator.record.get("mean_of"),
         "diglot": translator.record.get("version"),
@@ -286,8 +291,10 @@ def table(results: dict[str, Any]) -> list[str]:
     for name in names:
         grid.add_column(name, justify="right")
     for title, scores in rows:
-        grid.add_row(title, *(f"{score['value']:.2f}" for score in scores))
+        grid.add_row(title, *map(_value, scores))
     lines = render(grid)
+    if not results["has_four_tokens"]:
+        lines.append("BLEU is 0 whatever the outputs are: none has four tokens, and its longest n-grams are of four")
     lines += [f"{score['name']}: {score['signature']}" for score in results["scores"]]
     if forms := mixed_forms(results["forms"]):
         lines.append(f"{forms}; to sacreBLEU the two forms are different words")
@@ -322,9 +329,12 @@ def _length_table(found: dict[str, Any]) -> Table:
         grid.add_column(name, justify="right")
     for bucket in found["buckets"]:
         length = f"{bucket['from']}-{bucket['to']}" if bucket["to"] is not None else f"{bucket['from']} and more"
-        values = [f"{score['value']:.2f}" for score in bucket["scores"]]
-        grid.add_row(length, f"{bucket['sentences']:,}", *values)
+        grid.add_row(length, f"{bucket['sentences']:,}", *map(_value, bucket["scores"]))
     return grid
+
+
+def _value(score: dict[str, Any]) -> str:
+    return "-" if score["value"] is None else f"{score['value']:.2f}"
 
 
 def _counts_table(found: dict[str, Any]) -> Table:

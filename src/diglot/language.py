@@ -53,6 +53,7 @@ _BY_CODE = {
     **dict.fromkeys(("Kore", "Hang"), KOREAN),
     **{code: _UNSPACED_WRITINGS[name] for code, name in _UNSPACED.items()},
 }
+_NO_ALPHABETS = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", *_UNSPACED_WRITINGS}  # scripts, by their letters' names
 # Codes that a table of languages knows, and that here are names of a side, or of no language in particular.
 _NO_LANGUAGE = {"src", "tgt", "trg", "und", "mul", "mis", "zxx"}
 
@@ -77,12 +78,20 @@ def writing_of_code(code: str) -> Writing | None:
     return None
 
 
-def writing_of_text(lines: Iterable[str]) -> Writing | None:
-    """How most of a text is written; None where it has no letters."""
+def writing_of_text(lines: Iterable[str], is_alphabetic: bool = False) -> Writing | None:
+    """How most of a text is written; None where it has no letters.
+
+    Args:
+        lines: the text.
+        is_alphabetic: whether its language's letters are an alphabet's, as far as is known: then over half of all
+            letters have to be others.
+    """
     counts: Counter[str] = Counter()
     for letter, n in Counter("".join(lines)).items():
         if letter.isalpha():
             counts[letter_script(letter)] += n
+    if is_alphabetic and 2 * sum(counts[script] for script in _NO_ALPHABETS) <= counts.total() > 0:
+        return SPACED
     kana = counts.pop("HIRAGANA", 0) + counts.pop("KATAKANA", 0)
     # A word of alphabetic text has several letters, so that Chinese with names in Latin letters stays Chinese.
     ideographs, syllables = counts.pop("CJK", 0), counts.pop("HANGUL", 0)
@@ -101,13 +110,15 @@ def writing_of_text(lines: Iterable[str]) -> Writing | None:
 
 def writing_of(code: str, lines: Iterable[str]) -> Writing:
     """How a text is written: by its language's code, and by its script where the code is not known, or where it is that
-    of a language with alphabetic letters and most of the text is in others: then it was meant as a country's (`kr` is
-    Kanuri, `tw` Twi, `la` Latin), or the two sides are swapped.
+    of a language with alphabetic letters and over half of the text's are others: then it was meant as a country's (`kr`
+    is Kanuri, `tw` Twi, `la` Latin), or the two sides are swapped.
 
     The other way round the code decides: a Chinese text may consist of names and code.
     """
-    of_code, of_text = writing_of_code(code), writing_of_text(lines)
-    return of_code if of_code not in (None, SPACED) else of_text or SPACED
+    of_code = writing_of_code(code)
+    if of_code not in (None, SPACED):
+        return of_code
+    return writing_of_text(lines, is_alphabetic=of_code == SPACED) or SPACED
 
 
 def is_blind(tokenizer: str, writing: Writing) -> bool:
@@ -143,9 +154,10 @@ _ENDINGS = {
 _COMPRESSED = {"gz", "zst", "xz", "bz2", "zip"}
 # Other parts of names that a table of languages knows, and that are words.
 _WORDS = {"all", "run", "cat", "mt", "to", "my", "in", "is", "no"}
-# Languages with a region whose code is that of a language, too: Breton, Twi, Chamorro, ...
+# Languages with a region that is not their likely one, whose code is that of a language, too: Twi, Chamorro, ...
 _REGIONAL = {
-    *("pt-br", "zh-tw", "zh-mo", "zh-sg", "de-ch", "fr-ch", "it-ch", "nl-be", "en-ie", "en-in", "en-sg", "ar-sa"),
+    *("zh-tw", "zh-mo", "zh-sg", "de-ch", "fr-ch", "it-ch", "nl-be", "en-ie", "en-in", "en-sg", "ar-sa"),
+    *("nb-no", "nn-no"),  # where the code says Norwegian, too
 }
 _LOOKS_LIKE_ONE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 
@@ -187,10 +199,29 @@ def _is_surely_one(part: str) -> bool:
 def _is_pair(part: str) -> bool:
     """Whether a part of a name may be two languages, like en-zh.
 
-    Where the second half is a language's code and a region's, it is the language's (es-ar, fr-ca, en-vi), but for what
-    is far more often met as one language (`_REGIONAL`) and where both halves are the same.
+    Where the second half is a language's code and a region's, it is the language's (es-ar, fr-ca, en-vi), but for the
+    region where the first language is most likely spoken (ko-kr, sv-se), unless that is the second one's, too (ca-es,
+    tt-ru), and for what is far more often met as one language (`_REGIONAL`).
     """
     subtags = re.split("[-_]", part)
     if len(subtags) != 2 or not part.islower() or not all(map(writing_of_code, subtags)):
         return False
-    return subtags[0] != subtags[1] and "-".join(subtags) not in _REGIONAL
+    regions = [langcodes.Language.get(subtag).maximize().territory for subtag in subtags]
+    is_own_region = regions[0] == subtags[1].upper() != regions[1]
+    return subtags[0] != subtags[1] and not is_own_region and "-".join(subtags) not in _REGIONAL
+
+
+def other_pair_of_file(path: str, code: str) -> tuple[str, ...]:
+    """The two languages that a file's name may name, where it names none for certain and neither is that of a code;
+    none elsewhere."""
+    pairs = [part for part in Path(path).name.split(".") if _is_pair(part)]
+    if not pairs or language_of_file(path) is not None:
+        return ()
+    halves = tuple(re.split("[-_]", pairs[-1]))
+    return () if _base(code) in map(_base, halves) else halves
+
+
+def _base(code: str) -> str | None:
+    """The language of a code, without script and region, in its shortest spelling; a code that is none as it is."""
+    tag = code.replace("_", "-")
+    return langcodes.Language.get(tag).language if langcodes.tag_is_valid(tag) else code

@@ -20,9 +20,11 @@ from diglot.contents import NAMES, Contents, changed_contents, contents_in, how_
 from diglot.data.batching import Place
 from diglot.data.shards import Shards
 from diglot.data.text import write_bytes
+from diglot.data.tokenizer import Tokenizer
 from diglot.errors import RESUME_ME, UserError
 from diglot.suggestion import reading, resuming
 from diglot.training.folder import CONFIG, RESULTS, is_finished, is_held
+from diglot.training.metrics import recorded_tokenizer
 
 say = logging.getLogger("diglot").info
 
@@ -40,6 +42,7 @@ class Begun(NamedTuple):
             end; None: they need no validation.
         has_stopped: whether the run had been told to end with them.
         changed: what of the config is another one from then on.
+        bleu_tokenizer: of the scores until then; None: not known.
     """
 
     checkpoint: Path | None = None
@@ -48,6 +51,7 @@ class Begun(NamedTuple):
     validation_due_since: float | None = None
     has_stopped: bool = False
     changed: tuple[Change, ...] = ()
+    bleu_tokenizer: str | None = None
 
 
 def unfinished(folder: str | None, config: dict[str, Any], now: Contents) -> str | None:
@@ -142,12 +146,13 @@ def refuse_other_job(folder: Path, config: Any) -> None:
         refuse_other_run(f"resume={folder}: the sweep's job would be trained as another one", found)
 
 
-def take_up(folder: Path, config: dict[str, Any], shards: Shards, now: Contents) -> Begun:
+def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: Shards, now: Contents) -> Begun:
     """Where the run in a folder stands, from its newest checkpoint that is whole.
 
     Args:
         folder: the run's.
         config: as it is now.
+        tokenizer: as it is now.
         shards: the training text as it is now.
         now: what the config reads.
 
@@ -167,6 +172,12 @@ def take_up(folder: Path, config: dict[str, Any], shards: Shards, now: Contents)
     record, update, updates = content["diglot"], content["global_step"], config["run"]["updates"]
     since_checkpoint = changes(without_folders(record["config"]), without_folders(config), same)
     refuse_other_run(f"{checkpoint}: this is another run's checkpoint", since_checkpoint)
+    if not checkpoints.has_tokenizer(record, tokenizer):
+        told = (
+            "the tokenizer is no longer the one that the run began with: another version makes another one of its text"
+        )
+        instead = f"init_from={checkpoint} begins a new run with its tokenizer and weights"
+        raise UserError(f"resume={folder}: {told} (that one was made by diglot {record['version']}); {instead}")
     if record.get("data", shards.key) != shards.key:
         told = f"the training text is no longer the one that the run began with{how_compared(NAMES['train'])}"
         raise UserError(f"resume={folder}: {told}")
@@ -183,6 +194,7 @@ def take_up(folder: Path, config: dict[str, Any], shards: Shards, now: Contents)
         # One that has become longer goes on.
         record.get("has_stopped", False) and not any(change.key == "run.updates" for change in since_checkpoint),
         tuple(changed),
+        recorded_tokenizer(record, record["tgt_lang"]),
     )
 
 

@@ -175,7 +175,10 @@ def train(config: DictConfig) -> Path:
         if line := nothing_left(folder, plain, lambda: reads):
             say(line)
             return folder
-        begun = take_up(folder, plain, data.shards, reads)
+        begun = take_up(folder, plain, data.tokenizer, data.shards, reads)
+        if begun.bleu_tokenizer not in (None, scorer.tokenizer):  # which an earlier version chose
+            scorer = Scorer(corpus.tgt_lang, data.held_out["dev"].tgt, begun.bleu_tokenizer)
+            record["bleu_tokenizer"] = scorer.tokenizer
         data.start, data.place = begun.update, begun.place
     if processes.is_first:
         log_to(folder / LOG)
@@ -189,6 +192,7 @@ def train(config: DictConfig) -> Path:
         label_smoothing=config.label_smoothing,
         seed=config.seed,
         record=record,
+        read=data.decode_dev,
         skip_non_finite=run.skip_non_finite,
     )
     if run.compile:
@@ -420,6 +424,8 @@ def conclude(
     translator = Translator.load(kept.best, trust=trusted(config))
     test: dict[str, Any] | None = None
     if "test" in held_out:
+        # As diglot-evaluate would: the text's writing is its own, and BLEU's tokenizer that of the dev scores.
+        scorer = Scorer(scorer.tgt_lang, held_out["test"].pairs.tgt, scorer.tokenizer)
         test = evaluate(translator, held_out["test"], scorer, folder / "evaluation" / "test", is_repeated=True)
         say("\n".join(table(test)))
     shown = held_out.get("test", held_out["dev"])

@@ -258,7 +258,9 @@ class Translator:
                 units.append(_Unit(i, source._replace(ids=source.ids[: longest - 1]), prefix, ""))
                 continue
             pieces = split_text(
-                lines[i], lambda text: len(self.tokenizer.encode([text], self.tgt_lang)[0].ids) < longest
+                lines[i],
+                lambda text: len(self.tokenizer.encode([text], self.tgt_lang)[0].ids) < longest,
+                whole=self.tokenizer.find_placeholders(lines[i]),
             )
             warn(f"{told}: translated in {len(pieces)} pieces")
             for joint, text in pieces:
@@ -352,8 +354,16 @@ def _side_by_side(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 _SPLITS = [re.compile(p) for p in (r"(?<=[.!?…])\s+|(?<=[。！？])\s*", r"(?<=[;:,–—])\s+|(?<=[、，；：])", r"\s+")]
 
 
-def split_text(text: str, fits: Callable[[str], bool], joint: str = "") -> list[tuple[str, str]]:
+def split_text(
+    text: str, fits: Callable[[str], bool], joint: str = "", whole: Collection[str] = ()
+) -> list[tuple[str, str]]:
     """Split a text near its middle, and again, until all pieces fit.
+
+    Args:
+        text: without line breaks.
+        fits: whether a piece need not be split.
+        joint: what stands before the text's translation.
+        whole: what stands in it and is not split, such as placeholders.
 
     Returns:
         The pieces, each behind what stands between the translations of it and of the piece before it: a blank where
@@ -363,28 +373,38 @@ def split_text(text: str, fits: Callable[[str], bool], joint: str = "") -> list[
     if len(text) < 2 or fits(text):
         return [(joint, text)]
     middle = len(text) / 2
+    names = "|".join(map(re.escape, sorted(whole, key=len, reverse=True)))
+    spans = [m.span() for m in re.finditer(names, text)] if names else []
+
+    def is_inside(start: int, end: int) -> bool:
+        return any(a < end and start < b for a, b in spans)
+
     for pattern in _SPLITS:
         # Not so near an end that hardly anything is gained.
         places = [m for m in pattern.finditer(text) if len(text) / 5 <= m.start() <= len(text) * 4 / 5]
+        places = [m for m in places if not is_inside(*m.span())]
         if places:
             best = min(places, key=lambda m: abs(m.start() - middle))
             before, after, between = text[: best.start()], text[best.end() :], " " if best.group() else ""
             break
     else:
-        before, after, between = text[: int(middle)], text[int(middle) :], ""
-    return split_text(before, fits, joint) + split_text(after, fits, between)
+        cuts = [i for i in range(1, len(text)) if not is_inside(i, i)]
+        if not cuts:
+            return [(joint, text)]
+        cut = min(cuts, key=lambda i: abs(i - int(middle)))
+        before, after, between = text[:cut], text[cut:], ""
+    return split_text(before, fits, joint, whole) + split_text(after, fits, between, whole)
 
 
 def together(loaded: Sequence[checkpoint.Checkpoint]) -> checkpoint.Checkpoint:
     """Several checkpoints as one, whose model is an ensemble of theirs, and all else the first one's.
 
     Raises:
-        UserError: naming one whose vocabulary or languages are others.
+        UserError: naming one whose tokenizer or languages are others.
     """
     first = loaded[0]
     for other in loaded[1:]:
-        a, b = ((x.tokenizer.model, x.tokenizer.tgt_model, x.tokenizer.languages) for x in (first, other))
-        if a != b:
+        if other.tokenizer.digest() != first.tokenizer.digest():
             raise UserError(f"{other.path} has another tokenizer than {first.path}: an ensemble needs one vocabulary")
         ours, theirs = (f"{x.record['src_lang']}-{x.record['tgt_lang']}" for x in (first, other))
         if ours != theirs:

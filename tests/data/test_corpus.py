@@ -325,6 +325,22 @@ def test_a_corpus_whose_files_are_called_after_other_languages_has_to_say_what_i
     }
 
 
+def test_a_file_whose_name_may_be_two_languages_is_not_taken_for_a_third() -> None:
+    one, dev = {"src": "a.en", "tgt": "a.de"}, {"src": "d.en", "tgt": "d.de"}
+    swedish = Mixed(corpora={"a": one, "b": {"src": "b.en", "tgt": "b.sv-se"}}, dev=dev)
+    assert swedish.tgt_langs == {"a": "de", "b": "sv-se"}
+    two = {"src": "b.en", "tgt": "b.fr-ca"}
+    told = r"the name of b\.fr-ca may say fr and ca, or fr-ca, and its tgt_lang would be de"
+    for languages in ({}, {"src_lang": "en", "tgt_lang": "de"}):
+        with pytest.raises(UserError, match=rf"^data\.corpora\.b: {told}: data\.corpora\.b\.tgt_lang says"):
+            Mixed(corpora={"a": one, "b": two}, dev=dev, **languages)
+    with pytest.raises(UserError, match=rf"^data: {told}: data\.tgt_lang says"):
+        Mixed(corpora={"a": one}, dev={"src": "d.en", "tgt": "b.fr-ca"})
+    assert Mixed(corpora={"a": one, "b": {**two, "tgt_lang": "fr"}}, dev=dev).tgt_langs == {"a": "de", "b": "fr"}
+    both = {"src": "b.en-de.src", "tgt": "b.en-de.tgt"}  # one of which it is, in any spelling
+    assert Mixed(corpora={"b": both}, dev=both, src_lang="eng", tgt_lang="de_DE").tgt_lang == "de_DE"
+
+
 @pytest.mark.parametrize("dev", [{"tsv": "d"}, {"src": "d.de", "tgt": "d.en"}])
 def test_files_that_do_not_say_their_language_have_that_of_the_others(dev: dict) -> None:
     mixed = Mixed(corpora={"news": {"src": "a.de", "tgt": "a.en"}, "web": {"tsv": "b"}}, dev=dev)

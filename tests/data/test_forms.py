@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from diglot.data.doctor import diagnose
 from diglot.data.forms import comparable, form_of, mixed_forms
 from diglot.data.memory import nearest
-from diglot.data.pieces import adopt, is_composing
+from diglot.data.pieces import adopt, is_composing, normalisation
 from diglot.data.preparation import Cleaning, prepare
 from diglot.data.split import grouped_split, normalise
 from diglot.data.text import ParallelText, hash_pair
@@ -202,6 +202,7 @@ def test_a_model_file_for_composed_text_says_so_wherever_it_goes(composing: Toke
     assert is_composing(composing.model)
     assert is_composing(adopt(composing.model, ["<2de>"]))
     assert not is_composing(tokenizer.model)
+    assert (normalisation(composing.model), normalisation(tokenizer.model)) == ("nfc", "identity")
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc", "Co"], exclude_characters="\u2581"), max_size=12))

@@ -4,6 +4,7 @@ import os
 import pickle
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,13 @@ from diglot.data.sampling import Sampling
 from diglot.data.shards import ABOUT
 from diglot.data.text import ParallelText, write_lines
 from diglot.data.tokenizer import BOS, EOS, PAD, Encoded, Tokenizer, TokenizerTrainer
+from diglot.decoding import BeamSearch
 from diglot.errors import UserError
+from diglot.model import Transformer
+from diglot.pairs import score_pairs
+from diglot.training.loss import token_loss
 from diglot.training.watch import spread
+from diglot.translator import Translator
 
 LINES = {
     "train": (
@@ -75,6 +81,24 @@ def test_what_normalisation_leaves_nothing_of_is_blank_in_training_and_in_dev(
     assert made.decode_dev(1, [310 - 1] * 3) == ""
     assert made.decode_dev(0, [310 - 1] * 3) != ""
     assert spread(made, 9) == [0]  # what is watched
+
+
+def test_dev_loss_is_that_of_scoring_which_leaves_out_pairs_without_text(
+    tmp_path: Path, tokenizer: Tokenizer, build_model: Callable[..., Transformer]
+) -> None:
+    dev = ["Ka gun", "", "Lo", "", "  "], ["Pep", "", "", "Pep ne", " "]
+    made = data(corpus(tmp_path, dev=dev), tokenizer, tmp_path)
+    model = build_model(src_vocab_size=tokenizer.src_vocab_size, tgt_vocab_size=tokenizer.tgt_vocab_size)
+    with torch.no_grad():
+        sums = [
+            token_loss(model(batch.src, batch.tgt_in, batch.src_mask), batch.labels, batch.tgt_mask, 0.0)
+            for batch in batches(made.val_dataloader())
+        ]
+    translator = Translator(model, tokenizer, BeamSearch(beam_size=1))
+    scores = [score for score in score_pairs(translator, ParallelText(*dev)) if score]
+    assert sum(int(each.tokens) for each in sums) == sum(len(score.token_log_probs) for score in scores)
+    total = sum(float(each.nll) for each in sums)
+    assert total == pytest.approx(-sum(score.log_prob for score in scores), rel=1e-5)
 
 
 def test_pairs_without_ids_that_an_earlier_version_kept_are_left_out_now(

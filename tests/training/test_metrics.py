@@ -11,7 +11,8 @@ from sacrebleu.metrics import BLEU, TER
 
 from diglot.data.text import write_lines
 from diglot.errors import UserError
-from diglot.language import TOKENIZERS
+from diglot.language import CHINESE as CHINESE_WRITING
+from diglot.language import SPACED, TOKENIZERS
 from diglot.training.metrics import Score, Scorer, recorded_tokenizer
 
 THREE = (
@@ -130,6 +131,25 @@ def test_a_tokenizer_that_sees_no_words_is_said_with_what_to_type(
     (note, *_) = Scorer(code, TEXTS[text][1], tokenizer).notes
     assert "takes whole sentences for words" in note
     assert f"bleu_tokenizer={suits}" in note
+
+
+def test_alphabetic_text_with_some_chinese_is_scored_by_its_code_without_a_word() -> None:
+    references = ["The word 你好 means hello", "In Chinese 谢谢你们 is thanks"]
+    scorer = Scorer("en", references)
+    assert (scorer.tokenizer, scorer.writing, scorer.notes) == ("13a", SPACED, [])
+    assert Scorer("en", references, "13a").notes == []
+
+
+@pytest.mark.parametrize("tokenizer", ["13a", "intl"])
+def test_a_tokenizer_of_words_that_is_asked_for_says_that_the_code_is_right(tokenizer: str) -> None:
+    references = ["我们今天去公园。 OK", "他喜欢红色的苹果"]
+    decided, asked = Scorer("en", references), Scorer("en", references, tokenizer)
+    assert decided.writing == CHINESE_WRITING
+    assert "bleu_tokenizer=13a scores words between blanks" in decided.notes[0]
+    assert "CODE" not in decided.notes[0]
+    assert asked.writing == SPACED
+    assert "asian:no" in asked(references, references)[-1].signature
+    assert Scorer("en", references, "char").writing == CHINESE_WRITING  # says nothing of blanks
 
 
 def test_other_references_than_the_code_s_are_said() -> None:

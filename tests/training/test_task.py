@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from diglot.data.batch import Batch
 from diglot.data.text import ParallelText
 from diglot.data.tokenizer import BOS, EOS, PAD, Encoded, Tokenizer
-from diglot.decoding import BeamSearch
+from diglot.decoding import BeamSearch, Hypothesis, SamplingSearch
 from diglot.model import Transformer
 from diglot.training.metrics import Scorer
 from diglot.training.schedule import Constant
@@ -196,6 +196,31 @@ def test_dev_perplexity_is_that_of_all_target_tokens(
     assert scores.latest == Scorer("de")(texts, dev.tgt, with_ter=False)
     assert [metrics[name].item() for name in ("dev/bleu", "dev/chrf")] == [score.value for score in scores.latest]
     assert float(metrics["dev/cut"]) == sum(hypothesis.cut for hypothesis in found)
+
+
+def test_samples_are_compared_with_what_stands_in_their_placeholders(
+    build_model: Callable[..., Transformer], tokenizer: Tokenizer
+) -> None:
+    sources = tokenizer.encode(["x", "{a_name_that_is_long}"])
+    texts = ["{a_name_that_is_long} q", "{a_name_that_is_long} w", "kk mm", "kk mn"]
+    samples = [Hypothesis(ids, 0.0, [], False) for ids in tokenizer.encode_targets(texts, [sources[1]] * 4)]
+    search = SamplingSearch(n_samples=4, utility="chrf")
+    made = TranslationTask(
+        model=build_model(src_vocab_size=V, tgt_vocab_size=V),
+        tokenizer=tokenizer,
+        search=search,
+        optimizer=torch.optim.SGD,
+        scheduler=partial(Constant, lr=0.25),
+        total_updates=100,
+        label_smoothing=SMOOTHING,
+        seed=1,
+        record={},
+        read=lambda pair, tokens: tokenizer.decode(tokens, sources[pair].placeholders),
+    )
+    as_translator = search.ranked(samples, lambda tokens: tokenizer.decode(tokens, sources[1].placeholders))
+    assert search.ranked(samples, tokenizer.decode)[0].tokens != as_translator[0].tokens
+    made.search = type("Drawn", (), {"__call__": lambda *_: [samples], "ranked": staticmethod(search.ranked)})()
+    assert made.translate(batch_of([1]))[0].tokens == as_translator[0].tokens
 
 
 def test_dropout_is_a_function_of_seed_and_place_in_the_run(task: TranslationTask) -> None:

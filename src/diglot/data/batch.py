@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ class Batch(NamedTuple):
         src_mask: (B, S).
         tgt_in: what the decoder is given, <s> y (B, T).
         labels: what it should say, y </s> (B, T).
-        tgt_mask: (B, T); False everywhere in a batch that counts nowhere.
+        tgt_mask: (B, T); False everywhere in a batch, and in a row, that counts nowhere.
         pairs: numbers of the pairs; there may be fewer than B, for rows that only fill up a shape are all padding.
         update_target_tokens: target tokens of its whole update, on all processes together.
         position: the micro-batch's number in the run's stream.
@@ -45,10 +46,11 @@ class Pairs(torch.utils.data.Dataset):
         src: sources.
         tgt: their targets.
         width_step: what the shorter side's width is a multiple of; see `widths`.
+        counts: whether each one's target counts; None: all do.
     """
 
-    def __init__(self, src: FlatIds, tgt: FlatIds, width_step: int = 1) -> None:
-        self.src, self.tgt, self.width_step = src, tgt, width_step
+    def __init__(self, src: FlatIds, tgt: FlatIds, width_step: int = 1, counts: np.ndarray | None = None) -> None:
+        self.src, self.tgt, self.width_step, self.counts = src, tgt, width_step, counts
 
     def __len__(self) -> int:
         return len(self.src)
@@ -68,12 +70,15 @@ class Pairs(torch.utils.data.Dataset):
         tgt_in[tgt_in == EOS] = PAD
         tgt_in[: len(numbers), 0] = BOS
         tgt_in[len(numbers) :, 0] = PAD
+        tgt_mask = torch.zeros_like(labels, dtype=torch.bool) if micro_batch.is_spare else labels != PAD
+        if self.counts is not None:
+            tgt_mask[: len(numbers)] &= torch.from_numpy(self.counts[numbers])[:, None]
         return Batch(
             src=src,
             src_mask=src != PAD,
             tgt_in=tgt_in,
             labels=labels,
-            tgt_mask=torch.zeros_like(labels, dtype=torch.bool) if micro_batch.is_spare else labels != PAD,
+            tgt_mask=tgt_mask,
             pairs=torch.from_numpy(numbers),
             update_target_tokens=micro_batch.update_target_tokens,
             position=micro_batch.position,

@@ -7,6 +7,7 @@ from typing import Any
 from diglot.data.corpus import Corpus, Files
 from diglot.data.text import MixedText, Parallel
 from diglot.errors import UserError
+from diglot.language import other_pair_of_file
 
 
 class Mixed(Corpus):
@@ -75,7 +76,11 @@ class Mixed(Corpus):
             raise UserError(str(error).replace("data.train", "data.dev")) from None
         if not self.held_out.paths["dev"]:
             raise UserError("data.dev.src is missing: of several corpora, dev is not carved")
+        given = {"src_lang": src_lang, "tgt_lang": tgt_lang}
         self.src_lang, self.tgt_lang = self._language("src_lang"), self._language("tgt_lang")
+        for corpus, files in self.files.items():
+            _refuse_pairs(f"data.corpora.{corpus}", files.paths["train"], files, corpora[corpus])
+        _refuse_pairs("data", self.held_out.paths["dev"], self, {key: code for key, code in given.items() if code})
         into = {corpus: files.tgt_lang for corpus, files in self.files.items()}
         self.tgt_langs = into if len(set(into.values())) > 1 else {}
         if self.tgt_lang not in into.values():
@@ -129,3 +134,15 @@ class Mixed(Corpus):
             for (corpus, files), weight in zip(self.files.items(), self.weights.values())
         ]
         return f"{self.name}: {self.src_lang}-{self.tgt_lang} from {', '.join(parts)}"
+
+
+def _refuse_pairs(key: str, paths: Mapping[str, Sequence[str]], corpus: Corpus, given: Mapping[str, Any]) -> None:
+    """Where a file's name may be two languages, or one and its region, neither of which is the one that it is taken for
+    (fr-ca for de)."""
+    for side in ("src", "tgt"):
+        name, taken = f"{side}_lang", getattr(corpus, f"{side}_lang")
+        if side not in paths or name in given or taken == side:
+            continue
+        if halves := other_pair_of_file(paths[side][0], taken):
+            told = f"the name of {paths[side][0]} may say {' and '.join(halves)}, or {'-'.join(halves)}"
+            raise UserError(f"{key}: {told}, and its {name} would be {taken}: {key}.{name} says which it is")

@@ -36,7 +36,7 @@ from diglot.data.progress import step
 from diglot.data.sampling import Sampling
 from diglot.data.shards import Shards
 from diglot.data.text import MixedText, Parallel, ParallelText
-from diglot.data.tokenizer import Tokenizer, TokenizerSource
+from diglot.data.tokenizer import Tokenizer, TokenizerSource, is_blank
 from diglot.errors import UserError
 
 LOOKED_AT = 5_000_000  # train pairs up to which every run has them looked at for faults, which takes minutes for more
@@ -151,9 +151,15 @@ class TranslationData(L.LightningDataModule):
         self._read()
         dev = self.held_out["dev"]
         sources = self.tokenizer.encode(dev.src, self.corpus.tgt_lang)
-        targets = FlatIds.of(self.tokenizer.encode_targets(dev.tgt, sources), self.tokenizer.tgt_vocab_size)
+        targets = self.tokenizer.encode_targets(dev.tgt, sources)
         self.dev_sources = sources
-        self.dev_pairs = Pairs(FlatIds.of([source.ids for source in sources], self.tokenizer.src_vocab_size), targets)
+        # As of `score_pairs`: a blank translation of a blank line is no text.
+        sides = zip(sources, map(is_blank, dev.tgt, targets), strict=True)
+        self.dev_pairs = Pairs(
+            FlatIds.of([source.ids for source in sources], self.tokenizer.src_vocab_size),
+            FlatIds.of(targets, self.tokenizer.tgt_vocab_size),
+            counts=np.array([not (source.is_blank and tgt_is_blank) for source, tgt_is_blank in sides], bool),
+        )
         lengths = np.maximum(self.dev_pairs.src.lengths, self.dev_pairs.tgt.lengths)
         if long := int((lengths > self.max_len).sum()):
             self.notes.append(f"dev: {long:,} pairs over data.max_len={self.max_len} tokens are kept; they take long")

@@ -112,6 +112,11 @@ def is_composing(model: bytes) -> bool:
     return named == _COMPOSING
 
 
+def normalisation(model: bytes) -> str | None:
+    """What a model file calls the rule that it applies to text, as `tokenizer.normalisation` does; None: nothing."""
+    return "nfc" if is_composing(model) else read_model(model).normalizer_spec.name or None
+
+
 def adopt(model: bytes, controls: Sequence[str] = (), symbols: Sequence[str] = ()) -> bytes:
     """A model that segments text as the given one does, with <pad>, <unk>, <s> and </s> as the ids 0-3.
 

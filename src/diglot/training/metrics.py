@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
@@ -10,7 +10,7 @@ from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
 from sacrebleu.utils import SACREBLEU_DIR
 
 from diglot.errors import UserError
-from diglot.language import TOKENIZERS, Writing, is_blind, writing_of, writing_of_code, writing_of_text
+from diglot.language import CHINESE, SPACED, TOKENIZERS, Writing, is_blind, writing_of, writing_of_code, writing_of_text
 from diglot.masking import in_one_line
 
 _EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}  # of sacreBLEU, for its tokenizers that need packages
@@ -31,7 +31,8 @@ class Scorer:
     """Scores detokenised text against raw references: BLEU, chrF++, and TER where it sees words or characters.
 
     The code of the target language decides how words are told apart; where it is not known or contradicts the
-    references, their script (see `diglot.language.writing_of`).
+    references, their script (see `diglot.language.writing_of`). A tokenizer of words between blanks that is asked for
+    settles such a contradiction, for TER, too.
 
     Args:
         tgt_lang: code of the target language.
@@ -49,9 +50,12 @@ class Scorer:
     """
 
     def __init__(self, tgt_lang: str, references: Sequence[str] = (), tokenizer: str | None = None) -> None:
-        of_code, of_text = writing_of_code(tgt_lang), writing_of_text(references)
+        of_code = writing_of_code(tgt_lang)
+        of_text = writing_of_text(references, is_alphabetic=of_code == SPACED)
         self.tgt_lang = tgt_lang
-        self.writing = writing_of(tgt_lang, references)
+        # A tokenizer of words between blanks that is asked for says that the code is right.
+        is_confirmed = of_code == SPACED and tokenizer is not None and is_blind(tokenizer, CHINESE)
+        self.writing = SPACED if is_confirmed else writing_of(tgt_lang, references)
         self.tokenizer = tokenizer or self.writing.tokenizer
         self.bleu = _bleu(self.tokenizer, tgt_lang if self.writing == of_code else self.writing.name)
         self.chrf = CHRF(word_order=2)
@@ -72,12 +76,12 @@ class Scorer:
                 f"bleu_tokenizer={of_text.tokenizer} suits them"
             ]
         if self.writing != of_code and is_chosen_here:
-            why = "is not known" if of_code is None else "is not written like the references"
-            return [
-                f"the target language {self.tgt_lang} {why}: the references ({of_text.name}) decide for BLEU's "
-                f"tokenizer {self.tokenizer}; data.tgt_lang=CODE (in evaluate tgt_lang=CODE) or "
-                "bleu_tokenizer=NAME says it"
-            ]
+            decide = f"the references ({of_text.name}) decide for BLEU's tokenizer {self.tokenizer}"
+            if of_code is None:
+                says = "data.tgt_lang=CODE (in evaluate tgt_lang=CODE) or bleu_tokenizer=NAME says it"
+                return [f"the target language {self.tgt_lang} is not known: {decide}; {says}"]
+            says = f"bleu_tokenizer={of_code.tokenizer} scores words between blanks"
+            return [f"the target language {self.tgt_lang} is not written like the references: {decide}; {says}"]
         # Japanese and Korean text may consist of Chinese characters alone.
         is_possible = of_text.tokenizer in (self.tokenizer, "zh")
         if is_chosen_here and not is_possible:
@@ -120,6 +124,19 @@ class Scorer:
                 value = metric.corpus_score(list(hypotheses), streams).score
                 scores.append(Score(name, value, str(metric.get_signature())))
         return scores
+
+    def has_bleu(self, hypotheses: Sequence[str]) -> bool:
+        """Whether any hypothesis has the four tokens of BLEU's longest n-grams; else it is 0, however good they are."""
+        return any(len(self.bleu.tokenizer(line).split()) >= self.bleu.max_ngram_order for line in hypotheses)
+
+    def of_part(
+        self, hypotheses: Sequence[str], *references: Sequence[str], with_ter: bool = True
+    ) -> list[dict[str, Any]]:
+        """Score part of a corpus as `__call__` does, as plain data; the value of a BLEU that none can have is None."""
+        found = [score._asdict() for score in self(hypotheses, *references, with_ter=with_ter)]
+        if not self.has_bleu(hypotheses):
+            found[0]["value"] = None
+        return found
 
 
 def _bleu(tokenizer: str, tgt_lang: str) -> BLEU:

@@ -88,11 +88,12 @@ class Scores(L.Callback):
         if not self.latest and trainer.is_global_zero:
             say(f"dev scores: {bleu.name} {bleu.signature}, {chrf.name} {chrf.signature}")
         self.latest = scores
+        loss = nll / max(1, tokens)  # of pairs without text there are no tokens
         values = {
             "dev/bleu": bleu.value,
             "dev/chrf": chrf.value,
-            "dev/loss": nll / tokens,
-            "dev/perplexity": math.exp(min(nll / tokens, 700)),
+            "dev/loss": loss,
+            "dev/perplexity": math.exp(min(loss, 700)),
             "dev/cut": float(n_cut),
         }
         for name, value in values.items():

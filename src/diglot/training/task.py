@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -54,6 +55,8 @@ class TranslationTask(L.LightningModule):
         label_smoothing: eps of Szegedy et al. (2016); the paper takes 0.1.
         seed: of dropout.
         record: plain data that every checkpoint carries, so that it is whole (see diglot.checkpoint).
+        read: gives the text of a translation of the dev pair of a number, by which a search may compare; None: that of
+            its tokens alone.
         skip_non_finite: this many updates whose gradient is not finite are not made and passed over; the next one ends
             the run.
 
@@ -73,12 +76,14 @@ class TranslationTask(L.LightningModule):
         label_smoothing: float,
         seed: int,
         record: dict[str, Any],
+        read: Callable[[int, list[int]], str] | None = None,
         skip_non_finite: int = 0,
     ) -> None:
         super().__init__()
         self.skip_non_finite, self.skipped = skip_non_finite, 0
         self._pairs: list[Tensor] = []  # of the update so far
-        self.model, self.search, self.read = model, search, tokenizer.decode
+        self.model, self.search = model, search
+        self.read = read or (lambda pair, tokens: tokenizer.decode(tokens))
         self.special = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
         self.make_optimizer, self.make_scheduler, self.total_updates = optimizer, scheduler, total_updates
         self.label_smoothing, self.seed, self.record = label_smoothing, seed, record
@@ -188,9 +193,12 @@ class TranslationTask(L.LightningModule):
             return {"nll": sums.nll, "tokens": sums.tokens, "hypotheses": self.translate(batch)}
 
     def translate(self, batch: Batch) -> list[Hypothesis]:
-        """The best hypothesis of each source."""
+        """The best hypothesis of each source, its placeholders filled in where the search compares texts."""
         found = self.search(self.model, batch.src, batch.src_mask, self.special)
-        return [self.search.ranked(hypotheses, self.read)[0] for hypotheses in found]
+        return [
+            self.search.ranked(hypotheses, partial(self.read, pair))[0]
+            for pair, hypotheses in zip(batch.pairs.tolist(), found, strict=True)
+        ]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         # Lightning turns the model into its precision only after it has put the weights in: float64 would be rounded.
