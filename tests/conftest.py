@@ -2,6 +2,7 @@
 to build."""
 
 import os
+import signal
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from diglot.model import Transformer
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Also of the commands that tests start: several run at once. No test depends on it: OMP_NUM_THREADS=2 make test
 torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the commands that tests start would ignore it
 hypothesis.settings.register_profile("diglot", deadline=None)  # how fast a busy machine is says nothing of the code
 hypothesis.settings.load_profile("diglot")
 

@@ -26,10 +26,10 @@ FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*
 OURS = {
     "model": {"model"},
     "decoding": {"decoding", "language", "model"},
-    "data": {"data", "errors", "language", "whole"},
+    "data": {"data", "errors", "language", "masking", "whole"},
     "training": {
         *("training", "decoding", "model", "data"),
-        *("errors", "interruption", "language", "suggestion", "whole"),
+        *("errors", "interruption", "language", "masking", "suggestion", "whole"),
     },
 }
 OTHERS = {"model": {"torch"}, "decoding": {"torch", "sacrebleu"}}  # in which minimum Bayes risk is measured
