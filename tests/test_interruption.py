@@ -111,6 +111,28 @@ def test_a_signal_while_the_interpreter_ends_is_one_line(tmp_path: Path) -> None
     assert (status, errors) == (130, "diglot-x: interrupted\n")
 
 
+DESTRUCTOR = """
+    class Slow:
+        def __del__(self):
+            print("working", flush=True)
+            for _ in range(25): time.sleep(0.02)
+    {setting}
+        slow = Slow()
+        del slow
+        wait()
+"""
+
+
+@pytest.mark.parametrize(
+    "setting", ["if True:", "from diglot.training.signals import leaving_at_once\n    with leaving_at_once():"]
+)
+def test_a_signal_that_comes_in_a_destructor_is_not_lost(setting: str, tmp_path: Path) -> None:
+    status, said, errors = signalled(started(DESTRUCTOR.format(setting=setting)), [signal.SIGTERM], tmp_path)
+    assert "cleaned up" in said
+    assert "Exception ignored" not in errors
+    assert (status, errors) == (143, "diglot-x: stopped by SIGTERM\n") or "Stopped: SIGTERM" in errors
+
+
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     words = started("print('working', flush=True); [time.sleep(0.02) for _ in range(20)]; print('done')")
     words[1] = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); {words[1]}"

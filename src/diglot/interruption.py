@@ -8,9 +8,10 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
@@ -52,11 +53,44 @@ def answer_by_exception() -> None:
         global received
         if not received:
             received = number
-            raise Interrupted(signal.Signals(number).name)
+            raise again_where_ignored(Interrupted(signal.Signals(number).name), lambda: answer_anew(number))
         if number != signal.SIGHUP:
             os._exit(128 + number)
 
+    def answer_anew(number: int) -> None:
+        global received
+        received = 0
+        send_again(number)
+
     _answer(leave)
+
+
+def again_where_ignored(error: BaseException, again: Callable[[], None]) -> BaseException:
+    """Return an exception for a signal's handler to raise. Python ignores what is raised in a destructor or a weak
+    reference's callback, which run anywhere: there `again` is called, and nothing is printed."""
+    error.again = again  # type: ignore[attr-defined]
+    if sys.unraisablehook is not _answer_ignored:
+        global _before
+        _before, sys.unraisablehook = sys.unraisablehook, _answer_ignored
+    return error
+
+
+def send_again(number: int) -> None:
+    """Send this process a signal a moment later, when it is elsewhere."""
+    timer = threading.Timer(0.02, os.kill, (os.getpid(), number))
+    timer.daemon = True
+    timer.start()
+
+
+def _answer_ignored(ignored: Any) -> None:
+    again = getattr(ignored.exc_value, "again", None)
+    if again is None:
+        _before(ignored)
+    else:
+        again()
+
+
+_before: Callable[[Any], Any] = sys.unraisablehook
 
 
 def _answer(handler: Callable[[int, FrameType | None], None]) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from diglot.data.batch import Batch
-from diglot.interruption import ASKING
+from diglot.interruption import ASKING, again_where_ignored, send_again
 from diglot.training.checkpoints import Checkpoints
 from diglot.training.task import TranslationTask
 
@@ -37,7 +37,12 @@ def leaving_at_once() -> Iterator[None]:
         for asking in before:
             # A second one ends the process; a terminal that hangs up sends SIGHUP twice.
             signal.signal(asking, signal.SIG_IGN if asking == signal.SIGHUP else signal.SIG_DFL)
-        raise Stopped(number)
+        raise again_where_ignored(Stopped(number), lambda: answer_anew(number))
+
+    def answer_anew(number: int) -> None:
+        for asking in before:
+            signal.signal(asking, leave)
+        send_again(number)
 
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
@@ -84,8 +89,8 @@ class Signals(L.Callback):
                 os._exit(128 + number)
             return
         self.received = number
-        if self.breaks_off:
-            raise Stopped(number)
+        if self.breaks_off:  # where that is ignored, the run ends at the next place that asks
+            raise again_where_ignored(Stopped(number), lambda: None)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
