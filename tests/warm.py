@@ -71,6 +71,8 @@ def become(command: str, words: list[str], cwd: str, environment: dict[str, str]
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
+    added = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [path for path in added if path and path not in sys.path]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [str(Path(sys.executable).with_name(f"diglot-{command}")), *words]
     status = 1
@@ -96,7 +98,10 @@ def become(command: str, words: list[str], cwd: str, environment: dict[str, str]
 def server() -> subprocess.Popen[bytes]:
     """Return the process that commands are forked from; it ends with this one, which closes its standard input."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    words = [sys.executable, __file__]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    atexit.register(process.communicate)
+    return process
 
 
 def run(command: str, words: list[str], limit: float = 600, **request: Any) -> int:
