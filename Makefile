@@ -53,8 +53,9 @@ tensorboard: .venv/.ready ## Show the curves of all runs: make tensorboard [LOGD
 test: .venv/.ready ## Run the tests, end to end included
 	@exec .venv/bin/python -m pytest $(PARALLEL) -m 'not exhaustive and not reliability'
 
-test-all: test ## Run every automatic test (long)
-	@exec .venv/bin/python -m pytest $(PARALLEL) --dist load -m exhaustive
+test-all: .venv/.ready ## Run every automatic test, and those of properties with new random cases (long)
+	@.venv/bin/python -m pytest $(PARALLEL) --hypothesis-profile=new -m 'not exhaustive and not reliability'
+	exec .venv/bin/python -m pytest $(PARALLEL) --hypothesis-profile=new --dist load -m exhaustive
 
 test-reliability: .venv/.ready ## Inject faults: kills, signals, full disks, hostile files, processes that die
 	@exec .venv/bin/python -m pytest $(PARALLEL) --dist load -m 'reliability and not exhaustive' tests/reliability

@@ -26,7 +26,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Also of the commands that tests start: several run at once. No test depends on it: OMP_NUM_THREADS=2 make test
 torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the commands that tests start would ignore it
-hypothesis.settings.register_profile("diglot", deadline=None)  # how fast a busy machine is says nothing of the code
+# How fast a busy machine is says nothing of the code. The same cases each time: `make test-all` looks for new ones.
+hypothesis.settings.register_profile("diglot", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("new", deadline=None)
 hypothesis.settings.load_profile("diglot")
 
 # Sizes that all differ, so that an axis taken for another one is seen: D 24, H 3, K 8, F 40.

@@ -11,7 +11,11 @@ import lightning as L
 
 
 class Spy(L.Callback):
-    """Writes down which pairs each process was given; SPY_KILL_AT, SPY_HANG_AT=RANK:UPDATE kill or stop a process."""
+    """Writes down which pairs each process was given.
+
+    SPY_KILL_AT, SPY_HANG_AT=RANK:UPDATE kill or stop a process. SPY_SIGNAL_AT=SIGNAL:UPDATE sends a signal to this one
+    after an update, SIGNAL:UPDATE:validation in the middle of the validation after it.
+    """
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, index: int) -> None:
         counted = batch.pairs.tolist() if batch.tgt_mask.any() else []
@@ -25,3 +29,13 @@ class Spy(L.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
         if os.environ.get("SPY_HANG_AT") == here:
             time.sleep(3600)
+        send_to_itself(f"{trainer.global_step}")
+
+    def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        send_to_itself(f"{trainer.global_step}:validation")
+
+
+def send_to_itself(here: str) -> None:
+    name, _, at = os.environ.get("SPY_SIGNAL_AT", "").partition(":")
+    if at == here:
+        os.kill(os.getpid(), getattr(signal, name))

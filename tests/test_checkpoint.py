@@ -92,10 +92,10 @@ def test_a_pipe_of_a_checkpoint_s_name_is_not_waited_for(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "last.ckpt")
 
     def give_up(*_: Any) -> None:
-        raise AssertionError("it waits for the pipe")
+        raise KeyboardInterrupt("it waits for the pipe")  # no Exception: those are what is suppressed
 
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(3)
+    signal.alarm(60)
     try:
         assert not checkpoint.has_whole(tmp_path)
     finally:

@@ -219,7 +219,7 @@ def test_a_wrong_word_is_answered_by_one_line(say, word, wanted):
         ("model/feed_forward=gelu +model.feed_forward.activation.approximate=tan", "model: "),
         ("model.feed_forward.activation._target_=torch.nn.GLU", "model: "),
         ("model.norm._target_=torch.nn.BatchNorm1d", "model: "),
-        ("model.d_head=2000000", "GB, and this machine has"),
+        ("model.d_head=2000000000", "GB, and this machine has"),
         # values that would train into nothing
         ("model.norm.eps=-1", "norm.eps (-1) must be positive"),
         ("model.position.base=0", "base (0) must be above 1"),

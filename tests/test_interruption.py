@@ -48,6 +48,7 @@ def signalled(words: list[str], numbers: list[int], path: Path) -> tuple[int, st
     process = subprocess.Popen(
         [sys.executable, *words],
         env=environment,
+        stdin=subprocess.PIPE,  # until communicate()
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -97,12 +98,14 @@ def test_what_a_library_makes_of_a_signal_is_still_the_signal(tmp_path: Path) ->
 
 
 def test_a_second_signal_ends_a_command_at_once_and_a_second_sighup_does_not(tmp_path: Path) -> None:
-    leisure = "[time.sleep(0.02) for _ in range(25)]; print('at leisure', flush=True)"
-    slow = f"\n    try: wait()\n    finally: {leisure}"
-    status, said, _ = signalled(started(slow), [signal.SIGINT, signal.SIGTERM], tmp_path)
+    def slow(n: int) -> list[str]:
+        leisure = f"[time.sleep(0.02) for _ in range({n})]; print('at leisure', flush=True)"
+        return started(f"\n    try: wait()\n    finally: {leisure}")
+
+    status, said, _ = signalled(slow(2000), [signal.SIGINT, signal.SIGTERM], tmp_path)
     assert status in (130, 143)
     assert "at leisure" not in said
-    status, said, _ = signalled(started(slow), [signal.SIGHUP, signal.SIGHUP], tmp_path)
+    status, said, _ = signalled(slow(25), [signal.SIGHUP, signal.SIGHUP], tmp_path)
     assert (status, said) == (129, "cleaned up\nat leisure\n")
 
 
@@ -117,9 +120,12 @@ DESTRUCTOR = """
             print("working", flush=True)
             for _ in range(25): time.sleep(0.02)
     {setting}
-        slow = Slow()
-        del slow
-        wait()
+        try:
+            slow = Slow()
+            del slow
+            wait()
+        finally:
+            print("cleaned up", flush=True)
 """
 
 
@@ -134,7 +140,7 @@ def test_a_signal_that_comes_in_a_destructor_is_not_lost(setting: str, tmp_path:
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
-    words = started("print('working', flush=True); [time.sleep(0.02) for _ in range(20)]; print('done')")
+    words = started("print('working', flush=True); import sys; sys.stdin.read(); print('done')")
     words[1] = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); {words[1]}"
     assert signalled(words, [signal.SIGHUP], tmp_path) == (0, "done\n", "")
 

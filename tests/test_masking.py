@@ -1,5 +1,6 @@
 """No part of a secret stands in a message, however it is written there."""
 
+import gc
 import html
 import io
 import json
@@ -73,10 +74,16 @@ def test_a_value_of_many_backslashes_takes_no_time() -> None:
     ],
 )
 def test_masking_takes_no_longer_than_a_text_is_long(secret: str, text: str) -> None:
+    text *= 10
     note(secret, "${x}")
-    began = time.process_time()
-    assert masked(text) == text
-    assert time.process_time() - began < 0.5
+    gc.collect()
+    gc.disable()  # what it takes depends on the tests before
+    try:
+        began = time.process_time()
+        assert masked(text) == text
+        assert time.process_time() - began < 5  # where it grew with the square of the length, minutes
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("secret", ["/hunter2-0a1b", "/key1", "'key1"])

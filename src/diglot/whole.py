@@ -74,7 +74,10 @@ def scratch_folder(path: Path) -> Iterator[Path]:
     while True:
         temporary = temporary_name(path)
         temporary.mkdir()
-        descriptor = open_folder(temporary)
+        try:
+            descriptor = open_folder(temporary)
+        except FileNotFoundError:  # another process took it for a leftover before it was locked
+            continue
         if descriptor is None or _ours(temporary, descriptor):
             break
         os.close(descriptor)

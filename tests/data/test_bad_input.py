@@ -432,7 +432,7 @@ def test_two_commands_at_once_prepare_odd_rows_once(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "diglot.prepare", *words]
     both = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     for process in both:
-        out, error = process.communicate(timeout=120)
+        out, error = process.communicate(timeout=300)
         assert process.returncode == 0, error.decode()
         assert "train: 4 of 4 pairs kept" in out.decode()
     cache = tmp_path / "cache"

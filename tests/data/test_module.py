@@ -489,13 +489,13 @@ def test_what_else_ends_training_is_told_from_a_worker_that_died(text, said):
 
 
 class Deadly(torch.utils.data.Dataset):
-    """Ends the process that asks for item 3."""
+    """Ends the process that asks for item 7, which no worker is given before the loader has begun."""
 
     def __getitem__(self, item):
-        return item if item != 3 else os.kill(os.getpid(), signal.SIGKILL)
+        return item if item != 7 else os.kill(os.getpid(), signal.SIGKILL)
 
     def __len__(self):
-        return 4
+        return 8
 
 
 def test_the_loader_knows_how_its_workers_ended():

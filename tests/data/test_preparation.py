@@ -119,7 +119,7 @@ def test_of_two_at_once_one_waits_for_the_other(text: ParallelText, tokenizer: T
     for process in both:
         process.start()
     for process in both:
-        process.join(60)
+        process.join(300)
     assert [process.exitcode for process in both] == [0, 0]
     assert [encoded.get(timeout=5) for _ in range(3)] == [40] * 3
     assert encoded.empty()

@@ -543,7 +543,7 @@ def apart(tokenizer: Tokenizer, tmp_path: Path) -> Iterator[Callable[..., subpro
 
 def blocks_of(process: subprocess.Popen, folder: Path) -> int:
     """How many blocks a process has tokenised, when it has ended well."""
-    assert process.wait(60) == 0
+    assert process.wait(300) == 0
     return int((folder / "done").read_text())
 
 
@@ -563,7 +563,7 @@ def test_a_process_killed_again_and_again_leaves_the_files_of_one_that_was_not(
     """With SIGKILL, so that what was written and not yet on the disk is lost."""
     assert blocks_of(apart("whole"), tmp_path) == N_BLOCKS
     for at in (3, 1, 4, 1, 5):
-        assert apart("cut", at).wait(60) == -signal.SIGKILL
+        assert apart("cut", at).wait(300) == -signal.SIGKILL
     assert blocks_of(apart("cut"), tmp_path) < N_BLOCKS
     assert all_files(tmp_path / "cut") == all_files(tmp_path / "whole")
 
@@ -583,7 +583,7 @@ def test_who_waits_goes_on_with_what_a_killed_one_began(apart: Callable[..., sub
 def test_the_processes_of_a_killed_preparation_end_with_it(
     apart: Callable[..., subprocess.Popen], tmp_path: Path
 ) -> None:
-    assert apart("cache", 3, "die", 2).wait(60) == -signal.SIGKILL
+    assert apart("cache", 3, "die", 2).wait(300) == -signal.SIGKILL
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     try:

@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class Fault(L.Callback):
     def at(self, where: str) -> None:
         rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))
         if where == self.where and rank == self.rank and not Path("broken").exists():
-            Path("broken").write_text(str(time.time()))
+            Path("broken").write_text(str(time.monotonic()))
             break_down(self.kind)
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, index: int) -> None:
@@ -67,6 +68,30 @@ class Fault(L.Callback):
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         self.at("validation")
+
+
+class Removal(L.Callback):
+    """Moves the run's folder away after 30 updates."""
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if trainer.global_step == 30:
+            Path("run").rename("gone")
+
+
+class RemovalInSave(L.Callback):
+    """Moves the run's folder away in the middle of writing a checkpoint: the second one."""
+
+    def __init__(self) -> None:
+        save, n_saves = torch.save, 0
+
+        def moved(*arguments: Any, **options: Any) -> None:
+            nonlocal n_saves
+            n_saves += 1
+            if n_saves == 2:
+                Path("run").rename("gone")
+            save(*arguments, **options)
+
+        torch.save = moved
 
 
 class Edit(L.Callback):
@@ -115,7 +140,7 @@ class Worker(L.Callback):
             if torch.utils.data.get_worker_info() is not None:
                 Path(f"worker.{os.getpid()}").touch()
                 if micro_batch.position == int(self.update) and not Path("broken").exists():
-                    Path("broken").write_text(str(time.time()))
+                    Path("broken").write_text(str(time.monotonic()))
                     break_down(self.kind)
             return collate(pairs, micro_batch)
 
@@ -137,6 +162,12 @@ class Memory(L.Callback):
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             size = pages * resource.getpagesize() + self.limit * 2**20
             resource.setrlimit(resource.RLIMIT_AS, (size, size))
+            taken = []  # also what was freed before, of which there is more or less
+            with suppress(RuntimeError):
+                while True:
+                    taken.append(torch.empty(2**18))  # 1 MiB
+            del taken[-self.limit :]
+            self.taken = taken
         else:
             refuse(pl_module.model, "forward" if self.where == "training" else "encode", self.rows)
 

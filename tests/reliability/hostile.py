@@ -1,10 +1,13 @@
 """Files as a stranger may make them: what runs code when it is unpickled, and what unfolds into all memory there is."""
 
 import copy
+import gc
 import json
 import os
 import pickle
 import resource
+import select
+import signal
 import struct
 import sys
 import time
@@ -239,6 +242,8 @@ def measure(function: Callable[[], Any], allowed: int = 4 * 2**30) -> Measured:
             os.close(reader)
             taken = int(_status("VmSize")) * 1024
             resource.setrlimit(resource.RLIMIT_AS, (taken + allowed, taken + allowed))
+            gc.collect()
+            gc.freeze()  # what other tests have left is looked through no more
             Path("/proc/self/clear_refs").write_text("5")  # peaks are counted from here
             before, start, said, kind = _status("VmHWM"), time.process_time(), "", ""
             try:
@@ -252,6 +257,8 @@ def measure(function: Callable[[], Any], allowed: int = 4 * 2**30) -> Measured:
             os._exit(status)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
+        if not select.select([pipe], [], [], 300)[0]:
+            os.kill(child, signal.SIGKILL)
         answer = pipe.read()
     _, status = os.waitpid(child, 0)
     if not answer:

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import multiprocessing
+import multiprocessing.synchronize
 import os
 import random
 import shutil
@@ -32,7 +33,7 @@ import diglot.train  # noqa: E402
 from commands import scalars  # noqa: E402
 from diglot import checkpoint  # noqa: E402
 from diglot.errors import RESUME_ME  # noqa: E402
-from diglot.interruption import ASKING  # noqa: E402
+from diglot.interruption import ASKING, answer_by_exception  # noqa: E402
 from diglot.training.checkpoints import AtomicCheckpointIO  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -206,7 +207,14 @@ def strike(number: int, at: int) -> Callable[[], int]:
     return lambda: count
 
 
-def live(words: list[str], folder: Path, said: Path, fault: Fault | None, change: Callable[[], None] | None) -> None:
+def live(
+    words: list[str],
+    folder: Path,
+    said: Path,
+    fault: Fault | None,
+    change: Callable[[], None] | None,
+    has_begun: multiprocessing.synchronize.Event,
+) -> None:
     """In a process of its own: type diglot-train."""
     os.setsid()
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no life outlasts the server
@@ -218,7 +226,7 @@ def live(words: list[str], folder: Path, said: Path, fault: Fault | None, change
     os.environ["RECORDED_IN"] = str(folder / RECORD)
     for number in ASKING:
         signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    answer_by_exception()  # as all commands do
     counted = None
     if fault is not None and fault.update is not None:
         twice = 1 + (fault.again is not None)
@@ -232,6 +240,7 @@ def live(words: list[str], folder: Path, said: Path, fault: Fault | None, change
     sys.argv = ["diglot-train", *words]
     status = 1
     try:
+        has_begun.set()
         diglot.train.main()
         status = 0
     except SystemExit as end:
@@ -253,8 +262,9 @@ _server = multiprocessing.get_context("forkserver")
 
 def serve() -> None:
     """Start the process that lives are forked from."""
-    paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # where it finds this file
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = [str(HERE), str(HERE.parent), *before]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys(paths)))  # where it finds this file
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["HF_HUB_OFFLINE"] = "1"
     _server.set_forkserver_preload(["lives", *PRELOADED])
@@ -294,7 +304,8 @@ def run(
     said, recorded = folder / "said.txt", folder / f"{RECORD}.0"
     said.write_bytes(b"")  # a life may end before it has said anything
     before = recorded.stat().st_size if recorded.exists() else 0
-    process = _server.Process(target=live, args=(words, folder, said, fault, change))
+    has_begun = _server.Event()
+    process = _server.Process(target=live, args=(words, folder, said, fault, change, has_begun))
     began = time.monotonic()
     process.start()
     assert process.pid is not None
@@ -304,6 +315,8 @@ def run(
         return process.exitcode is not None
 
     if fault is not None and fault.operation is None and fault.update is None:
+        while not has_begun.is_set() and not ended(0.005):
+            assert time.monotonic() - began < limit
         while not fault.at_once and not ended(0.005) and time.monotonic() - began < limit:
             if recorded.exists() and recorded.stat().st_size > before:
                 break

@@ -110,7 +110,7 @@ def run(cwd: Path, *words: str, code: int | None = 0, module: tuple[str, ...] = 
 
 def after_the_fault(ended: Ended, cwd: Path, run: Run) -> float:
     """Seconds from the fault to the end of the last process."""
-    return ended.seconds - (float((cwd / "broken").read_text()) - (time.time() - (time.monotonic() - run.began)))
+    return ended.seconds - (float((cwd / "broken").read_text()) - run.began)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

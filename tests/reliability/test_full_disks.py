@@ -263,11 +263,11 @@ def wait_for(condition: Callable[[], bool], begun: Run) -> None:
 
 @pytest.mark.end_to_end
 @pytest.mark.promise("A run whose folder is removed while it trains writes all of it into a new one.")
-def test_a_folder_that_is_removed(tmp_path: Path) -> None:
-    begun = Run(tmp_path, *text(tmp_path), *TINY, "run.updates=80", "run.validate_every=20")
-    wait_for(lambda: (tmp_path / "run" / "best.ckpt").exists(), begun)
-    (tmp_path / "run").rename(tmp_path / "gone")
-    ended = begun.end()
+@pytest.mark.parametrize("when", ["Removal", "RemovalInSave"])
+def test_a_folder_that_is_removed(tmp_path: Path, when: str) -> None:
+    callback = f"+callbacks.removal._target_=faults.{when}"
+    ended = Run(tmp_path, *text(tmp_path), *TINY, "run.updates=80", "run.validate_every=20", callback).end()
+    assert (tmp_path / "gone").exists()
     assert "Traceback" not in ended.said, ended.said
     assert ended.lines("run has gone; it is made again")
     assert newest_whole(tmp_path / "run") is not None

@@ -81,7 +81,7 @@ def test_without_handlers_a_signal_loses_updates(tmp_path: Path, reference: Whol
     for name, change in (("with", None), ("without", mutations.signals_are_not_heeded)):
         (tmp_path / name).mkdir()
         statuses.append(lives.run([*reference.words, "run.folder=run"], tmp_path / name, fault, change).status)
-    assert statuses == [75, -signal.SIGUSR1]
+    assert statuses == [75, 128 + signal.SIGUSR1]
 
 
 def test_without_a_look_at_gradients_what_is_no_number_is_kept(tmp_path: Path, reference: Whole) -> None:

@@ -154,7 +154,7 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
         [sys.executable, "-c", TWICE],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         # What a shell starts in the background ignores Ctrl-C: this process shall not.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )

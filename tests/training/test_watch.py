@@ -506,6 +506,7 @@ def test_any_text_can_be_drawn_without_a_warning(tmp_path: Path) -> None:
     trainer: Any = SimpleNamespace(loggers=[CSVLogger(tmp_path, name="", version="")])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", ResourceWarning)  # of what other tests have left
         log_figure(trainer, "a/b", draw([Panel("p", np.eye(len(texts)))], "t", texts, texts), 3)
     assert picture((tmp_path / "figures/a/b/3.png").read_bytes()).size[0] > 100
 

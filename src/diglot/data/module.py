@@ -5,14 +5,17 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 import lightning as L
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import signal_handling
 
 from diglot.data.batch import Batch, Pairs
 from diglot.data.batching import (
@@ -38,6 +41,7 @@ from diglot.data.shards import Shards
 from diglot.data.text import MixedText, Parallel, ParallelText
 from diglot.data.tokenizer import Tokenizer, TokenizerSource, is_blank
 from diglot.errors import UserError
+from diglot.interruption import again_where_ignored, send_again
 
 LOOKED_AT = 5_000_000  # train pairs up to which every run has them looked at for faults, which takes minutes for more
 
@@ -324,6 +328,8 @@ class TimedLoader(DataLoader):
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         batches = super().__iter__()
         is_over = threading.Event()
+        if self.num_workers:
+            _answer_lost_workers_anew()
         if self.num_workers and self.timeout_of_batch:
             threading.Thread(target=self._watch, args=(is_over,), daemon=True).start()
         try:
@@ -370,10 +376,40 @@ class TimedLoader(DataLoader):
         if not self._gave_up:
             if isinstance(error, (RuntimeError, OSError, EOFError)):
                 # A dying process closes its files, which may be the first that is noticed, before it has a status.
-                wait([worker.sentinel for worker in self._workers], timeout=0.5)
+                gone = wait([worker.sentinel for worker in self._workers], timeout=0.5)
+                for worker in self._workers:
+                    if worker.sentinel in gone:
+                        worker.join(0.5)
             self.exit_statuses = [worker.exitcode for worker in self._workers if worker.exitcode is not None]
         for worker in self._workers:
             worker.kill()
+        for worker in self._workers:
+            worker.join()
+        # The iterator's own end would wait for a lock that a killed worker may have held.
+        iterator: Any = self._iterator
+        iterator._shutdown = True
+        if iterator._worker_pids_set:
+            iterator._worker_pids_set = False
+            signal_handling._remove_worker_pids(id(iterator))
+
+
+def _answer_lost_workers_anew() -> None:
+    """Let torch's handler for a worker that has died, which raises an error anywhere, raise it again where Python
+    ignores it."""
+    by_torch = signal.getsignal(signal.SIGCHLD)
+    if not callable(by_torch) or hasattr(by_torch, "is_answered_anew"):
+        return
+
+    def answer(number: int, frame: FrameType | None) -> None:
+        try:
+            by_torch(number, frame)
+        except RuntimeError as error:
+            again_where_ignored(error, lambda: send_again(number))
+            raise
+
+    answer.is_answered_anew = True  # type: ignore[attr-defined]
+    with suppress(ValueError):  # not the main thread, where torch sets none either
+        signal.signal(signal.SIGCHLD, answer)
 
 
 def worker_failure(error: BaseException, exit_statuses: Sequence[int] = ()) -> str | None:

@@ -140,11 +140,19 @@ class Checkpoints(L.Callback):
         pl_module.record["validation_due_since"] = due_since
         pl_module.record["has_stopped"] = trainer.should_stop
         with self._explained():
-            if trainer.is_global_zero:
-                self._make_whole()
-                if self.last.exists():
-                    _link(self.last, self.previous)
-            trainer.save_checkpoint(self.last)
+            try:
+                self._write(trainer)
+            except UserError:
+                if self.last.parent.exists():
+                    raise
+                self._write(trainer)  # the folder has gone in the middle of it
+
+    def _write(self, trainer: L.Trainer) -> None:
+        if trainer.is_global_zero:
+            self._make_whole()
+            if self.last.exists():
+                _link(self.last, self.previous)
+        trainer.save_checkpoint(self.last)
 
     def _make_whole(self) -> None:
         """Give the run what of its folder was removed or moved, so that it can go on and be evaluated from there."""

@@ -137,8 +137,10 @@ def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) 
     if is_over.wait(_PATIENCE):
         return
     number, status = next(iter(failed.items()))
-    if status - 128 in ASKING:  # also this one was asked to end, and waits in compiled code
-        code = interruption.tell("train", status - 128)
+    # One that is asked to end before it has a handler for that is killed by the signal.
+    asked = -status if status < 0 else status - 128
+    if asked in ASKING:  # also this one was asked to end, and waits in compiled code
+        code = interruption.tell("train", asked)
     else:
         code = 2
         which = f"process {number} of {len(others) + 1}"
