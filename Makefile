@@ -3,9 +3,9 @@
 # What has no "=" goes into ARGS:
 #     make train ARGS='-m ~callbacks.ema' seed=1,2,3
 # make takes each word with a "=" for a variable of its own. Nothing here expands these variables and no shell sees them:
-# src/diglot/make.py reads them from MAKEFLAGS. make itself cannot carry, so that ARGS has to: a key with ":", "#", "$" or a
-# blank; an operator other than "=" (+= ?= := !=); blanks at the start of a value. It keeps only the last of two words with
-# the same key.
+# src/diglot/commands/from_make.py reads them from MAKEFLAGS. make itself cannot carry, so that ARGS has to: a key with
+# ":", "#", "$" or a blank; an operator other than "=" (+= ?= := !=); blanks at the start of a value. It keeps only the
+# last of two words with the same key.
 
 ifeq ($(filter oneshell,$(.FEATURES)),)
 $(error GNU make 3.82 or later is needed, and this is $(MAKE_VERSION))
@@ -45,7 +45,7 @@ translate: ## Translate lines from standard input: make translate checkpoint=PAT
 score: ## Say how probable given translations are: make score checkpoint=PATH src=FILE tgt=FILE [output=...]
 export: ## Write a model for CTranslate2, or as safetensors: make export checkpoint=PATH [format=... output=...]
 prepare doctor train sweep average evaluate translate score export: .venv/.ready
-	@exec .venv/bin/python -m diglot.make $@
+	@exec .venv/bin/python -m diglot.commands.from_make $@
 
 tensorboard: .venv/.ready ## Show the curves of all runs: make tensorboard [LOGDIR=runs]
 	@exec .venv/bin/tensorboard --logdir '$(LOGDIR)'

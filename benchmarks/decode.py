@@ -20,13 +20,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from diglot.glibc import keep_memory  # before torch: see diglot.threads
+from diglot.system.glibc import keep_memory  # before torch: see diglot.threads
 
 # isort: split
 import torch
 from hydra import compose, initialize_config_dir
 
-from diglot import checkpoint
+from diglot.checkpoint import file as checkpoint
 from diglot.config import CONF, build
 from diglot.data.text import read_lines
 from diglot.decoding import BeamSearch, SpecialIds
@@ -80,7 +80,7 @@ def ours(model: Transformer, limits: dict[str, Any]) -> Run:
 def ctranslate2_run(folder: Path, compute_type: str, threads: int, tokenizer: Any, limits: dict[str, Any]) -> Run:
     import ctranslate2
 
-    from diglot.formats.parity import options
+    from diglot.export.parity import options
 
     engine = ctranslate2.Translator(str(folder), compute_type=compute_type, intra_threads=threads, inter_threads=1)
     pieces = tokenizer.pieces(range(tokenizer.tgt_vocab_size), "tgt")
@@ -156,7 +156,7 @@ def main() -> None:
         lay_out_for_few_rows(laid_out)
         runs: dict[str, Run] = {"diglot": ours(laid_out, limits), "diglot, not laid out": ours(model, limits)}
         if find_spec("ctranslate2"):
-            from diglot.formats import ctranslate2
+            from diglot.export import ctranslate2
 
             ctranslate2.write(model, tokenizer, Path(folder))
             for kind in ("float32", "int8"):

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from unittest import mock
 
-from diglot.glibc import keep_memory  # before torch: see diglot.threads
-from diglot.threads import SHORT_SPIN
+from diglot.system.glibc import keep_memory  # before torch: see diglot.threads
+from diglot.system.threads import SHORT_SPIN
 
 # isort: split
 import torch

@@ -16,7 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from diglot.glibc import keep_memory  # before torch: see diglot.threads
+from diglot.system.glibc import keep_memory  # before torch: see diglot.threads
 
 # isort: split
 import lightning as L
@@ -27,7 +27,7 @@ from omegaconf import DictConfig
 
 from diglot.config import CONF, build, build_corpus, build_data
 from diglot.data.module import TranslationData
-from diglot.training.metrics import Scorer
+from diglot.evaluation.metrics import Scorer
 from diglot.training.scores import Scores
 from diglot.training.speed import Speed
 from diglot.training.task import TranslationTask

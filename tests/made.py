@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from diglot import checkpoint
+from diglot.checkpoint import file as checkpoint
+from diglot.checkpoint.atomic_io import AtomicCheckpointIO
 from diglot.config import build
 from diglot.data.tokenizer import Tokenizer
-from diglot.training.checkpoints import AtomicCheckpointIO
 
 
 def checkpoint_content(

@@ -1,38 +1,46 @@
-"""Imports go one way, and each library lives where it belongs: read from the syntax trees."""
+"""The rooms of the house: what each may import, and which libraries live where, read from the syntax trees.
+
+`python tests/test_architecture.py` draws the picture in docs/architecture.md anew.
+"""
 
 import ast
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 import diglot
 
 PACKAGE = Path(diglot.__file__).parent
-ENTRY_POINTS = {
-    "prepare.py",
-    "doctor.py",
-    "train.py",
-    "sweep.py",
-    "average.py",
-    "evaluate.py",
-    "translate.py",
-    "score.py",
-    "export.py",
-}
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+PICTURE = Path(__file__).parents[1] / "docs/architecture.md"
 
-# What of diglot a folder may import, and, where it is restricted, what of others.
-OURS = {
-    "model": {"model"},
-    "decoding": {"decoding", "language", "model"},
-    "data": {"data", "errors", "language", "masking", "whole"},
-    "training": {
-        *("training", "decoding", "model", "data"),
-        *("errors", "interruption", "language", "masking", "suggestion", "whole"),
-    },
+# From the ground up: what a room may import is named above it.
+ROOMS = {
+    "errors": set(),
+    "system": {"errors"},
+    "model": set(),
+    "data": {"errors", "system"},
+    "decoding": {"model", "data"},
+    "config": {"errors", "system", "model", "data", "decoding"},
+    "checkpoint": {"errors", "system", "model", "data", "decoding", "config"},
+    "inference": {"errors", "system", "model", "data", "decoding", "checkpoint"},
+    "evaluation": {"errors", "system", "data", "inference"},
+    "training": {"errors", "system", "model", "data", "decoding", "evaluation"},
+    "export": {"errors", "system", "model", "data", "decoding", "checkpoint", "evaluation"},
+    "runs": {"errors", "system", "data", "config", "checkpoint", "evaluation", "training"},
+    "sweeps": {"errors", "system", "data", "config", "runs"},
 }
+ROOMS["commands"] = set(ROOMS)
+# The package itself: `python -m diglot`, and `diglot.load`, which imports when it is called.
+ROOMS["__init__"], ROOMS["__main__"] = {"system", "inference"}, {"commands"}
+
+# Rooms that know few libraries, and libraries that few know.
 OTHERS = {"model": {"torch"}, "decoding": {"torch", "sacrebleu"}}  # in which minimum Bayes risk is measured
+HOMES = {
+    "hydra": {"commands", "config", "checkpoint/file.py", "runs", "sweeps"},
+    "omegaconf": {"commands", "config", "checkpoint", "runs", "sweeps"},
+    "lightning": {"training", "checkpoint/atomic_io.py", "data/module.py", "commands/train.py", "runs/report.py"},
+}
 
 
 def imports(source: str) -> set[str]:
@@ -47,16 +55,47 @@ def imports(source: str) -> set[str]:
     return found
 
 
+def names(file: str) -> set[str]:
+    return imports((PACKAGE / file).read_text(encoding="utf-8"))
+
+
+def room(file: str) -> str:
+    return file.split("/")[0].removesuffix(".py")
+
+
 def ours(file: str) -> set[str]:
-    """The parts of diglot that a file imports: `model`, `data`, `errors` ..."""
-    names = imports((PACKAGE / file).read_text(encoding="utf-8"))
-    return {name.split(".")[1] for name in names if name.startswith("diglot.")}
+    """The other rooms that a file imports from."""
+    found = {name.split(".")[1] for name in names(file) if name.startswith("diglot.")}
+    return found - {room(file), "__version__"}
 
 
 def others(file: str) -> set[str]:
     """The third-party packages that a file imports."""
-    tops = {name.split(".")[0] for name in imports((PACKAGE / file).read_text(encoding="utf-8"))}
+    tops = {name.split(".")[0] for name in names(file)}
     return tops - {"diglot", ""} - set(sys.stdlib_module_names)
+
+
+def arrows() -> Iterator[tuple[str, str]]:
+    """From each room to those that it imports from, without those that it reaches through them."""
+    direct = {name: set[str]() for name in ROOMS if not name.startswith("__")}
+    for file in FILES:
+        if room(file) in direct:
+            direct[room(file)] |= ours(file)
+
+    def reached(name: str) -> set[str]:
+        return direct[name].union(*(reached(below) for below in direct[name]))
+
+    for name, below in direct.items():
+        for other in sorted(below - set().union(*(reached(each) for each in below))):
+            yield name, other
+
+
+def drawn(text: str) -> str:
+    """The page with the picture of the rooms as they are."""
+    before, _, rest = text.partition("```mermaid\n")
+    _, _, after = rest.partition("```\n")
+    lines = ["graph TD", *(f"    {a} --> {b}" for a, b in arrows())]
+    return before + "```mermaid\n" + "\n".join(lines) + "\n```\n" + after
 
 
 def test_the_reader_of_imports_sees_all_forms_of_them() -> None:
@@ -66,36 +105,38 @@ def test_the_reader_of_imports_sees_all_forms_of_them() -> None:
     assert "data" in ours("training/task.py")
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_a_part_imports_only_the_parts_below_it(file: str) -> None:
-    part = file.split("/")[0]
-    if part in OURS:
-        assert ours(file) <= OURS[part]
-    elif file not in ENTRY_POINTS:
-        assert not ours(file) & {Path(name).stem for name in ENTRY_POINTS}
+def test_a_room_imports_only_from_rooms_below_it() -> None:
+    wrong = {file: ours(file) - ROOMS[room(file)] for file in FILES}
+    assert not {file: rooms for file, rooms in wrong.items() if rooms}
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_model_and_decoding_know_hardly_a_library_but_torch(file: str) -> None:
-    part = file.split("/")[0]
-    assert others(file) <= OTHERS.get(part, others(file))
+def test_no_room_is_below_itself() -> None:
+    order = list(ROOMS)
+    assert all(order.index(below) < order.index(name) for name in order for below in ROOMS[name])
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_libraries_live_where_they_belong(file: str) -> None:
-    composes = file in ENTRY_POINTS | {"checkpoint.py"} or file.startswith("config/")
-    assert composes or not others(file) & {"hydra", "omegaconf"}
-    trains = file in {"data/module.py", "train.py"} or file.startswith("training/")
-    assert trains or "lightning" not in others(file)
+def test_libraries_live_where_they_belong() -> None:
+    wrong = {file: others(file) - OTHERS[room(file)] for file in FILES if room(file) in OTHERS}
+    for library, homes in HOMES.items():
+        strays = [file for file in FILES if library in others(file) and not homes & {file, room(file)}]
+        wrong |= {file: {library} for file in strays}
+    assert not {file: libraries for file, libraries in wrong.items() if libraries}
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_imports_are_absolute_and_lightning_has_its_new_name(file: str) -> None:
-    names = imports((PACKAGE / file).read_text(encoding="utf-8"))
-    assert not [name for name in names if name.startswith(".")]
-    assert "pytorch_lightning" not in others(file)
+def test_imports_are_absolute_and_lightning_has_its_new_name() -> None:
+    assert not [file for file in FILES if "pytorch_lightning" in others(file)]
+    assert not [name for file in FILES for name in names(file) if name.startswith(".")]
 
 
 def test_there_is_no_drawer_for_everything() -> None:
-    assert FILES
     assert not [file for file in FILES if Path(file).stem in ("util", "utils", "helpers", "common", "misc")]
+
+
+def test_the_picture_shows_the_rooms_as_they_are() -> None:
+    text = PICTURE.read_text(encoding="utf-8")
+    assert text == drawn(text), "python tests/test_architecture.py draws it anew"
+    assert not [name for name in ROOMS if not name.startswith("__") and f"| `{name}` |" not in text]
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(drawn(PICTURE.read_text(encoding="utf-8")), encoding="utf-8")

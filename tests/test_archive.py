@@ -5,8 +5,8 @@ from collections import OrderedDict
 import pytest
 import torch
 
-from diglot import archive
 from diglot.errors import UserError
+from diglot.system import archive
 
 BASE = torch.zeros(64)
 

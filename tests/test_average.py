@@ -12,7 +12,8 @@ from torch import Tensor
 
 import diglot
 from commands import SMALL, type_command
-from diglot import averaging, checkpoint
+from diglot.checkpoint import averaging
+from diglot.checkpoint import file as checkpoint
 from diglot.errors import UserError
 from made import checkpoint_content, write_checkpoint
 

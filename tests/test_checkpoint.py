@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from diglot import checkpoint
+from diglot.checkpoint import file as checkpoint
 from diglot.config import changes, resolved
 from diglot.errors import UserError
 

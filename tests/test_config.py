@@ -9,9 +9,9 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from diglot import config as root
-from diglot import train
+from diglot.commands import train
 from diglot.errors import UserError
-from diglot.masking import masked
+from diglot.system.masking import masked
 
 CHOICES = sorted(
     f"{file.parent.relative_to(root.CONF)}={file.stem}"
@@ -29,7 +29,7 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path
     """Types a command line that must be refused, and returns the one line it is answered with."""
 
     def typed(*words: str, command: str = "train") -> str:
-        module = __import__(f"diglot.{command}", fromlist=["main"])
+        module = __import__(f"diglot.commands.{command}", fromlist=["main"])
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", [f"diglot-{command}", *words])
         GlobalHydra.instance().clear()
@@ -326,7 +326,11 @@ def test_a_checkpoint_may_name_nothing_but_our_classes_and_layers(compose_train)
     config = compose_train("model=tiny")
     parts = {key: root.resolved(config[key]) for key in ("model", "search")}
     root.check_parts(parts)
-    others = ["diglot.data.text.write_lines", "diglot.make.os.system", "torch.nn.modules.module.torch.hub.os.system"]
+    others = [
+        "diglot.data.text.write_lines",
+        "diglot.commands.from_make.os.system",
+        "torch.nn.modules.module.torch.hub.os.system",
+    ]
     others += ["torch.nn.init.normal_", "torch.nn.Module.load_state_dict", "diglot.model.transformer.torch.load"]
     for target in (
         "os.system",
@@ -357,7 +361,7 @@ def test_what_reads_the_environment_is_kept_as_it_was_written(monkeypatch):
 @pytest.fixture(autouse=True)
 def no_secrets_known(monkeypatch):
     """What other tests have taken from the environment is not masked."""
-    monkeypatch.setattr("diglot.masking._written", {})
+    monkeypatch.setattr("diglot.system.masking._written", {})
     monkeypatch.setattr("sys.excepthook", sys.excepthook)
 
 

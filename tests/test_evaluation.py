@@ -13,16 +13,17 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-import diglot.evaluate
+import diglot.commands.evaluate
 from commands import ROOT, type_command
-from diglot.breakdown import by_length, has_loop, output_counts
 from diglot.data.corpus import Files
+from diglot.data.language import CHINESE, SPACED, writing_of
 from diglot.data.pieces import adopt, tag
 from diglot.data.text import ParallelText, ending_of, read_lines, write_lines
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
-from diglot.evaluation import (
+from diglot.evaluation.breakdown import by_length, has_loop, output_counts
+from diglot.evaluation.evaluate import (
     Baseline,
     EvaluationSet,
     Hypotheses,
@@ -33,9 +34,8 @@ from diglot.evaluation import (
     read_lines_for,
     table,
 )
-from diglot.language import CHINESE, SPACED, writing_of
-from diglot.training.metrics import Scorer
-from diglot.translator import Translator
+from diglot.evaluation.metrics import Scorer
+from diglot.inference.translator import Translator
 from made import checkpoint_content, write_checkpoint
 
 GOLDEN = Path(__file__).parent / "reliability" / "golden" / "golden.ckpt"  # from avi to bol
@@ -265,7 +265,7 @@ def test_all_of_it_stands_in_the_tables(tmp_path):
 
 def test_the_comparison_is_that_of_the_command_on_the_files_that_are_left(tmp_path, monkeypatch):
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
-    monkeypatch.setattr("diglot.significance.FEWEST", 1)  # the command tests any number
+    monkeypatch.setattr("diglot.evaluation.significance.FEWEST", 1)  # the command tests any number
     baseline = Baseline("other", Hypotheses(THIRD, "de", "en"))
     folder, results = scored(tmp_path, SECOND, baseline=baseline)
     files = ("references.en", "references.2.en", "-i", "baseline.en", "hypotheses.en")
@@ -378,7 +378,7 @@ def say(tmp_path, monkeypatch, capsys) -> Callable[..., str]:
         monkeypatch.setattr(Translator, "translate_all", None)
         GlobalHydra.instance().clear()
         with pytest.raises(SystemExit) as stopped:
-            diglot.evaluate.main()
+            diglot.commands.evaluate.main()
         out, err = capsys.readouterr()
         assert stopped.value.code == 2
         assert err.count("\n") == 1, err
@@ -489,7 +489,7 @@ def test_a_model_s_results_are_told_of_the_text_and_of_its_own_tokenizer(tmp_pat
         write_lines(tmp_path / tgt, lines[:3])
         paths = {"src": str(tmp_path / "x.en"), "tgt": str(tmp_path / tgt)}
         config = OmegaConf.create({"split": "test", "data": {"cache_dir": str(tmp_path)}})
-        evaluated = diglot.evaluate.text_to_score(config, Files(train={}, test=paths), None, tmp_path)
+        evaluated = diglot.commands.evaluate.text_to_score(config, Files(train={}, test=paths), None, tmp_path)
         assert evaluated.src_lang == src_lang
         results = evaluate(system, evaluated, Scorer("zh"), tmp_path / "scored")
         assert results["normalisation"] == "nfkc"
@@ -572,7 +572,7 @@ def test_an_evaluation_is_written_through_no_link_out_of_the_run_s_folder(tmp_pa
 def test_a_tokenizer_that_is_missing_is_told_before_the_text_is_looked_for(tmp_path):
     """Japanese without MeCab: the corpus named here could not even be read."""
     (tmp_path / "MeCab.py").write_text("raise ImportError('no MeCab here')\n")
-    code = "import sys; sys.path.insert(0, '.'); from diglot.evaluate import main; main()"
+    code = "import sys; sys.path.insert(0, '.'); from diglot.commands.evaluate import main; main()"
     words = ("data=files", "data.dev.src=none.en", "data.dev.tgt=none.ja", "tgt_lang=ja", f"checkpoint={GOLDEN}")
     command = [sys.executable, "-c", code, *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

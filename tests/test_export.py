@@ -13,18 +13,18 @@ import torch
 from ctranslate2.specs import TransformerSpec
 
 from commands import ROOT, SMALL, type_command
-from diglot import export as exporting
-from diglot import formats
-from diglot.checkpoint import Checkpoint
+from diglot import export as formats
+from diglot.checkpoint.file import Checkpoint
+from diglot.commands import export as exporting
 from diglot.config import build, resolved
 from diglot.data.pieces import adopt, tag
 from diglot.data.text import read_lines, write_lines
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
-from diglot.formats import ctranslate2 as converter
-from diglot.formats.parity import Output, Parity, compare
-from diglot.translator import Translator
+from diglot.export import ctranslate2 as converter
+from diglot.export.parity import Output, Parity, compare
+from diglot.inference.translator import Translator
 
 PLACEHOLDER = r"\{[^{}\s]+\}"
 # What a user writes who has ctranslate2, sentencepiece and the folder.
@@ -264,7 +264,7 @@ def test_a_full_disk_leaves_what_there_was(monkeypatch, untrained, tokenizer, tm
 
 def test_a_kill_leaves_nothing_under_the_name_and_the_next_export_nothing_else(untrained, tokenizer, tmp_path):
     code = (
-        "import os, signal, sys; from pathlib import Path; from diglot.formats.folder import export_folder\n"
+        "import os, signal, sys; from pathlib import Path; from diglot.export.folder import export_folder\n"
         "with export_folder(Path(sys.argv[1])) as folder:\n"
         "    (folder / 'model.bin').write_bytes(b'half'); os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -284,7 +284,8 @@ def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(monkey
 
 
 def test_training_and_refusals_need_neither_package():
-    code = "import sys, diglot.train, diglot.export; print({'ctranslate2', 'safetensors'} & sys.modules.keys())"
+    code = "import sys, diglot.commands.train, diglot.commands.export\n"
+    code += "print({'ctranslate2', 'safetensors'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == "set()\n"
 

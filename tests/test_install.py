@@ -113,7 +113,7 @@ def test_the_wheel_holds_configs_corpus_licence_and_commands(wheel):
     assert {f"diglot/conf/{command}.yaml" for command in COMMANDS} <= configs
     assert configs | corpus <= names
     assert any(name.endswith("/LICENSE") for name in names)
-    assert {f"diglot-{command} = diglot.start:{command}" for command in SCRIPTS} <= set(scripts)
+    assert {f"diglot-{command} = diglot.commands.start:{command}" for command in SCRIPTS} <= set(scripts)
     assert "hydra_plugins/diglot_launcher/launcher.py" in names
     assert "hydra_plugins/__init__.py" not in names, "others' plugins could not be found"
 

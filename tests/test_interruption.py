@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diglot import interruption
+from diglot.system import interruption
 
 COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export")
 SAID = {
@@ -66,11 +66,11 @@ def signalled(words: list[str], numbers: list[int], path: Path) -> tuple[int, st
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_signal_during_the_imports_is_one_line(command: str, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(TORCH)
-    script = f"from diglot.start import {command}; {command}()"
+    script = f"from diglot.commands.start import {command}; {command}()"
     for words, number in (
-        (["-m", f"diglot.{command}"], signal.SIGINT),
+        (["-m", "diglot", command], signal.SIGINT),
         (["-c", script], signal.SIGTERM),
-        (["-m", "diglot.make", command], signal.SIGHUP),
+        (["-m", "diglot.commands.from_make", command], signal.SIGHUP),
     ):
         assert signalled(words, [number], tmp_path) == (128 + number, "", f"diglot-{command}: {SAID[number]}\n")
 
@@ -78,8 +78,8 @@ def test_a_signal_during_the_imports_is_one_line(command: str, tmp_path: Path) -
 def started(main: str) -> list[str]:
     """A script that starts a command of which this is what it does."""
     body = WORKS.format(main=main)
-    return ["-c", f"import sys, types; m = types.ModuleType('diglot.x'); exec({body!r}, m.__dict__)\n"
-            "sys.modules['diglot.x'] = m\nfrom diglot.start import start; start('x')"]  # fmt: skip
+    return ["-c", f"import sys, types; m = types.ModuleType('diglot.commands.x'); exec({body!r}, m.__dict__)\n"
+            "sys.modules['diglot.commands.x'] = m\nfrom diglot.commands.start import start; start('x')"]  # fmt: skip
 
 
 @pytest.mark.parametrize("number", SAID, ids=[number.name for number in SAID])

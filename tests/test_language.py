@@ -2,7 +2,7 @@
 
 import pytest
 
-from diglot.language import (
+from diglot.data.language import (
     CHINESE,
     JAPANESE,
     KOREAN,

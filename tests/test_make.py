@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diglot import make
+from diglot.commands import from_make as make
 
 ROOT = Path(__file__).parents[1]
 TARGETS = [
@@ -28,7 +28,7 @@ TARGETS = [
 # The tests may themselves run under make.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
 
-# Says what diglot.make is started with and what it makes of it; without site-packages, for speed.
+# Says what diglot.commands.from_make is started with and what it makes of it; without site-packages, for speed.
 STAND_IN = f"""\
 #!{sys.executable} -IS
 import json, os, sys
@@ -73,7 +73,7 @@ def arrived(folder: Path, *words: str, **environment: str) -> list[str]:
     done = run_make(folder, "train", *words, **environment)
     assert done.returncode == 0, done.stderr
     argv, arguments = json.loads(done.stdout)
-    assert argv == ["-m", "diglot.make", "train"]
+    assert argv == ["-m", "diglot.commands.from_make", "train"]
     return arguments
 
 
@@ -204,7 +204,7 @@ def test_makeflags_without_overrides_means_none():
 def test_main_becomes_the_command(monkeypatch):
     started = []
     monkeypatch.setattr(make, "start", lambda command: started.append((command, list(sys.argv), dict(os.environ))))
-    monkeypatch.setattr(sys, "argv", ["diglot.make", "train"])
+    monkeypatch.setattr(sys, "argv", ["diglot.commands.from_make", "train"])
     monkeypatch.setenv("MAKEFLAGS", r"k -- y=$$ x=a\ b")
     monkeypatch.setenv("ARGS", "-m")
     make.main()
@@ -272,7 +272,7 @@ case "$*" in
     --version) echo Python 3.14.1 ;;
     "-m pip --version") exit 0 ;;
     "-m pip install"*) echo install >> log; echo "index: $PIP_INDEX_URL" >> log; sleep 0.1; test ! -e broken ;;
-    "-m diglot.make"*) echo train >> log ;;
+    "-m diglot.commands.from_make"*) echo train >> log ;;
 esac
 """
 

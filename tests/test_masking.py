@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diglot import masking, streams
-from diglot.masking import in_one_line, masked, note, shortened
+from diglot.system import masking, streams
+from diglot.system.masking import in_one_line, masked, note, shortened
 from diglot.training import loggers
 
 SECRETS = ["p@ss/w\"ord'1\\2\n3 ü訳😀$x", "hunter2-0a1b", "a&b<c>d é", "/scratch/it's/x y", "tok\ten==/+"]
@@ -26,7 +26,7 @@ SECRETS = ["p@ss/w\"ord'1\\2\n3 ü訳😀$x", "hunter2-0a1b", "a&b<c>d é", "/sc
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.excepthook", lambda *_: None)
-    monkeypatch.setattr("diglot.masking._written", {})
+    monkeypatch.setattr("diglot.system.masking._written", {})
 
 
 def forms(secret: str) -> list[str]:

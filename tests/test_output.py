@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from diglot.commands.output import refuse_same, refuse_unwritable, written
 from diglot.errors import UserError
-from diglot.output import refuse_same, refuse_unwritable, written
 
 
 def test_what_is_no_file_is_written_to_and_stays_what_it_is(tmp_path):

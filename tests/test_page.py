@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diglot.page import page
+from diglot.inference.html_page import page
 
 HOSTILE = [
     "</script><script>document.title = 'gone'</script>",

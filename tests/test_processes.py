@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from commands import scalars
+from diglot.commands.train import refuse_other_config
 from diglot.config import without_secrets
 from diglot.data.text import read_lines
 from diglot.errors import UserError
-from diglot.interruption import Interrupted
-from diglot.train import refuse_other_config
+from diglot.system.interruption import Interrupted
 from diglot.training import processes
 from diglot.training.processes import Launcher, check_number
 
@@ -47,7 +47,7 @@ TINY = (
 def start(*words: str, cwd: Path, module: tuple[str, ...] = (), **environment: str) -> subprocess.Popen:
     """Start diglot-train on one thread, with what the spies need."""
     (cwd / "spied").mkdir(exist_ok=True)
-    command = [sys.executable, *module, "-m", "diglot.train", *words]
+    command = [sys.executable, *module, "-m", "diglot.commands.train", *words]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE), "SPY_FOLDER": str(cwd / "spied")}
     return subprocess.Popen(
         command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**env, **environment}

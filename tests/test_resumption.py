@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from diglot import contents as reads
 from diglot.config import changes, config_hash, read_config, without_secrets
 from diglot.errors import UserError
-from diglot.resume import nothing_left, refuse_other_contents, unfinished
-from diglot.sweep import Sweep
-from diglot.training.folder import one_at_a_time, run_folder
+from diglot.runs import contents as reads
+from diglot.runs.folder import one_at_a_time, run_folder
+from diglot.runs.resume import nothing_left, refuse_other_contents, unfinished
+from diglot.sweeps.sweep import Sweep
 from diglot.training.run import Run
 
 ALONE: Any = SimpleNamespace(is_first=True, are_met=True, shared=lambda value: value)
@@ -188,7 +188,7 @@ def test_of_several_processes_at_once_one_takes_the_run(words, compose_train, is
 
 
 def test_who_only_looks_whether_a_folder_is_held_keeps_nobody_out(tmp_path, monkeypatch):
-    from diglot.training import folder as folders
+    from diglot.runs import folder as folders
 
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)

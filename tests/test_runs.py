@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import diglot
 from commands import ROOT, SMALL, scalars, type_command
-from diglot import checkpoint
+from diglot.checkpoint import file as checkpoint
 from diglot.data.pieces import composing
 from diglot.data.text import read_lines
 from made import write_checkpoint

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from commands import type_command
-from diglot import pairs as scoring
 from diglot.data.text import ParallelText, write_lines
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
-from diglot.pairs import TIE, PairScore, score_pairs, search_errors
-from diglot.translator import Translation, Translator
+from diglot.inference import scoring as scoring
+from diglot.inference.scoring import TIE, PairScore, score_pairs, search_errors
+from diglot.inference.translator import Translation, Translator
 from made import checkpoint_content, write_checkpoint
 
 SIZES = ("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40")

@@ -11,7 +11,7 @@ import sentencepiece
 import torch
 from omegaconf import OmegaConf
 
-from diglot import checkpoint
+from diglot.checkpoint import file as checkpoint
 from diglot.config import build, check_language, check_parts, resolved, trial_build, trusted, without_folders
 from diglot.data.pieces import opened, without_paths
 from diglot.errors import UserError
@@ -135,7 +135,7 @@ def test_an_alias_of_a_library_s_class_is_not_made(mine, store):
 
 def test_every_reading_command_takes_trust(mine, store):
     stored = store(OWN)
-    words = [sys.executable, "-c", "import sys; from diglot.average import main; main()"]
+    words = [sys.executable, "-c", "import sys; from diglot.commands.average import main; main()"]
     words += [f"checkpoint={stored.path}", f"output={mine / 'mean.ckpt'}"]
     done = [
         subprocess.run([*words, *more], capture_output=True, text=True, cwd=mine, check=False)

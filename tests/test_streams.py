@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diglot import streams
+from diglot.system import streams
 
 SHOWS = """
 import sys, threading
@@ -33,7 +33,7 @@ sys.exit(75)
 """
 WRITES = """
 from diglot import streams
-from diglot.output import written
+from diglot.commands.output import written
 from diglot.errors import UserError
 streams.own()
 try:

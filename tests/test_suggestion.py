@@ -14,8 +14,8 @@ from lightning.pytorch.plugins.environments import LightningEnvironment
 from omegaconf import OmegaConf
 
 from diglot.config import note_secrets
-from diglot.masking import masked, note
-from diglot.suggestion import TYPED, command_line, masked_words, override, printable, quoted, reading, resuming
+from diglot.system.masking import masked, note
+from diglot.system.quoting import TYPED, command_line, masked_words, override, printable, quoted, reading, resuming
 
 ROOT = Path(__file__).parents[1]
 NAMES = [
@@ -127,7 +127,7 @@ def test_a_command_that_reads_a_checkpoint_vouches_for_its_modules():
 def test_a_folder_from_the_environment_stands_in_a_line_as_what_reads_it(
     value_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diglot.masking._written", {})
+    monkeypatch.setattr("diglot.system.masking._written", {})
     monkeypatch.setattr("sys.excepthook", sys.excepthook)
     note(value_, "${oc.env:FOLDER}")
     for folder in ("x", "x y", "it's"):
@@ -141,7 +141,7 @@ def test_a_folder_from_the_environment_stands_in_a_line_as_what_reads_it(
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """What other tests have taken from the environment is not masked."""
-    monkeypatch.setattr("diglot.masking._written", {})
+    monkeypatch.setattr("diglot.system.masking._written", {})
     monkeypatch.setattr("sys.excepthook", sys.excepthook)
 
 

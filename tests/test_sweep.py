@@ -27,13 +27,14 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from diglot import comparison, config, sweep
-from diglot import job as one
+from diglot import config
+from diglot.commands.train import main as train_main
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
-from diglot.interruption import ASKING
-from diglot.suggestion import quoted
-from diglot.train import main as train_main
+from diglot.sweeps import comparison, sweep
+from diglot.sweeps import job as one
+from diglot.system.interruption import ASKING
+from diglot.system.quoting import quoted
 from diglot.training.run import Run
 from hydra_plugins.diglot_launcher import launcher, sweeper
 from hydra_plugins.diglot_launcher.sweeper import filled_in
@@ -457,7 +458,7 @@ def test_choices_that_read_the_environment_stay_as_they_are_written(monkeypatch)
 @pytest.mark.parametrize("number", [*ASKING, signal.SIGKILL])
 def test_no_job_outlives_its_launcher(here, number):
     code = -9 if number == signal.SIGKILL else 128 + number
-    command = [sys.executable, "-m", "diglot.sweep", *WORDS, "model.n_heads=1,2"]
+    command = [sys.executable, "-m", "diglot.sweeps.sweep", *WORDS, "model.n_heads=1,2"]
     mode = {**os.environ, "MODE": "slow", "OMP_NUM_THREADS": "1"}
     launcher = subprocess.Popen(
         command, env=mode, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,

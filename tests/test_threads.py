@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diglot.threads import SHORT_SPIN, spin_shortly
+from diglot.system.threads import SHORT_SPIN, spin_shortly
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export")
@@ -39,8 +39,8 @@ def found_by_torch(folder: Path, *words: str, **environment: str) -> str:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_sets_a_short_spin_before_torch_is_imported(command: str, tmp_path: Path) -> None:
-    script = f"from diglot.start import {command}; {command}()"
-    for words in (("-m", f"diglot.{command}"), ("-c", script), ("-m", "diglot.make", command)):
+    script = f"from diglot.commands.start import {command}; {command}()"
+    for words in (("-m", "diglot", command), ("-c", script), ("-m", "diglot.commands.from_make", command)):
         assert found_by_torch(tmp_path, *words) == "found 10000 1 -"
 
 
@@ -60,7 +60,7 @@ def test_a_script_that_imports_diglot_first_waits_as_the_commands_do(tmp_path: P
     ids=str,
 )
 def test_what_the_user_has_said_of_waiting_threads_holds(typed: dict[str, str], found: str, tmp_path: Path) -> None:
-    assert found_by_torch(tmp_path, "-m", "diglot.train", **typed) == found
+    assert found_by_torch(tmp_path, "-m", "diglot.commands.train", **typed) == found
 
 
 def test_a_process_hands_its_spin_on_to_those_it_starts() -> None:

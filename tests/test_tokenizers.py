@@ -56,6 +56,6 @@ def test_a_model_of_several_language_pairs_is_told_which_it_is_to_write(tmp_path
     type_command("diglot-evaluate", "checkpoint=run", *other, "output=out", cwd=tmp_path)
     hypotheses = read_lines(tmp_path / "out" / "hypotheses.avi")
     lines = read_lines(SAMPLE / "dev.bol")
-    into_avi = diglot.translator.Translator.load(tmp_path / "run", tgt_lang="avi").translate(lines)
+    into_avi = diglot.inference.translator.Translator.load(tmp_path / "run", tgt_lang="avi").translate(lines)
     assert hypotheses == into_avi != made.translate(lines)
     assert json.loads((tmp_path / "out" / "results.json").read_text())["sentences"] == len(lines)

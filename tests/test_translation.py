@@ -12,19 +12,19 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from commands import type_command
-from diglot import checkpoint
+from diglot.checkpoint import file as checkpoint
+from diglot.commands.translate import chosen_alignment, load_translator, refuse_nonsense
 from diglot.config import CONF
 from diglot.config.check import check
 from diglot.data.text import ParallelText, write_lines
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.decoding import BeamSearch, SamplingSearch
 from diglot.errors import UserError
-from diglot.evaluation import EvaluationSet, evaluate
-from diglot.formats.parity import some_sentences
-from diglot.pairs import PairScore, score_pairs, search_errors
-from diglot.training.metrics import Scorer
-from diglot.translate import chosen_alignment, load_translator, refuse_nonsense
-from diglot.translator import Translation, Translator, split_text, together
+from diglot.evaluation.evaluate import EvaluationSet, evaluate
+from diglot.evaluation.metrics import Scorer
+from diglot.export.parity import some_sentences
+from diglot.inference.scoring import PairScore, score_pairs, search_errors
+from diglot.inference.translator import Translation, Translator, split_text, together
 from made import checkpoint_content, write_checkpoint
 
 SIZES = ("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40", "model/position=sinusoidal")
@@ -403,7 +403,7 @@ def test_models_of_other_heads_translate_as_one_but_no_page_shows_them(folder, c
 @pytest.mark.end_to_end
 def test_whoever_reads_may_go(folder):
     lines = "Ler nin gaser.\n" * 3
-    command = [sys.executable, "-m", "diglot.translate", "checkpoint=a.ckpt", "interactive=true"]
+    command = [sys.executable, "-m", "diglot.commands.translate", "checkpoint=a.ckpt", "interactive=true"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=folder, **pipes) as process:
         process.stdout.close()
@@ -496,7 +496,7 @@ def test_a_head_that_is_not_there_is_refused():
 
 @pytest.mark.end_to_end
 def test_a_line_that_is_typed_is_answered_before_the_next(folder):
-    command = [sys.executable, "-m", "diglot.translate", "checkpoint=a.ckpt", "interactive=true"]
+    command = [sys.executable, "-m", "diglot.commands.translate", "checkpoint=a.ckpt", "interactive=true"]
     with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -532,7 +532,9 @@ def test_a_line_in_pieces_has_no_text_twice_either(short, monkeypatch):
     long = "Ler nin gaser. Ka gun ne? Foz su femim, los pez sanos ta puros. Ler ka foz."
     search = BeamSearch(beam_size=4, n_best=4, max_len_a=1.0, max_len_b=4)
     monkeypatch.setattr(short.tokenizer, "decode", lambda ids, placeholders: "a" * (1 + len(ids) % 2))
-    monkeypatch.setattr("diglot.translator.split_text", lambda text, fits, whole: [("", text[:14]), ("", text[15:34])])
+    monkeypatch.setattr(
+        "diglot.inference.translator.split_text", lambda text, fits, whole: [("", text[:14]), ("", text[15:34])]
+    )
     (found,) = short.n_best([long], search)  # aa and a, a and aa
     assert len({t.text for t in found}) == len(found)
     assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)

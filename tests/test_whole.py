@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diglot import whole
 from diglot.data.shards import mapped
-from diglot.sweep import Sweep
-from diglot.training import folder as folders
+from diglot.runs import folder as folders
+from diglot.sweeps.sweep import Sweep
+from diglot.system import atomic as whole
 from diglot.training.checkpoints import _link
 
 

@@ -39,7 +39,7 @@ LATE = (
 def serve() -> None:
     """Read a request from each line of standard input and answer it by the exit status of the command."""
     for name in COMMANDS:
-        importlib.import_module(f"diglot.{name}")
+        importlib.import_module(f"diglot.commands.{name}")
     for name in LATE:
         importlib.import_module(name)
     for line in sys.stdin.buffer:
@@ -77,7 +77,7 @@ def become(command: str, words: list[str], cwd: str, environment: dict[str, str]
     sys.argv = [str(Path(sys.executable).with_name(f"diglot-{command}")), *words]
     status = 1
     try:
-        importlib.import_module("diglot.start").start(command)
+        importlib.import_module("diglot.commands.start").start(command)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from diglot.threads import spin_shortly
+from diglot.system.threads import spin_shortly
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from diglot.translator import Translator
+    from diglot.inference.translator import Translator
 
 __version__ = "0.1.0"
 
@@ -27,6 +27,6 @@ def load(path: "str | Path", device: str | None = None, trust: "Collection[str]"
     Example:
         `diglot.load("runs/NAME/best.ckpt").translate(["Turn on the light."], beam=4)`
     """
-    from diglot.translator import Translator  # only now: importing diglot stays quick
+    from diglot.inference.translator import Translator  # only now: importing diglot stays quick
 
     return Translator.load(path, device, trust=trust)

@@ -47,8 +47,8 @@ import diglot
 from diglot.config import CONF, build
 from diglot.data.text import write_bytes
 from diglot.decoding import BeamSearch, SpecialIds
-from diglot.job import how_it_ended, last_line, say
 from diglot.model import EncoderDecoder
+from diglot.sweeps.job import how_it_ended, last_line, say
 from diglot.training.loss import token_loss
 from diglot.training.schedule import Linear
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diglot.data import children
 from diglot.data.batch import Pairs
 from diglot.data.batching import MicroBatch
-from diglot.data.children import end_with_parent, how_it_ended, n_cores
 from diglot.data.flat import FlatIds
 from diglot.data.module import TimedLoader
+from diglot.system import children
+from diglot.system.children import end_with_parent, how_it_ended, n_cores
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from diglot.data.doctor import diagnose
 from diglot.data.forms import comparable, form_of, mixed_forms
-from diglot.data.memory import nearest
 from diglot.data.pieces import adopt, is_composing, normalisation
 from diglot.data.preparation import Cleaning, prepare
 from diglot.data.split import grouped_split, normalise
 from diglot.data.text import ParallelText, hash_pair
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
+from diglot.evaluation.translation_memory import nearest
 
 TEXTS = {
     "French": "Où êtes-vous né, à Orléans ?",

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz import fuzz
 
-from diglot.data import memory
-from diglot.data.memory import nearest
+from diglot.evaluation import translation_memory as memory
+from diglot.evaluation.translation_memory import nearest
 
 SENTENCES = st.lists(st.text("abc ", max_size=8), max_size=12)
 

@@ -25,11 +25,11 @@ from diglot.data.text import ParallelText, write_lines
 from diglot.data.tokenizer import BOS, EOS, PAD, Encoded, Tokenizer, TokenizerTrainer
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
+from diglot.inference.scoring import score_pairs
+from diglot.inference.translator import Translator
 from diglot.model import Transformer
-from diglot.pairs import score_pairs
 from diglot.training.loss import token_loss
 from diglot.training.watch import spread
-from diglot.translator import Translator
 
 LINES = {
     "train": (

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diglot import whole
 from diglot.data.text import (
     PairFiles,
     ParallelText,
@@ -22,6 +21,7 @@ from diglot.data.text import (
     zstd,
 )
 from diglot.errors import UserError
+from diglot.system import atomic as whole
 
 
 def read_tsv(path: Path, src_column: int = 0, tgt_column: int = 1) -> ParallelText:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from diglot.config import CONF, resolved
+from diglot.config.exportable import _their_buckets, unrepresentable
 from diglot.decoding import BeamSearch, SpecialIds
-from diglot.formats import ctranslate2 as converter
-from diglot.formats.representable import _their_buckets, unrepresentable
+from diglot.export import ctranslate2 as converter
 from diglot.model import Transformer
 
 # Lengths of five sources and targets, </s> not counted: all differ, most are padded.

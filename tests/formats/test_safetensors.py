@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from diglot.checkpoint import Checkpoint
+from diglot.checkpoint.file import Checkpoint
 from diglot.config import build, resolved
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import BeamSearch
-from diglot.formats import safetensors
+from diglot.export import safetensors
 
 VARIANTS = [
     ("model=tiny", "model.tying=all"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from diglot import checkpoint
+from diglot.checkpoint import file as checkpoint
 from diglot.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden" / "golden.ckpt"

@@ -22,7 +22,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
-from diglot import train
+from diglot.commands import train
 from diglot.config import CONF
 
 # The smallest run there is: 1+1 layers of 8, two updates.

@@ -29,12 +29,12 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-import diglot.train  # noqa: E402
+import diglot.commands.train  # noqa: E402
 from commands import scalars  # noqa: E402
-from diglot import checkpoint  # noqa: E402
+from diglot.checkpoint import file as checkpoint  # noqa: E402
+from diglot.checkpoint.atomic_io import AtomicCheckpointIO  # noqa: E402
 from diglot.errors import RESUME_ME  # noqa: E402
-from diglot.interruption import ASKING, answer_by_exception  # noqa: E402
-from diglot.training.checkpoints import AtomicCheckpointIO  # noqa: E402
+from diglot.system.interruption import ASKING, answer_by_exception  # noqa: E402
 
 HERE = Path(__file__).parent
 RECORD = "recorded.jsonl"
@@ -236,12 +236,12 @@ def live(
     if change is not None:
         change()
     for within, name in (("preparation", "check_lengths"), ("end", "evaluate")):
-        setattr(diglot.train, name, struck(within, getattr(diglot.train, name)))
+        setattr(diglot.commands.train, name, struck(within, getattr(diglot.commands.train, name)))
     sys.argv = ["diglot-train", *words]
     status = 1
     try:
         has_begun.set()
-        diglot.train.main()
+        diglot.commands.train.main()
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)

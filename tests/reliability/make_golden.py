@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from hostile import run
 
-from diglot.translator import Translator
+from diglot.inference.translator import Translator
 
 GOLDEN = Path(__file__).parent / "golden"
 LINES = [

@@ -6,10 +6,12 @@ from typing import Any
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
-from diglot import resume, train
+from diglot.checkpoint.atomic_io import AtomicCheckpointIO
+from diglot.commands import train
 from diglot.data.batching import Updates
+from diglot.runs import resume
 from diglot.training import loggers, schedule, signals, task
-from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, TakeUp
+from diglot.training.checkpoints import Checkpoints, TakeUp
 
 
 def the_stream_begins_anew() -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from diglot.checkpoint import newest_whole
+from diglot.checkpoint.file import newest_whole
 
 HERE = Path(__file__).parent
 SIDES = {"src": "en", "tgt": "de"}
@@ -65,7 +65,7 @@ class Run:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("DIGLOT")}
         env = {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "MARK": self.mark[5:], **environment}
         self.output = (cwd / "output").open("w+")
-        command = [sys.executable, *module, "-m", "diglot.train", *words]
+        command = [sys.executable, *module, "-m", "diglot.commands.train", *words]
         self.process = subprocess.Popen(
             command, cwd=cwd, stdout=self.output, stderr=subprocess.STDOUT, env=env, start_new_session=True
         )

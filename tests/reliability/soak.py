@@ -23,8 +23,8 @@ import lives
 from flips import flips
 from strings import strings
 
-from diglot.data.children import n_cores
-from diglot.make import overrides
+from diglot.commands.from_make import overrides
+from diglot.system.children import n_cores
 
 RUNS_OF_A_KIND = 6  # of several lives, compared with the same one of one life
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from lives import SMALL, Fault, Whole
 
-from diglot.interruption import ASKING
-from diglot.suggestion import command_line
+from diglot.system.interruption import ASKING
+from diglot.system.quoting import command_line
 
 pytestmark = pytest.mark.reliability
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hostile import Part, measure, pickled, run, saved, tensor, with_payload, write_archive, zipped
 
-from diglot import checkpoint
+from diglot.checkpoint import file as checkpoint
 
 pytestmark = [
     pytest.mark.reliability,

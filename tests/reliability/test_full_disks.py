@@ -13,10 +13,11 @@ import torch
 from runs import TINY, TWO, Ended, Run, is_whole, run, same_weights, text
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from diglot import whole
-from diglot.checkpoint import newest_whole, read
+from diglot.checkpoint.atomic_io import AtomicCheckpointIO
+from diglot.checkpoint.file import newest_whole, read
 from diglot.errors import UserError
-from diglot.training.checkpoints import AtomicCheckpointIO, _link
+from diglot.system import atomic as whole
+from diglot.training.checkpoints import _link
 
 pytestmark = pytest.mark.reliability
 
@@ -292,7 +293,7 @@ def test_an_error_of_the_disk(
 
     with monkeypatch.context() as patch:
         if place == "write":
-            patch.setattr("diglot.training.checkpoints.Failing.write", fails)
+            patch.setattr("diglot.checkpoint.atomic_io.Failing.write", fails)
         elif place == "fsync":
             patch.setattr(whole.os, "fsync", fails)
         else:

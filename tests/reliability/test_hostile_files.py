@@ -26,14 +26,14 @@ from hostile import (
 )
 
 from commands import type_command
-from diglot import checkpoint
 from diglot import config as root
+from diglot.checkpoint import file as checkpoint
 from diglot.config.differences import read_config
 from diglot.data.module import TranslationData
 from diglot.data.sampling import Sampling
 from diglot.data.tokenizer import TokenizerTrainer
 from diglot.errors import UserError
-from diglot.job import Job
+from diglot.sweeps.job import Job
 
 pytestmark = pytest.mark.reliability
 
@@ -327,7 +327,7 @@ class TestOtherFiles:
         (tmp_path / "x.model").write_bytes(pickle.dumps(Call(os.system, f"touch {canary}")))
         words = ("tokenizer=files", f"tokenizer.model='{tmp_path / 'x.model'}'")
         small = [word for word in TINY if "vocab_size" not in word]
-        from diglot.train import train
+        from diglot.commands.train import train
 
         where = (f"run.folder='{tmp_path / 'run'}'", f"data.cache_dir='{tmp_path / 'cache'}'")
         refused(lambda: train(composed(*small, *words, *where)), "x.model", "no SentencePiece model")

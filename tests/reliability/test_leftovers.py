@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from diglot import whole
 from diglot.data.text import write_bytes
+from diglot.runs.folder import run_folder
+from diglot.system import atomic as whole
 from diglot.training.checkpoints import _link
-from diglot.training.folder import run_folder
 from diglot.training.run import Run
 
 pytestmark = [

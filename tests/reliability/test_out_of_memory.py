@@ -12,7 +12,7 @@ from runs import FAULT, TINY, is_whole, run, same_weights, text, weights
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError, is_out_of_memory
-from diglot.translator import Translator
+from diglot.inference.translator import Translator
 
 pytestmark = [
     pytest.mark.reliability,

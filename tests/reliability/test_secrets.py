@@ -12,9 +12,9 @@ import pytest
 from hostile import TINY, composed, run
 
 from commands import type_command
+from diglot.commands.train import train
 from diglot.config import note_secrets
-from diglot.masking import mask_record
-from diglot.train import train
+from diglot.system.masking import mask_record
 from test_suggestion import typed
 
 pytestmark = pytest.mark.reliability
@@ -114,7 +114,7 @@ def test_a_folder_from_the_environment_is_in_no_result_and_can_be_typed(
 ) -> None:
     scratch = tmp_path / "it's (2)"
     monkeypatch.setenv("SCRATCH", str(scratch))
-    monkeypatch.setattr("diglot.masking._written", {})
+    monkeypatch.setattr("diglot.system.masking._written", {})
     config = composed(*TINY, f"data.cache_dir={tmp_path / 'cache'}", "run.folder=${oc.env:SCRATCH}/run")
     note_secrets(config)
     logging.getLogger("diglot").addFilter(mask_record)

@@ -85,7 +85,10 @@ class TestTargets:
             ),
             ("+callbacks.x={_target_: os.system, command: touch CANARY}", "os.system is no Callback"),
             ("+callbacks.x={_target_: diglot.data.text.write_lines, path: CANARY, lines: [x]}", "is no Callback"),
-            ("+callbacks.x={_target_: diglot.train.logging.os.system, command: touch CANARY}", "is no Callback"),
+            (
+                "+callbacks.x={_target_: diglot.commands.train.logging.os.system, command: touch CANARY}",
+                "is no Callback",
+            ),
             ("+callbacks.x={_target_: torch.utils.collect_env.run, command: touch CANARY}", "is no Callback"),
             ("+callbacks.x={_target_: antigravity.fly}", "antigravity.fly is no Callback"),
             ("+callbacks.x={_target_: pip.__main__}", "is no Callback"),
@@ -166,7 +169,7 @@ class TestTargets:
     def test_a_file_of_configs_says_nothing_to_hydra_that_calls(
         self, canary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, said: str, wanted: str
     ) -> None:
-        from diglot.translate import main
+        from diglot.commands.translate import main
 
         file = tmp_path / "theirs" / "search" / "theirs.yaml"
         file.parent.mkdir(parents=True)
@@ -186,7 +189,7 @@ class TestTargets:
     def test_a_pickled_config_is_not_run_again(
         self, canary: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
     ) -> None:
-        from diglot.translate import main
+        from diglot.commands.translate import main
 
         (tmp_path / "config.pickle").write_bytes(pickle.dumps(Call(os.system, f"touch {canary}")))
         monkeypatch.setattr(sys, "argv", ["diglot-translate", "--experimental-rerun", str(tmp_path / "config.pickle")])

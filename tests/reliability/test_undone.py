@@ -11,7 +11,7 @@ import torch
 from flips import flips
 from lives import SMALL, Fault, Whole
 
-from diglot import checkpoint
+from diglot.checkpoint import file as checkpoint
 
 pytestmark = pytest.mark.reliability
 

@@ -11,10 +11,10 @@ from hostile import TINY, run
 from lightning.pytorch.callbacks import EarlyStopping
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
-from diglot import checkpoint
+from diglot.checkpoint import file as checkpoint
 from diglot.config import CONF
 from diglot.errors import UserError
-from diglot.translator import Translator
+from diglot.inference.translator import Translator
 
 pytestmark = pytest.mark.reliability
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from diglot.checkpoint import FORMAT, KINDS, check_training_state, newest_whole, read
+from diglot.checkpoint.atomic_io import AtomicCheckpointIO
+from diglot.checkpoint.file import FORMAT, KINDS, check_training_state, newest_whole, read
 from diglot.errors import UserError
-from diglot.training import console
-from diglot.training import folder as folders
-from diglot.training.checkpoints import AtomicCheckpointIO, Checkpoints, TakeUp
+from diglot.runs import folder as folders
+from diglot.system import console
+from diglot.training.checkpoints import Checkpoints, TakeUp
 from diglot.training.task import TranslationTask
 
 

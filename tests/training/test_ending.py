@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from diglot import interruption
+from diglot.system import interruption
 from diglot.training.ending import fail
 
 NONE: Any = None

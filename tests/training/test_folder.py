@@ -9,9 +9,9 @@ import pytest
 
 from diglot.config import Change
 from diglot.errors import UserError
-from diglot.suggestion import printable
-from diglot.training.console import PrintHandler, log_to
-from diglot.training.folder import is_finished, resumable_folder
+from diglot.runs.folder import is_finished, resumable_folder
+from diglot.system.console import PrintHandler, log_to
+from diglot.system.quoting import printable
 
 
 @pytest.fixture

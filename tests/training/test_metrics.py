@@ -9,11 +9,11 @@ import pytest
 import sentencepiece
 from sacrebleu.metrics import BLEU, TER
 
+from diglot.data.language import CHINESE as CHINESE_WRITING
+from diglot.data.language import SPACED, TOKENIZERS
 from diglot.data.text import write_lines
 from diglot.errors import UserError
-from diglot.language import CHINESE as CHINESE_WRITING
-from diglot.language import SPACED, TOKENIZERS
-from diglot.training.metrics import Score, Scorer, recorded_tokenizer
+from diglot.evaluation.metrics import Score, Scorer, recorded_tokenizer
 
 THREE = (
     ["The cat sat on the mat today.", "A dog ran in the park", "It's raining;  we stay inside"],
@@ -177,7 +177,7 @@ def test_the_tokenizers_are_sacrebleu_s() -> None:
 def test_a_tokenizer_whose_model_is_not_here_is_refused_and_nothing_is_fetched(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tokenizer: str
 ) -> None:
-    monkeypatch.setattr("diglot.training.metrics.SACREBLEU_DIR", str(tmp_path))
+    monkeypatch.setattr("diglot.evaluation.metrics.SACREBLEU_DIR", str(tmp_path))
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.download_file", lambda *_: pytest.fail("fetched"))
     with pytest.raises(UserError, match=rf"{tokenizer} needs .*\.model|{tokenizer} needs .*spm, which is not there"):
         Scorer("en", tokenizer=tokenizer)
@@ -190,7 +190,7 @@ def test_a_tokenizer_whose_model_is_in_the_cache_is_taken(monkeypatch: pytest.Mo
     with model.open("wb") as file:
         train = sentencepiece.SentencePieceTrainer.train
         train(sentence_iterator=iter(sentences), model_writer=file, vocab_size=30, minloglevel=2)
-    for module in ("diglot.training.metrics", "sacrebleu.tokenizers.tokenizer_spm"):
+    for module in ("diglot.evaluation.metrics", "sacrebleu.tokenizers.tokenizer_spm"):
         monkeypatch.setattr(f"{module}.SACREBLEU_DIR", str(tmp_path))
     score = Scorer("en", tokenizer="flores200")(sentences, sentences)[0]
     assert (score.value, "tok:flores200" in score.signature) == (pytest.approx(100), True)

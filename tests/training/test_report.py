@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 from diglot.config import resolved
 from diglot.data.text import ParallelText
 from diglot.model import Transformer
-from diglot.training.report import hyper_parameters, parameters_by_part, samples
+from diglot.runs.report import hyper_parameters, parameters_by_part, samples
 
 
 @pytest.mark.parametrize("tying", ["none", "target", "all"])

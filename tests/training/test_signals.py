@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from diglot.interruption import ASKING
+from diglot.system.interruption import ASKING
 from diglot.training.signals import LeaveFirst, Signals, Stopped, leaving_at_once
 from diglot.training.task import TranslationTask
 

@@ -18,8 +18,8 @@ from diglot.data.batch import Batch
 from diglot.data.text import ParallelText
 from diglot.data.tokenizer import BOS, EOS, PAD, Encoded, Tokenizer
 from diglot.decoding import BeamSearch, Hypothesis, SamplingSearch
+from diglot.evaluation.metrics import Scorer
 from diglot.model import Transformer
-from diglot.training.metrics import Scorer
 from diglot.training.schedule import Constant
 from diglot.training.scores import Scores
 from diglot.training.task import NonFiniteError, TranslationTask

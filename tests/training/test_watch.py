@@ -30,11 +30,11 @@ from diglot.data.text import write_lines
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
+from diglot.evaluation.metrics import Scorer
 from diglot.model import Transformer
 from diglot.training import figures, watch
 from diglot.training.figures import Panel, draw, log_figure, log_text
 from diglot.training.heads import HeadSums
-from diglot.training.metrics import Scorer
 from diglot.training.schedule import Constant
 from diglot.training.scores import Scores
 from diglot.training.task import TranslationTask

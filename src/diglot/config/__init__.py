@@ -21,7 +21,6 @@ from diglot.config.build import (
 )
 from diglot.config.carried import carrying, read_carried, write_carried
 from diglot.config.check import check, mistakes
-from diglot.config.command import command
 from diglot.config.differences import (
     FROM_ENVIRONMENT,
     Change,
@@ -34,14 +33,7 @@ from diglot.config.differences import (
 )
 from diglot.config.keys import CONF, known_keys
 from diglot.config.secrets import AsWritten, note_secrets, partly_resolved, without_secrets
-from diglot.config.storable import (
-    check_language,
-    check_parts,
-    check_search,
-    check_tokenizer,
-    check_trust,
-    trusted,
-)
+from diglot.config.storable import check_language, check_parts, check_search, check_tokenizer, check_trust, trusted
 
 __all__ = [
     "CONF",
@@ -63,7 +55,6 @@ __all__ = [
     "check_trust",
     "check_tying",
     "choose_precision",
-    "command",
     "config_hash",
     "different_values",
     "known_keys",

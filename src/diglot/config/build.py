@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from diglot.config.check import parameters_of
 from diglot.config.differences import FROM_ENVIRONMENT, place_of
+from diglot.config.exportable import check_format
 from diglot.config.secrets import without_secrets
 from diglot.config.storable import check_language, check_number_of_weights, check_parts, check_search, trusted
 from diglot.data.corpus import Corpus
@@ -22,7 +23,6 @@ from diglot.data.module import TranslationData
 from diglot.data.sampling import Sampling
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
-from diglot.formats import check_format
 from diglot.model import EncoderDecoder
 
 # Where a run's files go, what sweep it is part of, and what may be read: two jobs that differ in these alone are one.

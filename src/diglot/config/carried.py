@@ -14,6 +14,7 @@ from diglot.config.secrets import AsWritten, changed_texts, partly_resolved
 from diglot.data.text import write_bytes
 
 CARRIED = "composed"  # the name that Hydra knows it by
+CONFIG = "config.yaml"  # the resolved one, which says that a folder is a run's
 
 # What conf/train.yaml says to Hydra itself, for a run.
 _TO_HYDRA = """\
@@ -40,7 +41,7 @@ def carrying(module: str, hydra: Any, folder: Path) -> list[str]:
     """Return the command line of a process that reads the config that a folder carries.
 
     Args:
-        module: what is run, like diglot.train.
+        module: what is run, like diglot.commands.train.
         hydra: the hydra node of this process's config, for what the user said to Hydra itself.
         folder: which carries it.
     """

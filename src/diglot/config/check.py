@@ -19,9 +19,9 @@ from diglot.config.carried import CARRIED
 from diglot.config.keys import OURS_INSTEAD, known_keys, required_keys, unknown_key
 from diglot.config.secrets import note_secrets, refuse_secrets_in_checkpoints
 from diglot.config.targets import kind_of, wrong_target
+from diglot.data.language import TOKENIZERS
 from diglot.data.module import TranslationData
 from diglot.errors import UserError
-from diglot.language import TOKENIZERS
 
 # Types of the keys that no constructor takes, or that mean more here than to the library.
 OUR_TYPES: dict[str, Any] = {

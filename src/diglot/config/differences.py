@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from omegaconf._utils import OmegaConfDumper
 
 from diglot.errors import UserError
-from diglot.masking import is_secret, shortened
-from diglot.suggestion import printable
+from diglot.system.masking import is_secret, shortened
+from diglot.system.quoting import printable
 
 # What a run may change when it goes on and nobody needs to be told: what it trains stays the same.
 CHANGE_NOTHING = (

@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from diglot.config.differences import FROM_ENVIRONMENT, is_compared
 from diglot.config.keys import CONF, flat_keys
 from diglot.errors import UserError
-from diglot.masking import is_secret, note
+from diglot.system.masking import is_secret, note
 
 # What a checkpoint holds resolved, or results name.
 IN_CHECKPOINTS = ("model", "search", "tokenizer.placeholder", "data.name", "data.src_lang", "data.tgt_lang")

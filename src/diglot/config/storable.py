@@ -17,13 +17,13 @@ import torch
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
-from diglot.archive import MOST_RECORDS
 from diglot.config.check import mistakes
 from diglot.config.targets import targets_in, wrong_target
 from diglot.decoding import Search
 from diglot.errors import UserError
-from diglot.masking import shortened
 from diglot.model import EncoderDecoder
+from diglot.system.archive import MOST_RECORDS
+from diglot.system.masking import shortened
 
 LARGEST_TOKENIZER = 16_000_000  # bytes; one of 256,000 pieces has 5,000,000
 WIDEST_BEAM = 1_000

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from diglot.data.language import language_of_column, language_of_file
 from diglot.data.split import grouped_split
 from diglot.data.text import (
     Column,
@@ -21,8 +22,7 @@ from diglot.data.text import (
     write_lines,
 )
 from diglot.errors import UserError
-from diglot.language import language_of_column, language_of_file
-from diglot.whole import scratch_folder
+from diglot.system.atomic import scratch_folder
 
 SPLITS = ("train", "dev", "test")
 _ROWS = ("tsv", "csv")

@@ -14,11 +14,11 @@ from diglot.data.alignment import Alignment, Shift
 from diglot.data.flat import FlatIds
 from diglot.data.forms import comparable, count_forms, mixed_forms
 from diglot.data.preparation import main_scripts, script_of
-from diglot.data.progress import step
 from diglot.data.shards import SIDES, Shards
 from diglot.data.split import normalise
 from diglot.data.text import Parallel, ParallelText, corpora_of, hash_pair, write_bytes
 from diglot.data.tokenizer import UNK, Side, Tokenizer
+from diglot.system.progress import step
 
 _FORMAT = 7  # raise it when the same data get another report
 N_GRAM = 8  # words in a row that a train and a held-out source share

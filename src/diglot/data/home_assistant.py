@@ -13,11 +13,11 @@ from typing import Any
 
 from diglot.data.corpus import Corpus, check_sizes, prepared_folder, read_prepared, whole_folder, write_splits
 from diglot.data.forms import comparable
-from diglot.data.progress import step
 from diglot.data.split import grouped_split
 from diglot.data.text import Parallel, ParallelText, write_lines
 from diglot.errors import UserError
-from diglot.whole import scratch_folder
+from diglot.system.atomic import scratch_folder
+from diglot.system.progress import step
 
 REQUIREMENT = "homeassistant==2026.11.0"
 WHEEL = "homeassistant-2026.11.0-py3-none-any.whl"

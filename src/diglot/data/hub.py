@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from diglot.data.corpus import SPLITS, Corpus, prepared_folder, read_prepared, whole_folder
 from diglot.data.json_lines import checked_text, json_objects
-from diglot.data.progress import step
 from diglot.data.slices import Batch, Source, parse_parts, sliced
 from diglot.data.text import Parallel, side_endings, write_lines
 from diglot.errors import UserError
-from diglot.whole import scratch_folder, sync
+from diglot.system.atomic import scratch_folder, sync
+from diglot.system.progress import step
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset

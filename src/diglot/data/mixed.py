@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from diglot.data.corpus import Corpus, Files
+from diglot.data.language import other_pair_of_file
 from diglot.data.text import MixedText, Parallel
 from diglot.errors import UserError
-from diglot.language import other_pair_of_file
 
 
 class Mixed(Corpus):

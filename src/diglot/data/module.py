@@ -30,18 +30,18 @@ from diglot.data.batching import (
     split_by_budget,
     updates_in,
 )
-from diglot.data.children import end_with_parent, how_it_ended, n_cores
 from diglot.data.corpus import Corpus
 from diglot.data.doctor import Diagnosis, diagnose
 from diglot.data.flat import FlatIds
 from diglot.data.preparation import DROPPED, Cleaning, left_out, prepare
-from diglot.data.progress import step
 from diglot.data.sampling import Sampling
 from diglot.data.shards import Shards
 from diglot.data.text import MixedText, Parallel, ParallelText
 from diglot.data.tokenizer import Tokenizer, TokenizerSource, is_blank
 from diglot.errors import UserError
-from diglot.interruption import again_where_ignored, send_again
+from diglot.system.children import end_with_parent, how_it_ended, n_cores
+from diglot.system.interruption import again_where_ignored, send_again
+from diglot.system.progress import step
 
 LOOKED_AT = 5_000_000  # train pairs up to which every run has them looked at for faults, which takes minutes for more
 
@@ -66,7 +66,8 @@ class TranslationData(L.LightningDataModule):
         clean: which other training pairs are left out; see `Cleaning`.
         n_processes: that tokenise a large corpus; None: as many as there are cores, at most eight.
         n_workers: processes that collate training batches; 0 collates in the training process.
-        memory_baseline: whether to compare the results with a translation memory (see diglot.data.memory).
+        memory_baseline: whether to compare the results with a translation memory, see
+            diglot.evaluation.translation_memory.
     """
 
     def __init__(

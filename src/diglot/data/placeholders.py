@@ -12,7 +12,7 @@ from typing import TypeVar
 import regex
 
 from diglot.errors import UserError
-from diglot.masking import shortened
+from diglot.system.masking import shortened
 
 T = TypeVar("T")
 

@@ -29,16 +29,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diglot.data.children import end_with_parent, how_it_ended
 from diglot.data.forms import comparable
-from diglot.data.progress import step
+from diglot.data.language import letter_script
 from diglot.data.sampling import Sampler, Sampling
 from diglot.data.shards import ABOUT, Rows, Shards, ShardWriter, finish, mapped, open_shards
 from diglot.data.text import BLOCK, MixedText, Parallel, ParallelText, corpora_of, hash_pair, write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
-from diglot.language import letter_script
-from diglot.whole import lock_name, locked, remove_leftovers, sync
+from diglot.system.atomic import lock_name, locked, remove_leftovers, sync
+from diglot.system.children import end_with_parent, how_it_ended
+from diglot.system.progress import step
 
 _FORMAT = 2  # raise it when the same options make other files
 _PROGRESS, _HASHES = "progress.json", "hashes"

@@ -10,7 +10,7 @@ import numpy as np
 from diglot.data.flat import FlatIds, id_type
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
-from diglot.whole import sync
+from diglot.system.atomic import sync
 
 ABOUT = "about.json"
 SIDES = ("src", "tgt")

@@ -17,7 +17,7 @@ from typing import BinaryIO, Protocol
 
 from diglot.data.forms import comparable
 from diglot.errors import UserError
-from diglot.whole import whole_file
+from diglot.system.atomic import whole_file
 
 if sys.version_info >= (3, 14):
     from compression import zstd

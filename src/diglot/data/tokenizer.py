@@ -18,7 +18,7 @@ from diglot.data.placeholders import Placeholders, check_placeholder
 from diglot.data.sampling import Sampler, Sampling
 from diglot.data.text import Parallel, read_lines, write_bytes, write_lines
 from diglot.errors import UserError
-from diglot.whole import scratch_folder
+from diglot.system.atomic import scratch_folder
 
 # A placeholder stands in the token stream as one of these private-use characters, numbered in the order in which the
 # source line names them. So a name never seen in training survives, and the model learns to place it, not to spell it.

@@ -6,8 +6,8 @@ from typing import Literal
 
 import sacrebleu
 
+from diglot.data.language import SPACED, writing_of_text
 from diglot.decoding.state import Hypothesis
-from diglot.language import SPACED, writing_of_text
 
 
 def by_expected_utility(

@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 
 import lightning as L
 
-from diglot import interruption
 from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes
 from diglot.errors import NON_FINITE, RESUME_ME, UserError
-from diglot.masking import in_one_line
-from diglot.suggestion import override, printable, resuming
+from diglot.system import interruption
+from diglot.system.masking import in_one_line
+from diglot.system.quoting import override, printable, resuming
 from diglot.training.checkpoints import Checkpoints
 from diglot.training.largest import LargestBatch
 from diglot.training.processes import Processes, end_lost, end_others, lost_another

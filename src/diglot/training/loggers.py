@@ -30,7 +30,7 @@ from torch.utils.tensorboard import FileWriter, SummaryWriter
 
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
-from diglot.masking import in_one_line
+from diglot.system.masking import in_one_line
 
 warn = logging.getLogger("diglot").warning
 _WRITING = re.compile(r"add_|log_|save$|flush$|close$|finalize$|after_save_checkpoint$")  # methods

@@ -24,11 +24,11 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasti
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
-from diglot import interruption
-from diglot.data.children import how_it_ended
 from diglot.errors import UserError
-from diglot.interruption import ASKING, STARTED_BY
-from diglot.suggestion import TYPED
+from diglot.system import interruption
+from diglot.system.children import how_it_ended
+from diglot.system.interruption import ASKING, STARTED_BY
+from diglot.system.quoting import TYPED
 
 
 def strategy(wanted: Any, world_size: int, timeout: float, command: Sequence[str] = ()) -> Any:

@@ -8,6 +8,7 @@ import lightning as L
 
 from diglot.data.module import TranslationData
 from diglot.errors import UserError
+from diglot.system.atomic import numbered_folder
 
 
 class Run:
@@ -68,24 +69,6 @@ class Run:
                 raise UserError(f"run.folder={folder} cannot be made: {error.strerror}") from None
             return folder
         return numbered_folder(Path("runs") / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{name}")
-
-
-def numbered_folder(folder: Path) -> Path:
-    """Make a folder that was not there: this one, or, where it is there, the first free of folder_2, folder_3, ...
-
-    Raises:
-        UserError: if it cannot be made.
-    """
-    for number in range(1, 10_000):
-        candidate = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
-        try:
-            candidate.mkdir(parents=True)
-            return candidate
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise UserError(f"{candidate} cannot be made: {error.strerror}") from None
-    raise UserError(f"{folder} and 9,998 more exist already")
 
 
 class StopAfterLastUpdate(L.Callback):

@@ -12,7 +12,7 @@ from diglot.data.batch import Batch
 from diglot.data.module import TranslationData
 from diglot.data.text import write_lines
 from diglot.errors import UserError
-from diglot.training.metrics import Score, Scorer
+from diglot.evaluation.metrics import Score, Scorer
 
 say = logging.getLogger("diglot").info
 

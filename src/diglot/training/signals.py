@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from diglot.data.batch import Batch
-from diglot.interruption import ASKING, again_where_ignored, send_again
+from diglot.system.interruption import ASKING, again_where_ignored, send_again
 from diglot.training.checkpoints import Checkpoints
 from diglot.training.task import TranslationTask
 

@@ -54,7 +54,7 @@ class TranslationTask(L.LightningModule):
         total_updates: length of the run.
         label_smoothing: eps of Szegedy et al. (2016); the paper takes 0.1.
         seed: of dropout.
-        record: plain data that every checkpoint carries, so that it is whole (see diglot.checkpoint).
+        record: plain data that every checkpoint carries, so that it is whole (see diglot.checkpoint.file).
         read: gives the text of a translation of the dev pair of a number, by which a search may compare; None: that of
             its tokens alone.
         skip_non_finite: this many updates whose gradient is not finite are not made and passed over; the next one ends

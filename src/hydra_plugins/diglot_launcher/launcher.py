@@ -19,8 +19,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 if TYPE_CHECKING:
-    from diglot.job import Job
-    from diglot.sweep import Sweep
+    from diglot.sweeps.job import Job
+    from diglot.sweeps.sweep import Sweep
 
 
 class DiglotLauncher(Launcher):
@@ -30,7 +30,7 @@ class DiglotLauncher(Launcher):
         module: what a job runs.
     """
 
-    def __init__(self, module: str = "diglot.train") -> None:
+    def __init__(self, module: str = "diglot.commands.train") -> None:
         self.module = module
         self.sweep: Sweep | None = None
         self.refused: list[Exception] = []
@@ -47,8 +47,8 @@ class DiglotLauncher(Launcher):
             UserError: if one is wrong, or the user wants no more after the first failure.
         """
         from diglot.errors import UserError
-        from diglot.job import Signals, say
-        from diglot.sweep import Sweep, failed, some_failed
+        from diglot.sweeps.job import Signals, say
+        from diglot.sweeps.sweep import Sweep, failed, some_failed
 
         try:
             configs = [job_config(self.context, self.config, list(overrides)) for overrides in job_overrides]
@@ -88,8 +88,8 @@ class DiglotLauncher(Launcher):
         return [Returned(self.sweep, by_hash[job.hash]) for job in jobs]
 
     def _run(self, job: "Job", which: str, tries_only: bool, signals: Any) -> None:
-        from diglot.comparison import label, outcome
-        from diglot.job import OUTPUT, command, run, say
+        from diglot.sweeps.comparison import label, outcome
+        from diglot.sweeps.job import OUTPUT, command, run, say
 
         assert self.sweep is not None
         jobs = self.sweep.jobs
@@ -113,7 +113,7 @@ class Returned(JobReturn):
     """What Hydra is told of a job: its objective's value, or why it failed."""
 
     def __init__(self, sweep: "Sweep", job: "Job | Exception") -> None:
-        from diglot.sweep import failed
+        from diglot.sweeps.sweep import failed
 
         super().__init__()
         if isinstance(job, Exception):
@@ -153,10 +153,10 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
     Raises:
         UserError: naming the job.
     """
+    from diglot.commands.frame import explain
+    from diglot.commands.train import build_run, build_watchers
     from diglot.config import NOT_HASHED, build_corpus, check, config_hash, trial_build
-    from diglot.config.command import explain
     from diglot.errors import UserError
-    from diglot.train import build_run, build_watchers
 
     try:
         composed = context.config_loader.load_sweep_config(sweep_config, overrides)
@@ -253,7 +253,7 @@ def for_launcher(launcher: Launcher, config: DictConfig) -> list[str]:
 
 
 def _folder_of(config: DictConfig) -> str:
-    from diglot.suggestion import quoted
+    from diglot.system.quoting import quoted
 
     return f"sweep.folder={quoted(config.hydra.sweep.dir)}"
 

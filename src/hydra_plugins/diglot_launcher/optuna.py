@@ -33,7 +33,7 @@ with contextlib.suppress(ImportError):
             """
             import optuna
 
-            from diglot.sweep import Sweep, failed, some_failed
+            from diglot.sweeps.sweep import Sweep, failed, some_failed
 
             optuna.logging.set_verbosity(optuna.logging.WARNING)
             logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(logging.CRITICAL)  # the launcher says it

@@ -55,8 +55,8 @@ class DiglotSweeper(BasicSweeper):
             UserError: if nothing varies, or a job failed; the others have run then.
         """
         from diglot.errors import UserError
-        from diglot.suggestion import quoted
-        from diglot.sweep import Sweep, some_failed
+        from diglot.sweeps.sweep import Sweep, some_failed
+        from diglot.system.quoting import quoted
 
         assert self.config is not None
         assert self.hydra_context is not None
@@ -139,7 +139,7 @@ def filled_in(rows: Sequence[Mapping[str, Any]], config: DictConfig) -> list[lis
 def as_override(value: Any) -> str:
     """A value as the command line has it."""
     from diglot.config import AsWritten
-    from diglot.suggestion import quoted
+    from diglot.system.quoting import quoted
 
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{as_override(item)}" for key, item in value.items()) + "}"

@@ -1,0 +1,239 @@
+"""The mean of several checkpoints of one model, as a checkpoint of its own.
+
+Vaswani et al. (2017) translated with the mean of a run's last 5 checkpoints, or 20; Junczys-Dowmunt et al. (2016) had
+done so before.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from diglot import __version__
+from diglot.checkpoint import file as checkpoint
+from diglot.checkpoint.atomic_io import AtomicCheckpointIO
+from diglot.config import without_folders
+from diglot.config.carried import CONFIG
+from diglot.data.text import refuse_address
+from diglot.errors import UserError
+
+# What a checkpoint says of its model. The rest (update, scores, place in the data) is of the run at that update, and a
+# mean was never there.
+OF_THE_MODEL = ("format", *checkpoint.KINDS, "languages", "bleu_tokenizer")
+
+Which = Literal["last", "best"]
+
+
+def chosen(folder: Path, which: Which = "last", n: int | None = None) -> list[Path]:
+    """Checkpoints of a run's validations.
+
+    Args:
+        folder: of the run.
+        which: the last ones, newest first, or those with the best dev BLEU, best first.
+        n: how many; None: as many as the run keeps of that kind. Beyond them what there is has gaps.
+
+    Raises:
+        UserError: there are fewer, or one is damaged.
+    """
+    files = sorted(folder.glob("update_*.ckpt"), key=_update, reverse=True)
+    files = [file for file in files if _update(file) >= 0]
+    if not files:  # a run that keeps one of a kind
+        name = f"{which}.ckpt"
+        files = [folder / name] if (folder / name).is_file() else []
+    if not files:
+        raise UserError(f"checkpoint {folder}: the folder holds no update_N.ckpt, and no {which}.ckpt")
+    records = {file: checkpoint.read(file)["diglot"] for file in (files if which == "best" else files[:1])}
+    if which == "best":
+        files.sort(key=_update)
+        files.sort(key=lambda file: _rank(records[file]), reverse=True)
+    key = f"keep_{which}"
+    run = records[files[0]]["config"].get("run")
+    n_kept = run.get(key, 1) if isinstance(run, dict) else 1  # of the config until there was a choice
+    files = files[:n_kept]
+    if n is not None and len(files) < n:
+        there = f"{len(files)} checkpoint{'s' if len(files) > 1 else ''}"
+        raise UserError(
+            f"n={n}: of its {which} validations {folder} has {there}; run.{key}={n_kept} is how many it keeps"
+        )
+    return files[:n]
+
+
+def _update(file: Path) -> int:
+    """The number in a checkpoint's name, or -1."""
+    number = file.stem.removeprefix("update_")
+    return int(number) if number.isdigit() else -1
+
+
+def _rank(record: dict[str, Any]) -> list[float]:
+    """What validations are compared by, see diglot.training.checkpoints: in older checkpoints dev BLEU alone."""
+    rank = record.get("dev_rank", [record.get("dev_bleu")])
+    is_one = isinstance(rank, list) and all(isinstance(score, float) for score in rank)
+    return rank if is_one else []
+
+
+def refuse_output(output: Path) -> None:
+    """Make sure that a checkpoint can be written without harm to another one.
+
+    Raises:
+        UserError: it is there, or has a name that a run gives to its own.
+    """
+    if output.exists() or output.is_symlink():
+        raise UserError(f"output={output} exists already")
+    of_runs = re.fullmatch(r"(best|last|previous|update_\d+)\.ckpt", output.name)
+    if of_runs and (output.parent / CONFIG).exists():
+        raise UserError(f"output={output}: the run in that folder calls checkpoints of its own so; take another name")
+
+
+def average(files: Sequence[Path], output: Path, trust: Collection[str] = ()) -> dict[str, Any]:
+    """Write the mean of some checkpoints.
+
+    What is averaged are the weights that `checkpoint.load` gives: where a run keeps an exponential moving average of
+    its weights, that average. Each weight is summed up in float64 and rounded to its own type once; where all
+    checkpoints have the same value, the mean has it, bit for bit. Weights that are tied are averaged once and stay
+    tied. The optimizer's state, the place in the data and the scores stay behind. One checkpoint is in memory at a
+    time, beside the sums.
+
+    Args:
+        files: checkpoints of one model; search and config are taken from the first.
+        output: where to write.
+        trust: see `checkpoint.load`.
+
+    Returns:
+        What the new checkpoint says of itself. `mean_of` names the files, without their folders, and their updates.
+
+    Raises:
+        UserError: a file is damaged, or of another model, tokenizer or language; or the mean cannot be written.
+    """
+    refuse_output(output)
+    mean = Mean(trust)
+    for file in files:
+        mean.add(file)
+    record = {key: mean.record[key] for key in OF_THE_MODEL if key in mean.record}
+    record |= {"version": __version__, "mean_of": without_folders(mean.members)}
+    record["config"] = without_folders(record["config"])
+    content = {"diglot": record, "state_dict": mean.weights()}
+    AtomicCheckpointIO(checkpoint.read, checkpoint.check_made_of).save_checkpoint(content, output)
+    return record
+
+
+class Mean:
+    """Adds up checkpoints.
+
+    Args:
+        trust: see `checkpoint.load`.
+
+    Attributes:
+        record: what the first one says of itself.
+        members: file and update of each.
+    """
+
+    def __init__(self, trust: Collection[str] = ()) -> None:
+        self.trust = trust
+        self.record: dict[str, Any] = {}
+        self.members: list[dict[str, Any]] = []
+        self._sums: dict[tuple[str, ...], _Sum] = {}  # by the names of a weight, of which tied ones have several
+        self._tokenizer = ""
+
+    def add(self, file: Path) -> None:
+        """Add a checkpoint.
+
+        Raises:
+            UserError: it is not whole, or not of the same model as those before.
+        """
+        content = checkpoint.read(file)
+        loaded = checkpoint.rebuild(content, file, self.trust)  # so its weights are those of its model
+        state: dict[str, Tensor] = content["state_dict"]
+        weights = {names: state[names[0]] for names in tied(state)}
+        try:
+            if not self.members:
+                self.record, self._tokenizer = loaded.record, loaded.tokenizer.digest()
+                self._sums = {names: _Sum(weight) for names, weight in weights.items()}
+            else:
+                self._refuse_other(loaded, weights)
+            for names, weight in weights.items():
+                if not weight.isfinite().all():
+                    raise UserError(f"{names[0]} is not finite")
+                if self.members:
+                    self._sums[names].add(weight, names[0])
+        except UserError as error:
+            raise UserError(f"checkpoint {file}: cannot be averaged: {error}") from None
+        self.members.append({"file": str(file), "update": loaded.record.get("update")})
+
+    def _refuse_other(self, loaded: checkpoint.Checkpoint, weights: dict[tuple[str, ...], Tensor]) -> None:
+        """Make sure that a checkpoint is of the same model as the first."""
+        first = self.members[0]["file"]
+        mine, theirs = self.record, loaded.record
+        for key in ("src_lang", "tgt_lang", "languages"):
+            if mine.get(key) != theirs.get(key):
+                raise UserError(f"its {key} is {theirs.get(key)}, and that of {first} is {mine.get(key)}")
+        if loaded.tokenizer.digest() != self._tokenizer:
+            raise UserError(f"its tokenizer is another one than that of {first}")
+        try:
+            checkpoint.refuse_other_model(mine["model"], theirs["model"])
+        except UserError as error:
+            raise UserError(f"{error} (in {first})") from None
+        if other := weights.keys() ^ self._sums.keys():
+            raise UserError(f"it ties other weights than {first}, {min(other)[0]} for one")
+        for names, weight in weights.items():
+            if weight.dtype != self._sums[names].first.dtype:
+                raise UserError(f"{names[0]} is {weight.dtype}, and in {first} {self._sums[names].first.dtype}")
+
+    def weights(self) -> dict[str, Tensor]:
+        """The mean of what was added, after which nothing more can be."""
+        found: dict[str, Tensor] = {}
+        while self._sums:
+            names, total = self._sums.popitem()  # one by one: its memory is that of the next mean
+            found |= dict.fromkeys(names, total.mean(len(self.members)))
+        return found
+
+
+class _Sum:
+    """The sum of one weight's values, in float64, where those of smaller types add up without rounding."""
+
+    def __init__(self, first: Tensor) -> None:
+        self.first, self.total = first, first.to(torch.float64, copy=True)
+        self.agrees = torch.ones_like(first, dtype=torch.bool)
+
+    def add(self, value: Tensor, name: str) -> None:
+        self.agrees &= value == self.first
+        if not value.is_floating_point() and not self.agrees.all():
+            raise UserError(f"{name} holds whole numbers that differ")
+        self.total += value
+
+    def mean(self, n: int) -> Tensor:
+        # In float64 the sum of n equal numbers, divided by n, may be another number.
+        return torch.where(self.agrees, self.first, (self.total / n).to(self.first.dtype))
+
+
+def tied(state: dict[str, Tensor]) -> list[tuple[str, ...]]:
+    """The names of a state's weights, those that are one weight together, in order."""
+    groups: dict[Any, list[str]] = {}
+    for name, value in state.items():
+        # The storage alone does not tell: a GRU's weights may all stand in one.
+        groups.setdefault((value.data_ptr(), value.dtype, value.shape, value.stride()), []).append(name)
+    return [tuple(names) for names in groups.values()]
+
+
+def members_of(checkpoints: str | Sequence[str], which: Which | None, n: int | None) -> list[Path]:
+    """The files that a user means by a run's folder and a choice in it, by a file, or by a list of files.
+
+    Raises:
+        UserError: there are none or too few, or a choice is named beside files.
+    """
+    if n is not None and n < 1:
+        raise UserError(f"n={n}: must be positive")
+    if isinstance(checkpoints, str):
+        refuse_address("checkpoint", checkpoints)
+        folder = Path(checkpoints).expanduser()
+        if folder.is_dir():
+            return chosen(folder, which or "last", n)
+        checkpoints = [checkpoints]
+    for key, value in (("which", which), ("n", n)):
+        if value is not None:
+            raise UserError(f"{key}={value}: chooses among the checkpoints of a run's folder, and files are named")
+    if not checkpoints:
+        raise UserError("checkpoint=[]: name at least one")
+    return [checkpoint.find(path) for path in checkpoints]

@@ -1,0 +1,172 @@
+"""diglot-evaluate: score a checkpoint, or output that there is already, with BLEU, chrF++ and TER."""
+
+if __name__ == "__main__":  # before the imports, which take seconds
+    from diglot.commands.start import start
+
+    start("evaluate")
+
+
+from dataclasses import replace
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from diglot.checkpoint import file as checkpoints
+from diglot.commands.frame import command
+from diglot.commands.output import refuse_unwritable
+from diglot.commands.translate import load_translator
+from diglot.config import build_corpus, resolved, trusted
+from diglot.data.corpus import SPLITS, Corpus, Files
+from diglot.data.text import PairFiles
+from diglot.errors import UserError
+from diglot.evaluation.evaluate import Baseline, EvaluationSet, Hypotheses, evaluate, kept_text, read_lines_for, table
+from diglot.evaluation.metrics import Scorer, recorded_tokenizer
+from diglot.inference.translator import Translator
+from diglot.runs.folder import refuse_way_out
+from diglot.system.glibc import keep_memory
+from diglot.system.quoting import printable
+
+
+@command("evaluate")
+def main(config: DictConfig) -> None:
+    keep_memory()
+    if (config.checkpoint is None) == (config.hypotheses is None):
+        also = "" if config.checkpoint is None else ", not both"
+        raise UserError(f"checkpoint must be given: checkpoint=PATH, or hypotheses=FILE{also}")
+    if config.split not in SPLITS:
+        raise UserError(f"split={config.split}: must be one of {', '.join(SPLITS)}")
+    path = (
+        checkpoints.find(config.checkpoint) if config.checkpoint is not None else Path(config.hypotheses).expanduser()
+    )
+    loaded = checkpoints.load(path, trusted(config)) if config.checkpoint is not None else None
+    searched = [key for key, value in resolved(config.search).items() if value is not None]
+    if searched and loaded is None and not names_checkpoint(config.baseline):
+        raise UserError(f"search.{searched[0]}: hypotheses are scored as they are")
+    corpus = build_corpus(config.data) if config.get("data") is not None else None
+    translator = translator_of(config, loaded, corpus) if loaded is not None else None
+    rival = rival_of(config, corpus, translator)
+    # Before anything that takes long, for it may need what is not installed.
+    tgt_lang = config.tgt_lang or tgt_lang_of(config, corpus, translator)
+    recorded = recorded_tokenizer(translator.record, tgt_lang) if translator else None
+    tokenizer = config.bleu_tokenizer or recorded
+    Scorer(tgt_lang, tokenizer=tokenizer)
+    evaluated = text_to_score(config, corpus, translator, path)
+    evaluated = with_references(config, evaluated)
+    scorer = Scorer(tgt_lang, [line for lines in evaluated.references for line in lines], tokenizer)
+    system = translator or hypotheses_of("hypotheses", config.hypotheses, evaluated, corpus)
+    baseline = None
+    if config.baseline is not None:
+        other = rival or hypotheses_of("baseline", config.baseline, evaluated, corpus)
+        baseline = Baseline(config.baseline, other)
+    folder = Path(config.output).expanduser() if config.output else path.parent / "evaluation" / evaluated.split
+    if not config.output:
+        refuse_way_out(folder.parent, path.parent)
+    refuse_unwritable(folder)
+    results = evaluate(system, evaluated, scorer, folder, baseline=baseline)
+    print("\n".join([*table(results), *scorer.notes]))
+    print(f"Hypotheses, references and results: {printable(results['folder'])}/")
+
+
+def translator_of(config: DictConfig, loaded: checkpoints.Checkpoint, corpus: Corpus | None) -> Translator:
+    """A checkpoint's translator, into the language that is asked for.
+
+    Raises:
+        UserError: a model of several languages has none like the text's, or is asked for another one.
+    """
+    languages = loaded.tokenizer.languages
+    if not languages:  # tgt_lang only says what its scores are computed by
+        return load_translator(config, loaded, None)
+    of_text: str | None = corpus.tgt_lang if corpus else None
+    wanted: str | None = config.tgt_lang or of_text
+    into = f"this model translates into {', '.join(languages)}"
+    if config.tgt_lang and wanted not in languages:
+        raise UserError(f"tgt_lang={wanted}: {into}")
+    if wanted is not None and wanted not in languages:
+        raise UserError(f"the target language of the text is {wanted}, and {into}: tgt_lang=CODE says which one it is")
+    if of_text in languages and wanted != of_text:
+        raise UserError(f"tgt_lang={wanted}: that of the text is {of_text}; where it is not, data.tgt_lang={wanted}")
+    return load_translator(config, loaded, wanted)
+
+
+def rival_of(config: DictConfig, corpus: Corpus | None, translator: Translator | None) -> Translator | None:
+    """The translator to compare with; None: the baseline is a file of lines, or there is none."""
+    if not names_checkpoint(config.baseline):
+        return None
+    rival = translator_of(config, checkpoints.load(config.baseline, trusted(config)), corpus)
+    # What files are called says little.
+    if translator is not None and not isinstance(corpus, Files):
+        ours, theirs = (f"{t.record['src_lang']}-{t.tgt_lang}" for t in (translator, rival))
+        if ours != theirs:
+            raise UserError(f"baseline={config.baseline} translates {theirs}, but the checkpoint {ours}")
+    return rival
+
+
+def names_checkpoint(name: str | None) -> bool:
+    """Whether a path is that of a checkpoint, or of a run's folder, and not of text, or none."""
+    if name is None:
+        return False
+    path = Path(name).expanduser()
+    if path.is_dir() or path.suffix == ".ckpt":
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"PK"
+    except OSError:  # whoever reads it says why
+        return False
+
+
+def tgt_lang_of(config: DictConfig, corpus: Corpus | None, translator: Translator | None) -> str:
+    """The language that scores are computed for."""
+    if translator is not None:
+        return translator.tgt_lang or translator.record["tgt_lang"]
+    if corpus is None:
+        raise UserError(f"hypotheses={config.hypotheses}: {what_to_score_on(config.split)}")
+    return corpus.tgt_lang
+
+
+def what_to_score_on(split: str) -> str:
+    return f"say what to score on, data=files data.{split}.src=FILE data.{split}.tgt=FILE or data=NAME"
+
+
+def text_to_score(
+    config: DictConfig, corpus: Corpus | None, translator: Translator | None, path: Path
+) -> EvaluationSet:
+    """The text that the command line names, else the copy in the checkpoint's run folder."""
+    if corpus is not None:
+        if translator is not None:
+            languages = f"{corpus.src_lang}-{corpus.tgt_lang}"
+            trained = f"{translator.record['src_lang']}-{translator.record['tgt_lang']}"
+            # What files are called says little, and a model of several languages is told which one it is.
+            free = isinstance(corpus, Files) or bool(translator.tokenizer.languages)
+            if not free and languages != trained:
+                raise UserError(f"data={corpus.name} is {languages}, but the checkpoint translates {trained}")
+        corpus.prepare(Path(config.data.cache_dir))
+        splits = corpus.read(Path(config.data.cache_dir))
+        if config.split not in splits:
+            raise UserError(f"{corpus.name} has no {config.split} split; it has {', '.join(splits)}")
+        text = splits[config.split]
+        where = ", ".join(shard[-1] for shard in text.shards) if isinstance(text, PairFiles) else corpus.name
+        src_lang = corpus.src_lang if corpus.src_lang != "src" else None  # files need not say
+        return EvaluationSet(corpus.name, config.split, text.load(), where=where, src_lang=src_lang)
+    assert translator is not None
+    kept = translator.record["tgt_lang"]
+    if translator.tgt_lang != kept:
+        what = f"the {config.split} text beside {path} is in {kept}"
+        raise UserError(f"tgt_lang={translator.tgt_lang}: {what}; {what_to_score_on(config.split)}")
+    found = kept_text(path.parent / "text", config.split, translator.record["src_lang"], kept)
+    if found is None:
+        raise UserError(f"there is no copy of the {config.split} text beside {path}: {what_to_score_on(config.split)}")
+    return found
+
+
+def with_references(config: DictConfig, evaluated: EvaluationSet) -> EvaluationSet:
+    """A set with the further references that the config names."""
+    named = resolved(config)["references"]
+    paths = [named] if isinstance(named, str) else named
+    return replace(evaluated, more=tuple(read_lines_for("references", path, evaluated) for path in paths))
+
+
+def hypotheses_of(key: str, path: str, evaluated: EvaluationSet, corpus: Corpus | None) -> Hypotheses:
+    """Output that a file holds."""
+    lines = read_lines_for(key, path, evaluated)
+    return Hypotheses(lines, corpus.src_lang if corpus else "src", corpus.tgt_lang if corpus else "tgt")

@@ -1,0 +1,254 @@
+"""The frame of every command: compose, check, run, and answer a mistake by one line."""
+
+import difflib
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
+
+import hydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.types import RunMode
+from hydra.utils import get_object
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from diglot.config.check import check, parameters_of
+from diglot.config.keys import CONF, known_keys, plain_config, unknown_key
+from diglot.config.targets import refuse_foreign_hydra
+from diglot.errors import READER_GONE, UserError
+from diglot.system import interruption
+from diglot.system.masking import mask_record, masked
+from diglot.system.quoting import printable
+
+
+def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:
+    """Make a function of a config a command: its config is composed by Hydra from conf/<config_name>.yaml and the
+    command line, checked, and every mistake of the user's is one line on stderr and exit status 2. What the function
+    returns is for Hydra's sweepers."""
+
+    def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
+        def main() -> None:
+            failed = started = False
+            # Hydra passes errors on instead of printing them; a user who asks for that wants the traceback.
+            # (In a process that another one of ours has started, it is that one's setting that is seen.)
+            wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1" and "LOCAL_RANK" not in os.environ
+
+            def fail(error: BaseException) -> None:
+                nonlocal failed
+                if wants_traceback:
+                    raise error
+                failed = True
+                print(masked(f"diglot-{config_name}: {printable(explain(error, config_name))}"), file=sys.stderr)
+
+            def checked(config: DictConfig) -> Any:
+                nonlocal started
+                started = True
+                logging.getLogger("diglot").addFilter(mask_record)
+                try:
+                    check(config, config_name)
+                    return function(config)
+                except UserError as error:  # not passed through Hydra, which would add lines of its own
+                    if HydraConfig.get().mode == RunMode.MULTIRUN:  # but its launcher has to know of it
+                        raise
+                    fail(error)
+                except BrokenPipeError:  # nor is this, whose reader has gone
+                    sys.exit(READER_GONE)
+                except OmegaConfBaseException as error:  # past the check it is no mistake of the user's
+                    raise RuntimeError(f"a fault of diglot's: {error}") from error
+
+            try:
+                os.environ["HYDRA_FULL_ERROR"] = "1"
+                refuse_other_encodings(sys.argv[1:])
+                prefer_our_files()
+                if any(re.match("--experimental-r", word) for word in sys.argv[1:]):
+                    raise UserError("--experimental-rerun: not used here; resume=FOLDER goes on with a run")
+                with mock.patch.object(ConfigLoaderImpl, "load_configuration", load_checked):
+                    hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(checked)()
+            except KeyboardInterrupt:
+                interruption.leave(config_name)
+            except BrokenPipeError:
+                sys.exit(READER_GONE)
+            except Exception as error:
+                if interruption.received:  # a library has made it of the signal
+                    interruption.leave(config_name)
+                if started and not isinstance(error, UserError):  # a fault of ours
+                    raise
+                fail(error)
+            finally:
+                if not wants_traceback:
+                    os.environ.pop("HYDRA_FULL_ERROR", None)
+            if failed:
+                sys.exit(2)
+
+        return main
+
+    return decorate
+
+
+def refuse_other_encodings(words: Sequence[str]) -> None:
+    """Make sure that all that was typed is text, which configs and results are written with.
+
+    Raises:
+        UserError: naming a word that is not.
+    """
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            encoding = sys.getfilesystemencoding()
+            how = "rename what it names" if encoding == "utf-8" else "type PYTHONUTF8=1 before the command"
+            raise UserError(f"{word}: is no text in {encoding}, as which this locale reads it; {how}") from None
+
+
+_load = ConfigLoaderImpl.load_configuration
+
+
+def load_checked(self: ConfigLoaderImpl, *arguments: Any, **options: Any) -> DictConfig:
+    """Hydra's reader of configs. What they say to Hydra itself is looked at before Hydra heeds it, which is before any
+    function of ours is called."""
+    refuse_lists(options.get("overrides") or ())
+    config = _load(self, *arguments, **options)
+    refuse_foreign_hydra(config.hydra)
+    return config
+
+
+# Groups of which several choices stand beside each other, each under its own name. Of others Hydra would merge two
+# choices into one node, a mixture of both.
+SEVERAL = ("callbacks", "logger")
+
+
+def refuse_lists(words: Sequence[str]) -> None:
+    """Make sure that a group that holds one thing is given one choice.
+
+    Raises:
+        UserError: naming the first override that gives it a list.
+    """
+    groups = {str(folder.relative_to(CONF)) for folder in CONF.rglob("*") if folder.is_dir()} - {*SEVERAL}
+    for word in words:
+        match = re.fullmatch(r"\+{0,2}([\w/]+)(?:@[\w.:]+)?=\s*\[(.*)\]\s*", word, re.DOTALL)
+        if match and match[1] in groups and ("," in match[2] or not match[2].strip()):
+            first = match[2].partition(",")[0].strip()
+            example = f", like {word.partition('=')[0]}={first}" if first else ""
+            raise UserError(f"{word}: takes one choice{example}")
+
+
+def prefer_our_files() -> None:
+    """Let a file of ours stand for what a plugin of Hydra's brings under the same name. Hydra would merge the two, say
+    that it should not, and refuse a plugin's that is made of others."""
+    Plugins.instance()  # by now they have brought it
+    for file in (CONF / "hydra").rglob("*.yaml"):
+        node: Any = ConfigStore.instance().repo
+        for part in file.parent.relative_to(CONF).parts:
+            node = node.get(part, {})
+        node.pop(file.name, None)
+
+
+def explain(error: BaseException, config_name: str, words: Sequence[str] | None = None) -> str:
+    """What is wrong with a config, in one line that names the key and the nearest valid one.
+
+    Args:
+        error: what was raised.
+        config_name: of the command.
+        words: the overrides; None: those of the command line.
+    """
+    words = sys.argv[1:] if words is None else words
+    cause = error.__cause__ or error
+    if isinstance(cause, UserError):
+        return printable(" ".join(str(cause).split()))
+    text = str(error)
+    key = getattr(cause, "full_key", None) or ""
+    if match := re.search(r"Could not (?:override|append to config|delete from config)[^']*'([^']*)'", text):
+        key = match.group(1)
+        if reason := not_of_this_choice(key, config_name, words):
+            return reason
+        if reason := not_said_to_be_new(key, words) or without_name(key, words):
+            return reason
+        if f"~{key}" in words and (key in known_keys(config_name) or key.startswith("model.decoder_")):
+            return f"{key} is null already: there is nothing to remove"
+        detail = str(cause).splitlines()[0]
+        if "not in struct" in str(cause) or "No match" in text or "does not exist" in text or "not in" in detail:
+            return unknown_key(key, known_keys(config_name))
+        return f"{key}: {detail}"
+    if match := re.search(r"Key '([^']*)' is not in struct\s+full_key: (\S+)", text):
+        key = match.group(2)
+        reason = not_of_this_choice(key, config_name, words) or not_said_to_be_new(key, words)
+        reason = reason or without_name(key, words)
+        return reason or unknown_key(key, known_keys(config_name))
+    if match := re.search(r"(?:Could not find|Could not load) '([^']*)'", text):
+        group, _, choice = match.group(1).rpartition("/")
+        options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
+        nearest = difflib.get_close_matches(choice, options, 1)
+        hint = f"; did you mean {group}={nearest[0]}?" if nearest else ""
+        return f"{group}={choice}: there is no such choice; there are {', '.join(options)}{hint}"
+    if "Config group override must be" in text:
+        groups = {str(folder.relative_to(CONF)) for folder in CONF.rglob("*") if folder.is_dir()}
+        typed = [word.lstrip("+").partition("=") for word in words]
+        for group, _, choice in typed:
+            if "@" in group and choice == "null":
+                return f"{group}={choice} names no choice: leave it out, and the decoder has what the encoder has"
+            options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
+            if group in groups and choice not in options:
+                return f"{group}={choice} names no choice; there are {', '.join(options)}"
+    if match := re.search(r"Unknown plugin class : '\S*(optuna|submitit)", text):
+        extra = {"optuna": "optuna", "submitit": "slurm"}[match.group(1)]
+        how = f"pip install 'diglot[{extra}]', or in a checkout .venv/bin/pip install -e '.[{extra}]'"
+        return f"{match.group(1)} is not installed: {how}"
+    if re.search("(?:mismatched|extraneous) input|token recognition|no viable alternative|LexerNoViableAlt", text):
+        what = str(getattr(error, "override", None) or text.splitlines()[0])
+        return f"cannot read the override {what}: put a value with special characters in quotes, 'key=\"value\"'"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return printable((f"{key}: " if key and key not in text else "") + "; ".join(lines[:3]))
+
+
+def not_said_to_be_new(key: str, words: Sequence[str]) -> str | None:
+    """Why a part of a node that takes any number of them cannot be given: it is new, and the word has no plus sign.
+    None if that is not the reason."""
+    named = re.match(r"((callbacks|watch|logger|data\.corpora)\.[A-Za-z]\w*)(\.|$)", key)
+    begun = named and re.compile(rf"{re.escape(named[1])}(\._target_=|=\{{|\.(src|tgt|tsv|csv)=)")
+    meant = next((word for word in words if begun and begun.match(word)), None)
+    return f"there is no key {key}: what is new begins with a plus sign, +{meant}" if meant else None
+
+
+def without_name(key: str, words: Sequence[str]) -> str | None:
+    """Why a logger's key cannot be given without the logger's name: None if that is not the reason."""
+    top, _, rest = key.lstrip("+~").partition(".")
+    chosen = next((word.partition("=")[2] for word in reversed(words) if word.startswith("logger=")), "tensorboard")
+    names = re.findall(r"\w+", chosen)
+    if top != "logger" or not rest or rest.partition(".")[0] in names:
+        return None
+    if rest.startswith("_"):
+        return f"there is no key {key}: a logger of your own stands under a name, +logger.mine.{rest}=..."
+    meant = " or ".join(f"logger.{name}.{rest}" for name in names if name != "none")
+    return f"there is no key {key}: loggers stand under their names" + (f"; did you mean {meant}?" if meant else "")
+
+
+def not_of_this_choice(key: str, config_name: str, words: Sequence[str]) -> str | None:
+    """Why a key or a group that there is cannot be given beside the other words: None if that is not the reason."""
+    key = key.lstrip("+~")
+    group, _, package = key.partition("@")
+    if package:
+        node = package.rpartition(".")[0]
+        target = plain_config(config_name).get(node, {}).get("_target_")
+        places = [f"{node}.{name}" for name in parameters_of(get_object(target))] if target else []
+        if package not in places:
+            nearest = difflib.get_close_matches(package, places, 1)
+            return f"there is no {package}" + (f"; did you mean {group}@{nearest[0]}?" if nearest else "")
+        part = f"{node}/{package.rpartition('.')[2].removeprefix('decoder_')}"
+        if part != group and (CONF / part).is_dir():
+            meant = part if part.replace("/", ".") == package else f"{part}@{package}"
+            options = sorted(p.stem for p in (CONF / part).glob("*.yaml"))
+            return f"{group} is nothing for {package}; did you mean {meant}=..., of {', '.join(options)}?"
+    elif key not in known_keys(config_name):
+        return None
+    for word in words:
+        chosen, _, choice = word.partition("=")
+        if (CONF / chosen / f"{choice}.yaml").is_file() and re.match(f"{re.escape(chosen)}[./]", key):
+            return f"{word} has no {key}"
+    return None

@@ -1,0 +1,92 @@
+"""Where a command's output goes: to a file, or to standard output."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from diglot.data.text import refuse_address
+from diglot.errors import UserError
+from diglot.system.atomic import scratch_folder, whole_file
+from diglot.system.streams import failure
+
+
+@contextmanager
+def written(path: str | None, key: str = "output") -> Iterator[Callable[[str], None]]:
+    """What writes text to a file, which is there whole or not at all, or to standard output, at once.
+
+    Args:
+        path: of the file; None: standard output. What is no file but takes text (/dev/stdout, a pipe) is written to.
+        key: of the config, that names it.
+
+    Raises:
+        UserError: it cannot be written.
+        BrokenPipeError: whoever read standard output has gone.
+    """
+    if path is not None:
+        refuse_address(key, path, "a file is needed")
+        file = Path(path).expanduser()
+        if file.is_dir():
+            raise UserError(f"{key}={path}: is a folder, and a file is to be written")
+        is_special = file.exists() and not file.is_file()
+        with _explained(path), file.open("wb") if is_special else whole_file(file.resolve()) as opened:
+
+            def write_file(text: str) -> None:
+                opened.write(text.encode())
+
+            yield write_file
+        return
+
+    def write(text: str) -> None:
+        with _explained("standard output"):
+            sys.stdout.buffer.write(text.encode())
+            sys.stdout.buffer.flush()
+            if error := failure(sys.stdout):
+                raise error
+
+    yield write
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UserError(f"{name}: cannot be written ({error.strerror})") from None
+
+
+def refuse_same(outputs: Mapping[str, str | None], inputs: Mapping[str, str | Path | None]) -> None:
+    """Make sure that a command writes each of its files once, and none that it reads.
+
+    Args:
+        outputs: by key.
+        inputs: by key.
+
+    Raises:
+        UserError: naming two keys of one file.
+    """
+    seen: dict[Path, str] = {}
+    for key, path in [*inputs.items(), *outputs.items()]:
+        if path is None:
+            continue
+        file = Path(path).expanduser().resolve()
+        if key in outputs and file in seen:
+            raise UserError(f"{key}={path}: is the {seen[file]}, too; name another file")
+        seen[file] = key
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Make sure that a folder can be made, before what is to be in it is computed.
+
+    Raises:
+        UserError: it cannot.
+    """
+    try:
+        with scratch_folder(folder):
+            pass
+    except FileExistsError:
+        raise UserError(f"{folder} cannot be made: {folder.parent} is no folder") from None
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made: {error.strerror}") from None

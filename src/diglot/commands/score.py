@@ -1,0 +1,67 @@
+"""diglot-score: how probable a model finds given translations, line by line and in all."""
+
+if __name__ == "__main__":  # before the imports, which take seconds
+    from diglot.commands.start import start
+
+    start("score")
+
+
+import json
+import math
+import sys
+from typing import Any
+
+from omegaconf import DictConfig
+
+from diglot.checkpoint import file as checkpoints
+from diglot.commands.frame import command
+from diglot.commands.output import refuse_same, written
+from diglot.config import trusted
+from diglot.data.text import read_parallel
+from diglot.errors import UserError
+from diglot.inference.scoring import PairScore, score_pairs
+from diglot.inference.translator import Translator
+from diglot.system.glibc import keep_memory
+from diglot.system.quoting import printable
+
+
+@command("score")
+def main(config: DictConfig) -> None:
+    keep_memory()
+    if config.tokens_per_batch < 1:
+        raise UserError(f"tokens_per_batch={config.tokens_per_batch}: must be positive")
+    pairs = read_parallel(config.src, config.tgt, "src and tgt")
+    loaded = checkpoints.load(config.checkpoint, trusted(config))
+    refuse_same({"output": config.output}, {"checkpoint": loaded.path, "src": config.src, "tgt": config.tgt})
+    translator = Translator.of(loaded, config.device, None, config.tgt_lang)
+    with written(config.output) as write:
+        scores = [score for score in score_pairs(translator, pairs, config.tokens_per_batch, show=True) if score]
+        write("".join(f"{json.dumps(_line(score, config.pieces), ensure_ascii=False)}\n" for score in scores))
+    told = sys.stderr if config.output is None else sys.stdout
+    print("\n".join(summary(scores)), file=told)
+    if config.output is not None:
+        print(f"{len(scores):,} lines: {printable(config.output)}")
+
+
+def _line(score: PairScore, with_pieces: bool) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "log_prob": score.log_prob,
+        "tokens": len(score.token_log_probs),
+        "token_log_probs": score.token_log_probs,
+        "unknown": score.n_unknown,
+    }
+    return line | ({"pieces": score.pieces} if with_pieces else {})
+
+
+def summary(scores: list[PairScore]) -> list[str]:
+    """What all pairs come to, in lines to print."""
+    total, n_tokens = math.fsum(score.log_prob for score in scores), sum(len(score.token_log_probs) for score in scores)
+    perplexity = f"{math.exp(min(-total / n_tokens, 700)):.4f}" if n_tokens else "none"
+    lines = [
+        f"total log-probability: {total:.4f} ({len(scores):,} lines, {n_tokens:,} tokens, </s> counted)",
+        f"perplexity: {perplexity} a token; log-probability: {total / len(scores):.4f} a line",
+    ]
+    unknown = sum(score.n_unknown > 0 for score in scores)
+    if unknown:
+        lines.append(f"lines with characters that the tokenizer does not know, scored as <unk>: {unknown:,}")
+    return lines

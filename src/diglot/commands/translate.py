@@ -1,0 +1,249 @@
+"""diglot-translate: translate lines of text, N in and N out."""
+
+if __name__ == "__main__":  # before the imports, which take seconds
+    from diglot.commands.start import start
+
+    start("translate")
+
+
+import json
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from diglot.checkpoint import file as checkpoints
+from diglot.commands.frame import command
+from diglot.commands.output import refuse_same, written
+from diglot.config import build, mistakes, resolved, trusted
+from diglot.data.text import read_blocks, split_lines
+from diglot.errors import UserError
+from diglot.inference.html_page import page
+from diglot.inference.translator import Translation, Translator, together
+from diglot.system.glibc import keep_memory
+from diglot.system.masking import masked
+from diglot.system.progress import step
+from diglot.system.quoting import printable
+
+WINDOW = 10_000  # lines that are read, sorted by length and translated before the next ones are
+
+Lines = list[str]
+
+
+@command("translate")
+def main(config: DictConfig) -> None:
+    keep_memory()
+    paths = config.checkpoint if isinstance(config.checkpoint, ListConfig) else [config.checkpoint]
+    if not paths:
+        raise UserError("checkpoint=[]: names no checkpoint")
+    files = {"output": config.output, "html": config.html}
+    read = {f"checkpoint {path}": checkpoints.find(path) for path in paths}
+    refuse_same(files, read | {"input": config.input, "prefix": config.prefix})
+    loaded = [checkpoints.load(path, trusted(config)) for path in paths]
+    translator = load_translator(config, loaded[0] if len(loaded) == 1 else together(loaded), config.tgt_lang)
+    refuse_nonsense(config, translator)
+    is_typed = config.input is None and sys.stdin.isatty()
+    is_interactive = is_typed if config.interactive is None else config.interactive and config.input is None
+    if is_typed:
+        print("Translating what you type; end with Ctrl-D.", file=sys.stderr)
+    description = printable(f"translating {config.input or 'standard input'}")
+    n_lines = n_cut = n_near_ties = 0
+
+    def records() -> Iterator[dict[str, Any]]:
+        """Translate and write, and hand on what is known of each line where it is wanted."""
+        nonlocal n_lines, n_cut, n_near_ties
+        shown = nullcontext(lambda done: None) if is_interactive else step(description)
+        with written(config.output) as write, shown as advance:
+            for lines, prefixes in windows(config, 1 if is_interactive else WINDOW):
+                found = translator.n_best(
+                    lines,
+                    prefixes=prefixes,
+                    tokens_per_batch=config.tokens_per_batch,
+                    too_long=config.too_long,
+                    attention=config.alignments is not None or config.html is not None,
+                    first_line=n_lines + 1,
+                    advance=advance,
+                )
+                for line, of_line in zip(lines, found, strict=True):
+                    n_lines += 1
+                    n_cut += of_line[0].cut
+                    n_near_ties += of_line[0].near_tie
+                    if config.format == "text":
+                        write(f"{of_line[0].text}\n")
+                        if config.html is None:  # nobody wants to know more
+                            continue
+                    known = record(n_lines, line, of_line)
+                    if config.format == "json":
+                        write(_json_line(known, config.alignments))
+                    yield known
+
+    if config.html is None:
+        deque(records(), maxlen=0)
+    else:
+        title = masked(f"{translator.record['src_lang']}-{translator.tgt_lang} {', '.join(map(str, paths))}")
+        with written(config.html, "html") as write:
+            for text in page(title, records()):
+                write(text)
+    if n_cut:
+        told = f"{n_cut} of {n_lines} outputs were cut by the length limit (search.max_len_a, search.max_len_b)"
+        print(told, file=sys.stderr)
+    if n_near_ties:
+        print(
+            f"{n_near_ties} of {n_lines} searches had a near tie, which other batches may decide otherwise",
+            file=sys.stderr,
+        )
+    for path in filter(None, (config.output, config.html)):
+        print(f"{n_lines:,} lines: {printable(path)}", file=sys.stderr)
+
+
+def refuse_nonsense(config: DictConfig, translator: Translator) -> None:
+    """Make sure that the config's values are such as this command takes.
+
+    Raises:
+        UserError: naming the key.
+    """
+    if config.tokens_per_batch < 1:
+        raise UserError(f"tokens_per_batch={config.tokens_per_batch}: must be positive")
+    if config.format == "text" and config.html is None:
+        options = translator.search.options
+        # Of samples with a utility the best one is wanted.
+        for key in ("n_best",) if options.get("utility") else ("n_best", "n_samples"):
+            if options.get(key, 1) > 1:
+                told = "text has one translation a line; say format=json or html=FILE"
+                raise UserError(f"search.{key}={options[key]}: {told}")
+    if config.alignments is not None:
+        if config.format == "text":
+            raise UserError(f"alignments={config.alignments}: text has none; say format=json")
+        heads = translator.cross_heads()
+        if not heads:
+            raise UserError(f"alignments={config.alignments}: this model has no cross-attention")
+        if config.alignments not in ("mean", "all"):
+            chosen(config.alignments, heads)
+    if config.html is not None and len(set(heads := translator.cross_heads())) > 1:
+        told = f"here its layers have {', '.join(map(str, heads))}"
+        raise UserError(f"html: the page needs the same number of heads in all cross-attention; {told}")
+    if config.prefix is not None and config.input is None:
+        raise UserError("prefix: needs input=FILE, a line of one for each of the other")
+
+
+def chosen(alignments: str, heads: Sequence[int]) -> tuple[int, int]:
+    """The layer and the head, from 0, that "LAYER-HEAD", from 1, names.
+
+    Args:
+        alignments: as it was typed.
+        heads: of each layer, how many there are.
+
+    Raises:
+        UserError: it names none that there is.
+    """
+    layer, _, head = str(alignments).partition("-")
+    if not (layer.isdecimal() and head.isdecimal() and int(layer) and int(head)):
+        raise UserError(f"alignments={alignments}: must be mean, all, or a layer and a head like 1-3")
+    if int(layer) > len(heads):
+        raise UserError(f"alignments={alignments}: this model has {len(heads)} layers of cross-attention")
+    if int(head) > heads[int(layer) - 1]:
+        raise UserError(f"alignments={alignments}: its layer {layer} has {heads[int(layer) - 1]} heads")
+    return int(layer) - 1, int(head) - 1
+
+
+def windows(config: DictConfig, size: int) -> Iterator[tuple[Lines, Lines | None]]:
+    """The lines to translate, and what their translations begin with where that is said, so many at a time."""
+    if config.input is None:
+        n = 0
+        while data := typed_lines(size):
+            yield split_lines(b"".join(data), "standard input", n), None
+            n += len(data)
+        return
+    lines = chain.from_iterable(read_blocks(config.input))
+    prefixes = None if config.prefix is None else chain.from_iterable(read_blocks(config.prefix))
+    n = 0
+    while window := list(islice(lines, size)):
+        n += len(window)
+        beginnings = None if prefixes is None else list(islice(prefixes, len(window)))
+        if beginnings is not None and len(beginnings) != len(window):
+            raise UserError(f"{config.prefix} has {n - len(window) + len(beginnings):,} lines, and {config.input} more")
+        yield window, beginnings
+    if prefixes is not None and next(prefixes, None) is not None:
+        raise UserError(f"{config.prefix} has more lines than the {n:,} of {config.input}")
+
+
+def typed_lines(size: int) -> list[bytes]:
+    """The next lines of standard input, at most so many; none at its end.
+
+    Raises:
+        UserError: it cannot be read (it is closed, say, or its terminal has gone).
+    """
+    try:
+        return list(islice(sys.stdin.buffer, size))
+    except OSError as error:
+        raise UserError(f"standard input: cannot be read ({error.strerror}); input=FILE names a file") from None
+
+
+def record(number: int, line: str, found: Sequence[Translation]) -> dict[str, Any]:
+    """All that is known of a line's translations, as plain data but for the attention, which are arrays."""
+    return {
+        "line": number,
+        "source": line,
+        "source_tokens": list(found[0].source_tokens),
+        "near_tie": found[0].near_tie,
+        "hypotheses": [
+            {
+                "text": t.text,
+                "score": t.score,
+                "log_prob": sum(t.log_probs),
+                "tokens": list(t.tokens),
+                "log_probs": list(t.log_probs),
+                "cut": t.cut,
+                "attention": list(t.attention),
+            }
+            for t in found
+        ],
+    }
+
+
+def _json_line(of_line: dict[str, Any], alignments: str | None) -> str:
+    """A record with, of each hypothesis' attention, what is asked for: all layers and heads as `attention`, or one
+    matrix, target tokens by source tokens, as `alignment`."""
+    of_line = {**of_line, "hypotheses": [dict(hypothesis) for hypothesis in of_line["hypotheses"]]}
+    for hypothesis in of_line["hypotheses"]:
+        layers: list[np.ndarray] = hypothesis.pop("attention")
+        if alignments == "all":
+            hypothesis["attention"] = [np.round(layer, 6).tolist() for layer in layers]
+        elif alignments is not None:
+            hypothesis["alignment"] = np.round(chosen_alignment(layers, alignments), 6).tolist() if layers else []
+    return json.dumps(of_line, ensure_ascii=False) + "\n"
+
+
+def chosen_alignment(layers: list[np.ndarray], alignments: str) -> np.ndarray:
+    """The one matrix, target tokens by source tokens, that is asked for.
+
+    Raises:
+        UserError: there is no such layer or head.
+    """
+    if alignments == "mean":
+        return np.stack([layer.mean(0) for layer in layers]).mean(0)
+    layer, head = chosen(alignments, [len(layer) for layer in layers])
+    return layers[layer][head]
+
+
+def load_translator(config: DictConfig, loaded: checkpoints.Checkpoint, tgt_lang: str | None) -> Translator:
+    """The checkpoint's translator, with what the config says of the search instead of the checkpoint's own."""
+    wanted = {key: value for key, value in resolved(config.search).items() if value is not None}
+    own = loaded.record["search"]
+    if "_target_" not in wanted:
+        unknown = wanted.keys() - vars(loaded.search).keys()
+        if unknown:
+            kind = own["_target_"].rpartition(".")[2]
+            raise UserError(
+                f"search.{min(unknown)}: the checkpoint's search is {kind}, which has none; say search=beam"
+            )
+        wanted = own | wanted
+    found = list(mistakes(wanted, "search"))
+    if found:
+        raise UserError("; ".join(found))
+    return Translator.of(loaded, config.device, build(OmegaConf.create(wanted), "search"), tgt_lang)

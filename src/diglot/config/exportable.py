@@ -1,0 +1,196 @@
+"""What CTranslate2 cannot hold of the models there are, each found by comparing it with ours."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from decimal import Decimal, localcontext
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+
+from diglot.errors import UserError
+from diglot.model.position import RelativeBias, bucket_starts
+
+# The classes that have a counterpart, as a config may spell them, by the name of their choice.
+MODELS = {"diglot.model.Transformer", "diglot.model.transformer.Transformer"}
+CHOICES = {
+    "position": {
+        "diglot.model.position.Sinusoidal": "sinusoidal",
+        "diglot.model.position.Learned": "learned",
+        "diglot.model.position.Rotary": "rotary",
+        "diglot.model.position.Alibi": "alibi",
+        "diglot.model.position.RelativeBias": "relative_bias",
+        "diglot.model.position.PositionEncoding": "none",
+    },
+    "residual": {
+        "diglot.model.residual.PreNorm": "pre_norm",
+        "diglot.model.residual.PostNorm": "post_norm",
+        "diglot.model.residual.SandwichNorm": "sandwich_norm",
+        "diglot.model.residual.DeepNorm": "deep_norm",
+    },
+    "norm": {
+        "torch.nn.LayerNorm": "layer_norm",
+        "torch.nn.RMSNorm": "rms_norm",
+        "diglot.model.RMSNorm": "rms_norm",
+        "diglot.model.norm.RMSNorm": "rms_norm",
+    },
+    "feed_forward": {
+        "diglot.model.feed_forward.FeedForward": "plain",
+        "diglot.model.feed_forward.GatedFeedForward": "gated",
+    },
+}
+NEAREST = {"position": "rotary", "residual": "pre_norm", "norm": "layer_norm", "feed_forward": "relu"}
+ACTIVATIONS = tuple(f"torch.nn.{name}" for name in ("ReLU", "GELU", "SiLU", "Tanh", "Sigmoid"))
+# CTranslate2's own, by the kind of norm, where a model does not say one for all.
+EPS = {"layer_norm": 1e-5, "rms_norm": 1e-6}
+
+
+def unrepresentable(model: Mapping[str, Any]) -> list[str]:
+    """Why CTranslate2 (4.8) cannot compute what a model does; empty: it can.
+
+    Args:
+        model: the config of an `EncoderDecoder`, as plain data.
+
+    Returns:
+        A line for each reason, with the key, its value, and the nearest value that can be represented.
+    """
+    if (target := model["_target_"]) not in MODELS:
+        return [f"model._target_={target}: CTranslate2 has no such model; nearest: model=tiny, a Transformer"]
+    return [*_parts(model), *_norms(model), *_heads(model)]
+
+
+def _parts(model: Mapping[str, Any]) -> Iterator[str]:
+    for part, choices in CHOICES.items():
+        for prefix in ("", "decoder_"):
+            node = model.get(f"{prefix}{part}")
+            if node is None:
+                continue
+            key, target = f"model.{prefix}{part}", node["_target_"]
+            group = f"model/{part}@{key}" if prefix else f"model/{part}"
+            if target not in choices:
+                yield f"{key}._target_={target}: CTranslate2 has no such {part}; nearest: {group}={NEAREST[part]}"
+            elif choices[target] == "alibi" and not prefix:
+                kept = "" if model.get("decoder_position") else ", and model/position@model.decoder_position=alibi"
+                yield f"{group}=alibi: CTranslate2's encoder knows no such bias; nearest: {group}=relative_bias{kept}"
+            elif choices[target] == "relative_bias":
+                stacks = (True,) if prefix else (False,) if model.get("decoder_position") else (False, True)
+                yield from _buckets(key, node, stacks)
+            elif part == "feed_forward" and (activation := node["activation"]["_target_"]) not in ACTIVATIONS:
+                yield f"{key}.activation._target_={activation}: CTranslate2 has {', '.join(ACTIVATIONS)}"
+
+
+def _buckets(key: str, node: Mapping[str, Any], stacks: tuple[bool, ...]) -> Iterator[str]:
+    """Yield a reason if CTranslate2, which computes buckets in float32, might put a distance into another bucket.
+
+    Args:
+        key: of the position encoding.
+        node: its config.
+        stacks: that have it; whether each is causal.
+    """
+    options = {name: value for name, value in node.items() if not name.startswith("_")}
+    max_distance = options.get("max_distance", 128)
+
+    def moved(max_distance: int) -> Iterator[int]:
+        """Yield the distances that may change their bucket."""
+        for causal in stacks:
+            with torch.device("meta"):
+                position = RelativeBias(1, 1, 1, causal, **{**options, "max_distance": max_distance})
+            n_buckets = position.table.num_embeddings // (1 if causal else 2)
+            n_exact = n_buckets // 2
+            starts = bucket_starts(n_exact, n_buckets - n_exact, max_distance)
+            for distance in sorted({near for start in starts for near in (start - 1, start) if near > n_exact}):
+                ours = n_exact + bisect_right(starts, distance)
+                if _their_buckets(distance, n_exact, n_buckets, max_distance) != {ours}:
+                    yield distance
+
+    if (found := next(moved(max_distance), None)) is not None:
+        nearest = next(value for value in range(max_distance + 1, 2**31) if next(moved(value), None) is None)
+        yield (
+            f"{key}.max_distance={max_distance}: CTranslate2 may round the bucket of distance {found} otherwise; "
+            f"nearest: {key}.max_distance={nearest}"
+        )
+
+
+def _their_buckets(distance: int, n_exact: int, n_buckets: int, max_distance: int) -> set[int]:
+    """Return the buckets that CTranslate2 may compute for a distance, on whatever machine it runs.
+
+    Division, multiplication and addition of float32 are the same everywhere. The logarithm is not, nor is whether a
+    compiler fuses the multiplication and the addition.
+    """
+    far, exact, n_far = np.float32(distance), np.float32(n_exact), np.float32(n_buckets - n_exact)
+    found = set()
+    for numerator in _logarithms(far / exact):
+        for denominator in _logarithms(np.float32(max_distance) / exact):
+            share = numerator / denominator
+            fused = np.float32(float(exact) + float(share) * float(n_far))
+            found |= {min(int(value), n_buckets - 1) for value in (exact + share * n_far, fused)}
+    return found
+
+
+def _logarithms(x: np.float32) -> list[np.float32]:
+    """Return what a library may compute for the natural logarithm of x > 1 in float32.
+
+    Libraries err by less than 0.9 units in the last place (glibc's by up to 0.82), so the result is one of the two
+    float32 around the exact value, and a single one where the exact value is very close to it.
+    """
+    with localcontext(prec=30):
+        exact = Decimal(float(x)).ln()
+        nearest = np.float32(float(exact))
+        around = (np.nextafter(nearest, np.float32(0)), nearest, np.nextafter(nearest, np.float32(np.inf)))
+        return [
+            value
+            for value in around
+            if abs(Decimal(float(value)) - exact) < Decimal(float(np.spacing(nearest))) * 9 / 10
+        ]
+
+
+def _norms(model: Mapping[str, Any]) -> Iterator[str]:
+    """There is one eps for all norms, or one for each kind that is CTranslate2's own."""
+    eps: list[tuple[str, float]] = []
+    for node in (model["norm"], model.get("decoder_norm") or model["norm"]):
+        kind = CHOICES["norm"].get(node["_target_"])
+        if kind is None:  # refused as a part
+            return
+        default = 1e-5 if kind == "layer_norm" else None  # torch's
+        value = node.get("eps", default)
+        eps.append((kind, float(torch.finfo(torch.float32).eps) if value is None else value))
+    (_, first), (kind, second) = eps
+    if first != second and any(value != EPS[kind] for kind, value in eps):
+        yield (
+            f"model.decoder_norm.eps={second}: CTranslate2 has one eps for both stacks, or {EPS['layer_norm']} for "
+            f"layer_norm and {EPS['rms_norm']} for rms_norm; nearest: model.decoder_norm.eps={first}"
+        )
+
+
+def _heads(model: Mapping[str, Any]) -> Iterator[str]:
+    heads = model["n_heads"]
+    own, cross = (heads, heads) if isinstance(heads, int) else (heads["decoder"], heads["cross"])
+    if own != cross:
+        yield (
+            f"model.n_heads.cross={cross}: CTranslate2's decoder has one number of heads; "
+            f"nearest: model.n_heads.cross={own}"
+        )
+    if model.get("qk_norm") and cross > 1:
+        yield (
+            "model.qk_norm=true: CTranslate2 norms the queries of cross-attention before it parts them into heads; "
+            "nearest: model.qk_norm=false"
+        )
+
+
+def check_format(form: str, model: Mapping[str, Any], key: str) -> None:
+    """Make sure that a format can hold a model, and that the package of that name is installed.
+
+    Args:
+        form: ctranslate2 or safetensors.
+        model: the model's config.
+        key: of the config, that names the format.
+
+    Raises:
+        UserError: naming each key of the model that stands against it, and the nearest value that does not.
+    """
+    if form == "ctranslate2" and (reasons := unrepresentable(model)):
+        raise UserError(f"{key}={form}: {'; '.join(reasons)}")
+    if find_spec(form) is None:
+        how = "pip install 'diglot[export]', or in a checkout .venv/bin/pip install -e '.[export]'"
+        raise UserError(f"{key}={form}: {form} is not installed: {how}")

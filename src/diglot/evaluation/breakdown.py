@@ -1,0 +1,102 @@
+"""What a corpus score hides: how scores change with the source's length, and outputs that are wrong at a glance."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from diglot.data.forms import comparable
+from diglot.data.language import Writing, writing_of
+from diglot.evaluation.metrics import Scorer
+
+BUCKETS = (5, 10, 20, 30, 40, 50)  # the longest source of each, in units; the last one is open
+LONGEST_LOOP, TIMES = 8, 3
+_THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:\s\d{3})+(?!\d)")  # 1 000 000 000
+_PART = re.compile(r"\d+(?:[.,]\d+)*|[A-Za-z]+|([^\w\s]|_)\1*|\S")
+
+DEFINITIONS = {
+    "empty": "an output without text for a source with text",
+    "truncated": "an output that the length limit has cut (search.max_len_a, search.max_len_b); null: not known",
+    "repeated": f"an output in which 1 to {LONGEST_LOOP} words stand {TIMES} times in a row or more, for a source in "
+    "which none do; where a language has no blanks between words, characters instead of them: a word in Latin letters, "
+    "a number and a run of one sign that is no letter (...) count as one; 1 000 000 is one word",
+    "copied": "an output that equals its source, blanks around them apart",
+}
+
+
+def unit_of(writing: Writing) -> str:
+    """What a text's length is counted in: words, which blanks separate, or characters that are no blanks."""
+    return "words" if writing.has_blanks else "characters"
+
+
+def units(text: str, unit: str) -> list[str]:
+    """A text's words or characters."""
+    return text.split() if unit == "words" else list("".join(text.split()))
+
+
+def has_loop(text: str, writing: Writing) -> bool:
+    """Whether the same 1 to 8 words stand three times in a row somewhere in a text; see `DEFINITIONS`."""
+    text = _THOUSANDS.sub(lambda number: "".join(number[0].split()), text)
+    parts = text.split() if writing.has_blanks else [part[0] for part in _PART.finditer(text)]
+    for n in range(1, LONGEST_LOOP + 1):
+        run = 0  # of parts that equal the one n before
+        for one, next_one in zip(parts, parts[n:], strict=False):
+            run = run + 1 if one == next_one else 0
+            if run == (TIMES - 1) * n:
+                return True
+    return False
+
+
+def output_counts(
+    sources: Sequence[str], hypotheses: Sequence[str], cut: Sequence[bool] | None, src: Writing, tgt: Writing
+) -> dict[str, Any]:
+    """How many outputs are empty, truncated, repeated (a loop) or copied; what that means is said beside the numbers.
+
+    Args:
+        sources: texts.
+        hypotheses: their translations.
+        cut: whether the length limit has cut each; None: not known.
+        src: how the source language is written.
+        tgt: how the target language is written.
+    """
+    pairs = [(source.strip(), output.strip()) for source, output in zip(sources, hypotheses, strict=True)]
+    return {
+        "empty": sum(bool(source) and not output for source, output in pairs),
+        "truncated": None if cut is None else sum(cut),
+        "repeated": sum(has_loop(output, tgt) and not has_loop(source, src) for source, output in pairs),
+        "copied": sum(bool(source) and comparable(source) == comparable(output) for source, output in pairs),
+        "definitions": DEFINITIONS,
+    }
+
+
+def by_length(
+    scorer: Scorer,
+    sources: Sequence[str],
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    src_lang: str,
+) -> dict[str, Any]:
+    """BLEU and chrF++ of the sentences whose sources are about equally long.
+
+    Args:
+        scorer: for the target language.
+        sources: whose words are counted, or characters where the language has no blanks between words.
+        hypotheses: their translations.
+        references: one or several lists, each of as many lines.
+        src_lang: code of the source language; where it is not known, the sources' script decides.
+
+    Returns:
+        The unit, and for each bucket that is not empty its shortest and longest length, sentences and scores;
+        BLEU is None where no output has the four tokens that it takes.
+    """
+    unit = unit_of(writing_of(src_lang, sources))
+    lengths = [len(units(source, unit)) for source in sources]
+    buckets, least = [], 0
+    for most in (*BUCKETS, None):
+        chosen = [i for i, n in enumerate(lengths) if n >= least and (most is None or n <= most)]
+        if chosen:
+            values = scorer.of_part(
+                [hypotheses[i] for i in chosen], *([lines[i] for i in chosen] for lines in references), with_ter=False
+            )
+            buckets.append({"from": least, "to": most, "sentences": len(chosen), "scores": values})
+        least = (most or 0) + 1
+    return {"unit": f"source {unit}", "buckets": buckets}

@@ -1,0 +1,371 @@
+"""Scores a system on parallel text, and keeps what it was scored on."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.table import Table
+from rich.text import Text
+
+from diglot.data.forms import comparable, count_forms, mixed_forms
+from diglot.data.language import writing_of
+from diglot.data.pieces import normalisation
+from diglot.data.text import (
+    ParallelText,
+    ending_of,
+    read_lines,
+    read_parallel,
+    refuse_address,
+    side_endings,
+    write_bytes,
+    write_lines,
+)
+from diglot.errors import UserError
+from diglot.evaluation.breakdown import by_length, output_counts
+from diglot.evaluation.metrics import Score, Scorer
+from diglot.evaluation.significance import FEWEST, compare
+from diglot.evaluation.translation_memory import nearest
+from diglot.inference.scoring import search_errors
+from diglot.inference.translator import Translation, Translator
+from diglot.system.atomic import numbered_folder
+from diglot.system.console import render
+from diglot.system.masking import masked
+
+# A test source is far from training text when no training source is this similar (rapidfuzz ratio, 0-100).
+SIMILAR = 80.0
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What a translation memory answers for a source: the target of the nearest training source."""
+
+    target: str
+    similarity: float
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """Text to score on.
+
+    Attributes:
+        name: of corpus and split, for the results.
+        split: dev or test.
+        pairs: sources and references.
+        memory: a translation memory's answers, or none.
+        more: further references, each a line for each pair.
+        where: what messages call the references.
+        src_lang: code of the sources' language; None: that of the system.
+    """
+
+    name: str
+    split: str
+    pairs: ParallelText
+    memory: tuple[Remembered, ...] = ()
+    more: tuple[list[str], ...] = ()
+    where: str = "the text"
+    src_lang: str | None = None
+
+    @property
+    def references(self) -> list[list[str]]:
+        """All references, a list of lines each."""
+        return [self.pairs.tgt, *self.more]
+
+
+def remember(train: ParallelText, sources: Sequence[str]) -> tuple[Remembered, ...]:
+    """Ask the training text as a translation memory."""
+    return tuple(Remembered(train.tgt[m.index], m.similarity) for m in nearest(list(sources), train.src))
+
+
+def keep_text(folder: Path, evaluated: EvaluationSet, src_lang: str, tgt_lang: str) -> list[Path]:
+    """Write a set into a run's folder, so that its checkpoints can be scored on it after the corpus has gone.
+
+    Returns:
+        The files written.
+    """
+    *sides, about = (folder / f"{evaluated.split}.{ending}" for ending in (*side_endings(src_lang, tgt_lang), "json"))
+    for file, lines in zip(sides, (evaluated.pairs.src, evaluated.pairs.tgt), strict=True):
+        write_lines(file, lines)
+    content = {"name": evaluated.name, "memory": [[m.similarity, m.target] for m in evaluated.memory]}
+    write_bytes(about, json.dumps(content, ensure_ascii=False, indent=0).encode())
+    return [*sides, about]
+
+
+def kept_text(folder: Path, split: str, src_lang: str, tgt_lang: str) -> EvaluationSet | None:
+    """Read what `keep_text` wrote; None if there is nothing."""
+    about = folder / f"{split}.json"
+    sides = _kept_sides(folder, split, src_lang, tgt_lang)
+    if sides is None or not about.exists():
+        return None
+    src, tgt = sides
+    try:
+        content = json.loads("\n".join(read_lines(about)))
+        memory = tuple(Remembered(target, similarity) for similarity, target in content["memory"])
+        return EvaluationSet(content["name"], split, read_parallel(src, tgt, split), memory, where=str(tgt))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{about}: damaged ({error})") from None
+
+
+def _kept_sides(folder: Path, split: str, src_lang: str, tgt_lang: str) -> tuple[Path, Path] | None:
+    """Return the files of both sides; None where they are missing, or where an earlier version wrote one file over
+    another: it named them after the languages alone."""
+    others = [folder / f"{split}.json", folder / f"{split}.translated.{tgt_lang}"]
+    for endings in (side_endings(src_lang, tgt_lang), (src_lang, tgt_lang)):
+        src, tgt = (folder / f"{split}.{ending}" for ending in endings)
+        files = [file for file in (src, tgt, *others) if file.exists()]
+        is_whole = src in files and tgt in files
+        if is_whole and not any(one.samefile(other) for one, other in combinations(files, 2)):
+            return src, tgt
+    return None
+
+
+class Hypotheses(NamedTuple):
+    """Output that is there already, of a system that need not be ours: a line for each source."""
+
+    lines: list[str]
+    src_lang: str
+    tgt_lang: str
+
+
+class Baseline(NamedTuple):
+    """What another system is compared with, and what it is called."""
+
+    name: str
+    system: Translator | Hypotheses
+
+
+def read_lines_for(key: str, path: str, evaluated: EvaluationSet) -> list[str]:
+    """A file that has a line for each pair of a set.
+
+    Args:
+        key: of the config that names it.
+        path: the file.
+        evaluated: the set.
+
+    Raises:
+        UserError: it has not as many lines, or cannot be read.
+    """
+    refuse_address(key, path)
+    lines = read_lines(Path(path).expanduser())
+    if len(lines) != len(evaluated.pairs):
+        told = f"{key}={path} has {len(lines)} lines, {evaluated.where} has {len(evaluated.pairs)}"
+        raise UserError(f"{told}; a line for each is needed")
+    return lines
+
+
+def placeholder_errors(translator: Translator, sources: Sequence[str], outputs: Sequence[str]) -> tuple[int, int]:
+    """Lines whose output has other placeholders than its source, and lines with any."""
+    find = translator.tokenizer.find_placeholders
+    wanted, got = ([Counter(map(comparable, find(line))) for line in lines] for lines in (sources, outputs))
+    return sum(a != b for a, b in zip(wanted, got, strict=True)), sum(bool(a or b) for a, b in zip(wanted, got))
+
+
+def evaluate(
+    system: Translator | Hypotheses,
+    evaluated: EvaluationSet,
+    scorer: Scorer,
+    folder: Path,
+    is_repeated: bool = False,
+    baseline: Baseline | None = None,
+) -> dict[str, Any]:
+    """Translate, score, and write hypotheses, references and results.
+
+    Args:
+        system: what is scored: a translator, or what another one has made of the same sources.
+        evaluated: the text.
+        scorer: for its target language.
+        folder: made for the results; a number is added where it exists.
+        is_repeated: whether the same may have been done before by a process that was killed: then the folder is taken
+            where it holds nothing whole, or the same.
+        baseline: a system to compare with.
+
+    Returns:
+        The results as they stand in results.json.
+    """
+    pairs, references = evaluated.pairs, evaluated.references
+    if not len(pairs):
+        raise UserError(f"{evaluated.name}: there are no {evaluated.split} pairs")
+    if isinstance(system, Translator):
+        src_lang, tgt_lang = system.record.get("src_lang", "src"), system.tgt_lang or "tgt"
+        translations = system.translate_all(pairs.src, show=True)
+        hypotheses = [t.text for t in translations]
+    else:
+        src_lang, tgt_lang = system.src_lang, system.tgt_lang
+        translations, hypotheses = None, system.lines
+    src_lang = evaluated.src_lang or src_lang
+    cut = None if translations is None else [t.cut for t in translations]
+    # What a model cannot read (see `Encoded`) is no text to it.
+    read = ["" if translations and not translations[i].source_tokens else source for i, source in enumerate(pairs.src)]
+    results: dict[str, Any] = {
+        "set": masked(evaluated.name),
+        "split": evaluated.split,
+        "sentences": len(pairs),
+        "references": len(references),
+        "scores": _scores(scorer(hypotheses, *references)),
+        "forms": {"outputs": count_forms(hypotheses), "references": count_forms(chain.from_iterable(references))},
+        "outputs": output_counts(read, hypotheses, cut, writing_of(src_lang, pairs.src), scorer.writing),
+        "has_four_tokens": scorer.has_bleu(hypotheses),
+        "by_length": by_length(scorer, pairs.src, hypotheses, references, src_lang),
+    }
+    if isinstance(system, Translator) and translations is not None:
+        results |= _of_model(system, pairs.src, references, translations)
+    if baseline is not None:
+        others = _lines(baseline.system, pairs.src)
+        results["baseline"] = {"name": masked(baseline.name), **compare(scorer, hypotheses, others, references)}
+    if evaluated.memory:
+        answers = [m.target for m in evaluated.memory]
+        far = [i for i, m in enumerate(evaluated.memory) if m.similarity < SIMILAR]
+        results["translation_memory"] = _scores(scorer(answers, *references))
+        if far:
+            far_references = [[lines[i] for i in far] for lines in references]
+            results["far_from_training"] = {
+                "sentences": len(far),
+                "scores": scorer.of_part([hypotheses[i] for i in far], *far_references),
+                "translation_memory": scorer.of_part([answers[i] for i in far], *far_references),
+            }
+    if not (is_repeated and _is_of(folder, results)):
+        folder = numbered_folder(folder)
+    tgt = ending_of(tgt_lang)
+    write_lines(folder / f"hypotheses.{tgt}", hypotheses)
+    for number, lines in enumerate(references, start=1):
+        write_lines(folder / (f"references.{tgt}" if number == 1 else f"references.{number}.{tgt}"), lines)
+    write_lines(folder / f"sources.{ending_of(src_lang)}", pairs.src)
+    if baseline is not None:
+        write_lines(folder / f"baseline.{tgt}", others)
+    results["folder"] = masked(str(folder))
+    write_bytes(folder / "results.json", (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
+    return results
+
+
+def _lines(system: Translator | Hypotheses, sources: Sequence[str]) -> list[str]:
+    """A system's output."""
+    if isinstance(system, Hypotheses):
+        return system.lines
+    return [translation.text for translation in system.translate_all(sources, show=True)]
+
+
+def _of_model(
+    translator: Translator,
+    sources: Sequence[str],
+    references: Sequence[Sequence[str]],
+    translations: Sequence[Translation],
+) -> dict[str, Any]:
+    """What can be said of the output of a model that is at hand."""
+    wrong, with_any = placeholder_errors(translator, sources, [t.text for t in translations])
+    return {
+        "cut_by_length_limit": sum(t.cut for t in translations),
+        "near_ties": sum(t.near_tie for t in translations),
+        "placeholder_errors": {"lines": wrong, "of": with_any},
+        "search_errors": search_errors(translator, sources, references, translations),
+        "search": translator.search.options,
+        "normalisation": normalisation(translator.tokenizer.model),
+        "update": translator.record.get("update"),
+        "mean_of": translator.record.get("mean_of"),
+        "diglot": translator.record.get("version"),
+    }
+
+
+def _is_of(folder: Path, results: dict[str, Any]) -> bool:
+    """Whether a folder is one of an evaluation that was cut short, or came to the same results."""
+    try:
+        return {**json.loads((folder / "results.json").read_bytes()), "folder": None} == {**results, "folder": None}
+    except (OSError, ValueError, TypeError, RecursionError):
+        return folder.is_dir()
+
+
+def table(results: dict[str, Any]) -> list[str]:
+    """Results in lines to print."""
+    names = [score["name"] for score in results["scores"]]
+    rows = [("model" if "search" in results else "hypotheses", results["scores"])]
+    if "translation_memory" in results:
+        rows.append(("translation memory", results["translation_memory"]))
+    if "far_from_training" in results:
+        far = results["far_from_training"]
+        rows.append((f"model, {far['sentences']} far from training", far["scores"]))
+        rows.append((f"translation memory, {far['sentences']} far from training", far["translation_memory"]))
+    grid = Table(title=f"{results['set']} {results['split']}: {results['sentences']:,} sentences", title_justify="left")
+    grid.add_column("")
+    for name in names:
+        grid.add_column(name, justify="right")
+    for title, scores in rows:
+        grid.add_row(title, *map(_value, scores))
+    lines = render(grid)
+    if not results["has_four_tokens"]:
+        lines.append("BLEU is 0 whatever the outputs are: none has four tokens, and its longest n-grams are of four")
+    lines += [f"{score['name']}: {score['signature']}" for score in results["scores"]]
+    if forms := mixed_forms(results["forms"]):
+        lines.append(f"{forms}; to sacreBLEU the two forms are different words")
+    lines += render(_length_table(results["by_length"]))
+    lines += render(_counts_table(results["outputs"]))
+    if (errors := results.get("placeholder_errors")) and errors["of"]:
+        lines.append(f"{errors['lines']} of {errors['of']} lines with placeholders have wrong ones")
+    if results.get("cut_by_length_limit"):
+        lines.append(f"outputs cut by the length limit: {results['cut_by_length_limit']}")
+    if results.get("near_ties"):
+        lines.append(f"near ties, which other batches may decide otherwise: {results['near_ties']}")
+    if (errors := results.get("search_errors")) and errors["of"]:
+        told = f"Search errors: {errors['n_search_errors']:,} of {errors['of']:,} ({errors['share']:.1%}), where the"
+        lines.append(f"{told} model prefers a reference; errors of the model itself: {errors['n_model_errors']:,}")
+    if "baseline" in results:
+        found = results["baseline"]
+        lines += render(_comparison_table(found))
+        n, n_trials = (found[name]["n"] for name in ("paired_bootstrap", "paired_approximate_randomisation"))
+        if n:
+            lines.append(
+                f"In brackets mean and 95% confidence of {n:,} resamples; {n_trials:,} trials of randomisation"
+            )
+        else:
+            told = f"No p-values and no confidence: {results['sentences']} sentences"
+            lines.append(f"{told} are too few to resample, at least {FEWEST} are needed")
+    return lines
+
+
+def _length_table(found: dict[str, Any]) -> Table:
+    grid = Table(title="By the length of the source", title_justify="left")
+    for name in (found["unit"], "sentences", *(score["name"] for score in found["buckets"][0]["scores"])):
+        grid.add_column(name, justify="right")
+    for bucket in found["buckets"]:
+        length = f"{bucket['from']}-{bucket['to']}" if bucket["to"] is not None else f"{bucket['from']} and more"
+        grid.add_row(length, f"{bucket['sentences']:,}", *map(_value, bucket["scores"]))
+    return grid
+
+
+def _value(score: dict[str, Any]) -> str:
+    return "-" if score["value"] is None else f"{score['value']:.2f}"
+
+
+def _counts_table(found: dict[str, Any]) -> Table:
+    grid = Table(title="Outputs that are", title_justify="left")
+    counts = {name: n for name, n in found.items() if name in found["definitions"]}
+    for name in counts:
+        grid.add_column(name, justify="right")
+    grid.add_row(*("not known" if n is None else f"{n:,}" for n in counts.values()))
+    return grid
+
+
+def _comparison_table(found: dict[str, Any]) -> Table:
+    """Scores with 95% confidence intervals, and p-values."""
+    bootstrap, randomisation = found["paired_bootstrap"], found["paired_approximate_randomisation"]
+    grid = Table(title=Text(f"Compared with {found['name']}"), title_justify="left")
+    grid.add_column("")
+    for metric in bootstrap["metrics"]:
+        grid.add_column(metric["name"], justify="right")
+    for name in ("baseline", "system"):
+        sides = [metric[name] for metric in bootstrap["metrics"]]
+        grid.add_row(name, *map(_with_confidence, sides))
+    for title, test in (("p, bootstrap", bootstrap), ("p, randomisation", randomisation)):
+        p_values = [metric["p_value"] for metric in test["metrics"]]
+        grid.add_row(title, *("-" if p is None else f"{p:.4f}" for p in p_values))
+    return grid
+
+
+def _with_confidence(side: dict[str, float | None]) -> str:
+    interval = "" if side["ci"] is None else f" ({side['mean']:.2f} ± {side['ci']:.2f})"
+    return f"{side['score']:.2f}{interval}"
+
+
+def _scores(scores: Sequence[Score]) -> list[dict[str, Any]]:
+    return [score._asdict() for score in scores]

@@ -1,0 +1,181 @@
+"""Corpus scores by sacreBLEU (Post, 2018), each with the signature that makes it comparable."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.base import Metric
+from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+from sacrebleu.utils import SACREBLEU_DIR
+
+from diglot.data.language import (
+    CHINESE,
+    SPACED,
+    TOKENIZERS,
+    Writing,
+    is_blind,
+    writing_of,
+    writing_of_code,
+    writing_of_text,
+)
+from diglot.errors import UserError
+from diglot.system.masking import in_one_line
+
+_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}  # of sacreBLEU, for its tokenizers that need packages
+
+
+class Score(NamedTuple):
+    """One metric's value on a corpus."""
+
+    name: str
+    value: float
+    signature: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.2f}"
+
+
+class Scorer:
+    """Scores detokenised text against raw references: BLEU, chrF++, and TER where it sees words or characters.
+
+    The code of the target language decides how words are told apart; where it is not known or contradicts the
+    references, their script (see `diglot.data.language.writing_of`). A tokenizer of words between blanks that is asked
+    for settles such a contradiction, for TER, too.
+
+    Args:
+        tgt_lang: code of the target language.
+        references: text in that language; none: an unknown code is taken for one with blanks between words.
+        tokenizer: sacreBLEU's tokenizer for BLEU; None: the one for the language.
+
+    Attributes:
+        metrics: sacreBLEU's, by name.
+        writing: how the target language is written.
+        tokenizer: of BLEU.
+        notes: what the user should know about the choice, one line each.
+
+    Raises:
+        UserError: at once, if that tokenizer is not installed.
+    """
+
+    def __init__(self, tgt_lang: str, references: Sequence[str] = (), tokenizer: str | None = None) -> None:
+        of_code = writing_of_code(tgt_lang)
+        of_text = writing_of_text(references, is_alphabetic=of_code == SPACED)
+        self.tgt_lang = tgt_lang
+        # A tokenizer of words between blanks that is asked for says that the code is right.
+        is_confirmed = of_code == SPACED and tokenizer is not None and is_blind(tokenizer, CHINESE)
+        self.writing = SPACED if is_confirmed else writing_of(tgt_lang, references)
+        self.tokenizer = tokenizer or self.writing.tokenizer
+        self.bleu = _bleu(self.tokenizer, tgt_lang if self.writing == of_code else self.writing.name)
+        self.chrf = CHRF(word_order=2)
+        self.metrics: dict[str, Metric] = {"BLEU": self.bleu, "chrF++": self.chrf}
+        if self.writing.has_ter:
+            asian = not self.writing.has_blanks
+            self.metrics["TER"] = TER(normalized=asian, asian_support=asian)
+        self.notes = [*self._language_notes(of_code, of_text, tokenizer is None), *self._metric_notes()]
+
+    def _language_notes(self, of_code: Writing | None, of_text: Writing | None, is_chosen_here: bool) -> list[str]:
+        """What the user should know about the tokenizer: it was chosen by the text, or does not suit it."""
+        if of_text is None:
+            return []
+        if is_blind(self.tokenizer, of_text):
+            return [
+                f"BLEU's tokenizer {self.tokenizer} takes whole sentences for words: the references are in "
+                f"{of_text.name}, and the target language is {self.tgt_lang}; "
+                f"bleu_tokenizer={of_text.tokenizer} suits them"
+            ]
+        if self.writing != of_code and is_chosen_here:
+            decide = f"the references ({of_text.name}) decide for BLEU's tokenizer {self.tokenizer}"
+            if of_code is None:
+                says = "data.tgt_lang=CODE (in evaluate tgt_lang=CODE) or bleu_tokenizer=NAME says it"
+                return [f"the target language {self.tgt_lang} is not known: {decide}; {says}"]
+            says = f"bleu_tokenizer={of_code.tokenizer} scores words between blanks"
+            return [f"the target language {self.tgt_lang} is not written like the references: {decide}; {says}"]
+        # Japanese and Korean text may consist of Chinese characters alone.
+        is_possible = of_text.tokenizer in (self.tokenizer, "zh")
+        if is_chosen_here and not is_possible:
+            return [
+                f"BLEU's tokenizer {self.tokenizer} is that of the target language {self.tgt_lang}, but the references "
+                f"are in {of_text.name}; bleu_tokenizer={of_text.tokenizer} suits them"
+            ]
+        return []
+
+    def _metric_notes(self) -> list[str]:
+        """What the metrics make of a language without blanks."""
+        if self.writing.has_blanks:
+            return []
+        notes = [f"{self.writing.name}: no blanks between words, so the word n-grams of chrF++ span whole phrases"]
+        if "TER" not in self.metrics:
+            notes.append(f"TER is left out: it sees no words in {self.writing.name}")
+        return notes
+
+    def __call__(
+        self, hypotheses: Sequence[str], references: Sequence[str], *more: Sequence[str], with_ter: bool = True
+    ) -> list[Score]:
+        """Score a corpus; each hypothesis against the reference of the same number.
+
+        Args:
+            hypotheses: N lines.
+            references: N lines.
+            more: further references, N lines each.
+            with_ter: whether to compute TER, which takes longest.
+
+        Raises:
+            ValueError: if there are not as many of the one as of the other, or none.
+        """
+        for lines in (references, *more):
+            if len(hypotheses) != len(lines) or not hypotheses:
+                raise ValueError(f"{len(hypotheses)} hypotheses for {len(lines)} references")
+        streams = [list(lines) for lines in (references, *more)]  # not a list for each hypothesis
+        scores = []
+        for name, metric in self.metrics.items():
+            if with_ter or name != "TER":
+                value = metric.corpus_score(list(hypotheses), streams).score
+                scores.append(Score(name, value, str(metric.get_signature())))
+        return scores
+
+    def has_bleu(self, hypotheses: Sequence[str]) -> bool:
+        """Whether any hypothesis has the four tokens of BLEU's longest n-grams; else it is 0, however good they are."""
+        return any(len(self.bleu.tokenizer(line).split()) >= self.bleu.max_ngram_order for line in hypotheses)
+
+    def of_part(
+        self, hypotheses: Sequence[str], *references: Sequence[str], with_ter: bool = True
+    ) -> list[dict[str, Any]]:
+        """Score part of a corpus as `__call__` does, as plain data; the value of a BLEU that none can have is None."""
+        found = [score._asdict() for score in self(hypotheses, *references, with_ter=with_ter)]
+        if not self.has_bleu(hypotheses):
+            found[0]["value"] = None
+        return found
+
+
+def _bleu(tokenizer: str, tgt_lang: str) -> BLEU:
+    """BLEU with a tokenizer that is here.
+
+    Raises:
+        UserError: the tokenizer does not exist, or needs a package or a model that is not here.
+    """
+    if tokenizer not in TOKENIZERS:
+        raise UserError(f"bleu_tokenizer={tokenizer}: must be one of {', '.join(TOKENIZERS)}")
+    if tokenizer in SPM_MODELS:
+        model = Path(SACREBLEU_DIR) / "models" / Path(SPM_MODELS[tokenizer]["url"]).name
+        if not model.is_file():  # sacreBLEU would fetch it
+            fetch = f"python -c \"from sacrebleu import BLEU; BLEU(tokenize='{tokenizer}')\""
+            raise UserError(f"BLEU's tokenizer {tokenizer} needs {model}, which is not there; this fetches it: {fetch}")
+    try:
+        bleu = BLEU(tokenize=tokenizer)
+        bleu.corpus_score(["a"], [["a"]])  # some tokenizers fail only when they are used
+    except Exception as error:
+        extra = _EXTRAS.get(tokenizer)
+        if extra is None:
+            raise
+        hint = f"pip install 'sacrebleu[{extra}]'"
+        raise UserError(
+            f"BLEU for {tgt_lang} needs sacreBLEU's tokenizer {tokenizer}: {hint} ({in_one_line(error)})"
+        ) from None
+    return bleu
+
+
+def recorded_tokenizer(record: dict, tgt_lang: str | None) -> str | None:
+    """The tokenizer that a checkpoint's dev scores were made with; None: it says none for this target language."""
+    recorded = record.get("bleu_tokenizer")
+    return recorded if tgt_lang == record.get("tgt_lang") and recorded in TOKENIZERS else None

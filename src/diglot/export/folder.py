@@ -1,0 +1,105 @@
+"""The folder of an export: there whole or not at all."""
+
+import fnmatch
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from diglot import __version__
+from diglot.data.pieces import is_composing, tag
+from diglot.data.text import refuse_address, write_bytes
+from diglot.data.tokenizer import SLOTS, Tokenizer
+from diglot.errors import UserError
+from diglot.system.atomic import scratch_folder, sync, sync_folder, temporary_name
+
+# In which of its files a folder says that an export made it.
+ABOUT = ("diglot.json", "config.json")
+# What else an export writes.
+WRITTEN = (*ABOUT, "model.bin", "model.safetensors", "tokenizer.model", "tokenizer.tgt.model", "*_vocabulary.*")
+
+
+@contextmanager
+def export_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill that appears under its name only when the block ends well, then in place of an earlier export.
+
+    Raises:
+        UserError: something else has that name, or it cannot be written.
+    """
+    refuse_foreign(folder)
+    try:
+        with scratch_folder(folder) as temporary:
+            yield temporary
+            for file in temporary.iterdir():
+                with file.open("rb") as written:
+                    sync(written.fileno())
+            sync_folder(temporary)
+            refuse_foreign(folder)
+            earlier = temporary_name(folder)  # which whoever comes next removes, should we be killed
+            with suppress(FileNotFoundError):
+                folder.rename(earlier)
+            temporary.rename(folder)
+            shutil.rmtree(earlier, ignore_errors=True)
+            sync_folder(folder.parent)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Make sure that a folder is an earlier export's and no more, or empty, or not there.
+
+    Raises:
+        UserError: it holds something else.
+    """
+    refuse_address("output", folder, "a folder is needed")
+    if not (folder.exists() or folder.is_symlink()):
+        return
+    names = [file.name for file in folder.iterdir()] if folder.is_dir() and not folder.is_symlink() else None
+    if names is None or (names and not any(_says_so(folder / name) for name in ABOUT)):
+        raise UserError(f"output={folder} exists already, and no export made it: name another folder")
+    for name in sorted(names):
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in WRITTEN):
+            raise UserError(f"output={folder}: no export made {name} in it, which would be lost: name another folder")
+
+
+def _says_so(file: Path) -> bool:
+    try:
+        return "diglot" in dict(json.loads(file.read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False
+
+
+def write_json(file: Path, content: dict[str, Any]) -> None:
+    write_bytes(file, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def write_tokenizer(folder: Path, tokenizer: Tokenizer, record: dict[str, Any]) -> dict[str, Any]:
+    """Write a model's SentencePiece files.
+
+    Returns:
+        What a user has to know of them, and of what they were trained for.
+    """
+    names = {"src": "tokenizer.model", "tgt": "tokenizer.model" if tokenizer.is_joint else "tokenizer.tgt.model"}
+    write_bytes(folder / names["src"], tokenizer.model)
+    if tokenizer.tgt_model is not None:
+        write_bytes(folder / names["tgt"], tokenizer.tgt_model)
+    ids = {"pad": tokenizer.pad_id, "unk": tokenizer.unk_id, "bos": tokenizer.bos_id, "eos": tokenizer.eos_id}
+    return {
+        "diglot": __version__,
+        "update": record.get("update"),
+        "corpus": record["corpus"],
+        "languages": {"src": record["src_lang"], "tgt": record["tgt_lang"], "all": list(tokenizer.languages)},
+        # The piece that a source begins with, of a model that writes several languages.
+        "tags": {language: tag(language) for language in tokenizer.languages},
+        "tokenizer": names,
+        # Whether text has to be composed (NFC) before; the models' own rules do it but for marks in some rare orders.
+        "nfc": {"src": is_composing(tokenizer.model), "tgt": is_composing(tokenizer.tgt_model or tokenizer.model)},
+        "special_ids": ids,
+        "special_tokens": dict(zip(ids, tokenizer.pieces(list(ids.values()), "tgt"), strict=True)),
+        # What the regular expression finds in a source stands there as one of these, numbered as it comes.
+        "placeholder": tokenizer.placeholder,
+        "slots": list(SLOTS) if tokenizer.placeholder else [],
+        "search": {key: value for key, value in record["search"].items() if key != "_target_"},
+    }

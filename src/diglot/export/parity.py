@@ -1,0 +1,226 @@
+"""Whether CTranslate2 says what our model says, what int8 costs, and how fast they are."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ctranslate2
+import torch
+from rich.table import Table
+from torch.nn.utils.rnn import pad_sequence
+
+from diglot.checkpoint.file import Checkpoint
+from diglot.data.text import read_lines
+from diglot.data.tokenizer import Encoded, Tokenizer
+from diglot.decoding import BeamSearch, Search, SpecialIds
+from diglot.errors import UserError
+from diglot.evaluation.evaluate import kept_text
+from diglot.evaluation.metrics import Scorer, recorded_tokenizer
+from diglot.model import EncoderDecoder
+from diglot.system.console import render
+
+ROWS = 32  # sentences searched at once
+NEAR = 1e-4  # so little between two tokens' log-probabilities that rounding decides
+
+
+class Sentences(NamedTuple):
+    """What two engines are compared on.
+
+    Attributes:
+        sources: encoded lines.
+        references: their translations; None: there are none.
+        what: where they are from.
+    """
+
+    sources: list[Encoded]
+    references: list[str] | None
+    what: str
+
+
+class Output(NamedTuple):
+    """Token ids without <s> and </s>, and whether the length limit ended them."""
+
+    tokens: list[int]
+    cut: bool
+
+
+Greedy = Callable[[Sequence[Sequence[int]]], list[Output]]
+
+
+class Parity(NamedTuple):
+    """How many outputs are the same, and how many first differ where two tokens are about as probable."""
+
+    sentences: int
+    identical: int
+    near_ties: int
+
+
+def some_sentences(loaded: Checkpoint, n: int, file: str | None, longest: int | None) -> Sentences:
+    """The first sentences of a file, or of the dev text in the checkpoint's run folder; else random tokens.
+
+    Args:
+        loaded: the checkpoint.
+        n: how many, at most.
+        file: of source lines; None: there is none.
+        longest: a source may have so many tokens, </s> counted; None: any number. Longer ones are passed over.
+
+    Raises:
+        UserError: there are none.
+    """
+    record, tokenizer = loaded.record, loaded.tokenizer
+    kept = kept_text(loaded.path.parent / "text", "dev", record["src_lang"], record["tgt_lang"])
+    if file is None and kept is None:
+        random = torch.Generator().manual_seed(1)
+        lengths = torch.randint(1, min(30, longest or 30), (n,), generator=random).tolist()
+        ids = [torch.randint(4, tokenizer.src_vocab_size, (length,), generator=random) for length in lengths]
+        return Sentences([Encoded(source.tolist(), ()) for source in ids], None, "random tokens")
+    references: list[str] | None = None
+    if file is not None:
+        lines, what = read_lines(file), file
+    elif kept is not None:
+        lines, references, what = kept.pairs.src, kept.pairs.tgt, f"the dev text of {kept.name}"
+    encoded = tokenizer.encode(lines, record["tgt_lang"])
+    fit = [i for i, each in enumerate(encoded) if not each.is_blank and (longest is None or len(each.ids) < longest)][
+        :n
+    ]
+    if n and not fit:
+        raise UserError(f"{what}: there is no sentence to compare")
+    return Sentences([encoded[i] for i in fit], references and [references[i] for i in fit], what)
+
+
+def checked(
+    loaded: Checkpoint, folder: Path, sentences: Sentences, longest: int | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Compare what was written with the model, by greedy search in float32, and what int8 makes of it where there are
+    references.
+
+    Args:
+        loaded: the checkpoint.
+        folder: that was written.
+        sentences: to translate.
+        longest: positions that a target may have there; None: any number.
+
+    Returns:
+        The figures, and lines to print.
+
+    Raises:
+        UserError: the two translate differently.
+    """
+    model, tokenizer, search = loaded.model, loaded.tokenizer, loaded.search
+    sources = [source.ids for source in sentences.sources]
+    runs = {"diglot, float32": _timed(of_model(model, tokenizer, search), sources)}
+    runs["CTranslate2, float32"] = _timed(of_export(folder, "float32", tokenizer, search, longest), sources)
+    (ours, seconds), (theirs, _) = runs.values()
+    found = compare(model, tokenizer, sources, ours, theirs)
+    ties = f", {found.near_ties} more but for rounding" if found.near_ties else ""
+    lines = [f"{sentences.what}: {found.identical} of {found.sentences} sentences have the same tokens{ties}"]
+    figures: dict[str, Any] = {"text": sentences.what, **found._asdict()}
+    if sentences.references is None:
+        return figures, lines
+    runs["CTranslate2, int8"] = _timed(of_export(folder, "int8", tokenizer, search, longest), sources)
+    tgt_lang = loaded.record["tgt_lang"]
+    scorer = Scorer(tgt_lang, sentences.references, recorded_tokenizer(loaded.record, tgt_lang))
+    table = Table(title="greedy search", title_justify="left")
+    for title in ("", "BLEU", "seconds", "times as fast"):
+        table.add_column(title, justify="right" if title else "left")
+    figures["greedy"] = {}
+    for name, (outputs, took) in runs.items():
+        pairs = zip(outputs, sentences.sources, strict=True)
+        texts = [tokenizer.decode(output.tokens, source.placeholders) for output, source in pairs]
+        bleu = scorer(texts, sentences.references, with_ter=False)[0]
+        figures["greedy"][name] = {"bleu": bleu.value, "seconds": took, "times_as_fast": seconds / took}
+        table.add_row(name, f"{bleu.value:.2f}", f"{took:.2f}", f"{seconds / took:.1f}")
+    return {**figures, "signature": bleu.signature}, [*lines, *render(table), f"BLEU: {bleu.signature}"]
+
+
+def of_model(model: EncoderDecoder, tokenizer: Tokenizer, limits: Search) -> Greedy:
+    """Greedy search with our own model, of sources without </s>, no longer than `limits` allows."""
+    search = BeamSearch(beam_size=1, length_penalty=0.0, max_len_a=limits.max_len_a, max_len_b=limits.max_len_b)
+    special = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+
+    def translate(sources: Sequence[Sequence[int]]) -> list[Output]:
+        rows = [torch.tensor([*source, special.eos]) for source in sources]
+        src = pad_sequence(rows, batch_first=True, padding_value=special.pad)  # (B, S)
+        return [Output(best.tokens, best.cut) for best, *_ in search(model, src, src != special.pad, special)]
+
+    return translate
+
+
+def of_export(folder: Path, compute_type: str, tokenizer: Tokenizer, limits: Search, longest: int | None) -> Greedy:
+    """The same with CTranslate2, on the CPU with as many threads, whose targets reach to `longest` positions."""
+    engine = ctranslate2.Translator(
+        str(folder), device="cpu", compute_type=compute_type, intra_threads=torch.get_num_threads()
+    )
+    ids = {piece: i for i, piece in enumerate(tokenizer.pieces(range(tokenizer.tgt_vocab_size), "tgt"))}
+
+    def translate(sources: Sequence[Sequence[int]]) -> list[Output]:
+        most = limits.limits(torch.tensor([len(source) + 1 for source in sources]), longest).tolist()
+        found = engine.translate_batch(
+            [tokenizer.pieces(source, "src") for source in sources],
+            beam_size=1,
+            max_decoding_length=max(most) + 1,  # one more than fits shows that it was not to end there
+            **options(tokenizer),
+        )
+        outputs = [[ids[token] for token in each.hypotheses[0]] for each in found]
+        return [Output(tokens[:limit], len(tokens) > limit) for tokens, limit in zip(outputs, most, strict=True)]
+
+    return translate
+
+
+def options(tokenizer: Tokenizer) -> dict[str, Any]:
+    """What translate_batch has to be told to search as we do: any length, and never <pad>, <unk> or <s>."""
+    pad, bos = tokenizer.pieces([tokenizer.pad_id, tokenizer.bos_id], "tgt")
+    return {
+        "max_input_length": 0,
+        "min_decoding_length": 0,
+        "disable_unk": True,
+        "suppress_sequences": [[pad], [bos]],
+    }
+
+
+@torch.inference_mode()
+def compare(
+    model: EncoderDecoder,
+    tokenizer: Tokenizer,
+    sources: Sequence[Sequence[int]],
+    ours: Sequence[Output],
+    theirs: Sequence[Output],
+) -> Parity:
+    """Compare two searches' outputs, token by token, as far as both were allowed to go.
+
+    Raises:
+        UserError: some differ by more than rounding.
+    """
+    identical = near = 0
+    different: list[str] = []
+    for number, (source, *both) in enumerate(zip(sources, ours, theirs, strict=True), start=1):
+        a, b = ([*tokens, *([] if cut else [tokenizer.eos_id])] for tokens, cut in both)
+        first = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), None)
+        if first is None:
+            identical += 1
+            continue
+        src, tgt_in = torch.tensor([[*source, tokenizer.eos_id]]), torch.tensor([[tokenizer.bos_id, *a[:first]]])
+        log_probs = model(src, tgt_in)[0, -1].log_softmax(-1)  # (V,)
+        if (log_probs[a[first]] - log_probs[b[first]]).abs() <= NEAR:
+            near += 1
+        else:
+            pieces = tokenizer.pieces([a[first], b[first]], "tgt")
+            different.append(f"sentence {number}, token {first + 1}: {pieces[1]!r} for {pieces[0]!r}")
+    if different:
+        raise UserError(
+            f"CTranslate2 translates {len(different)} of {len(sources)} sentences otherwise than the model "
+            f"({different[0]}): not written"
+        )
+    return Parity(len(sources), identical, near)
+
+
+def _timed(translate: Greedy, sources: Sequence[Sequence[int]]) -> tuple[list[Output], float]:
+    """Outputs, and the seconds that they took, sources of like lengths at once."""
+    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+    translate(sources[:1])  # what comes first takes longer
+    began, outputs = time.perf_counter(), dict[int, Output]()
+    for start in range(0, len(order), ROWS):
+        rows = order[start : start + ROWS]
+        outputs |= zip(rows, translate([sources[i] for i in rows]), strict=True)
+    return [outputs[i] for i in range(len(sources))], time.perf_counter() - began

@@ -1,0 +1,152 @@
+"""How probable a trained model finds translations that are given."""
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from diglot.data.batching import in_batches
+from diglot.data.flat import FlatIds
+from diglot.data.forms import comparable
+from diglot.data.text import ParallelText
+from diglot.data.tokenizer import is_blank
+from diglot.decoding import pair_scores
+from diglot.errors import UserError
+from diglot.inference.translator import Translation, Translator
+from diglot.system.progress import step
+
+# By so much two computations of one score may differ, with other neighbours in the batch: closer ones are a tie.
+TIE = 1e-4
+
+
+class PairScore(NamedTuple):
+    """What a model thinks of a translation.
+
+    Attributes:
+        log_prob: natural logarithm of the target's probability, its </s> counted.
+        token_log_probs: of each target token, </s> last; log_prob is their sum.
+        pieces: the tokens.
+        n_unknown: how many of them are <unk>: what the text has there the tokenizer does not know.
+    """
+
+    log_prob: float
+    token_log_probs: list[float]
+    pieces: list[str]
+    n_unknown: int
+
+
+def score_pairs(
+    translator: Translator, pairs: ParallelText, tokens_per_batch: int = 4096, strict: bool = True, show: bool = False
+) -> list[PairScore | None]:
+    """The score of each pair. Where both sides are blank (see `Encoded`), it is that of the translation of a blank
+    line: no token, and no doubt. A side that alone is blank is scored as any other text.
+
+    Args:
+        translator: whose model scores, as for its target language.
+        pairs: sources and targets.
+        tokens_per_batch: pairs scored at once have at most this many tokens on a side, padding counted.
+        strict: whether a pair that is longer than the model's positions reach is an error; else it has no score.
+        show: whether to show progress.
+
+    Raises:
+        UserError: naming the line of such a pair, or one whose score is no number.
+    """
+    model, tokenizer = translator.model, translator.tokenizer
+    results: list[PairScore | None] = [PairScore(0.0, [], [], 0) for _ in range(len(pairs))]
+    sources = tokenizer.encode(pairs.src, translator.tgt_lang)
+    every = zip(sources, tokenizer.encode_targets(pairs.tgt, sources), pairs.tgt, strict=True)
+    found = [
+        (i, source, ids) for i, (source, ids, tgt) in enumerate(every) if not (source.is_blank and is_blank(tgt, ids))
+    ]
+    numbers = np.array([i for i, _, _ in found], np.int64)
+    encoded, targets = [source for _, source, _ in found], [ids for _, _, ids in found]
+    src = FlatIds.of([source.ids for source in encoded], tokenizer.src_vocab_size)
+    tgt = FlatIds.of(targets, tokenizer.tgt_vocab_size)
+    src_lengths, tgt_lengths = np.asarray(src.lengths), np.asarray(tgt.lengths)
+    fits = np.ones(len(numbers), bool)
+    for side, lengths, longest in (
+        ("source", src_lengths, model.max_src_positions),
+        ("target", tgt_lengths, model.max_tgt_positions),
+    ):
+        for i in np.flatnonzero(lengths > longest) if longest is not None else ():
+            if strict:
+                told = f"line {numbers[i] + 1}: the {side} has {lengths[i]} tokens; this model's positions reach"
+                raise UserError(f"{told} to {longest}")
+            fits[i], results[numbers[i]] = False, None
+    order = np.flatnonzero(fits)
+    widths = np.maximum(src_lengths, tgt_lengths)[order]
+    device = next(model.parameters()).device
+    shown = step(f"scoring {len(pairs):,} pairs", total=len(order)) if show else nullcontext(lambda done: None)
+    with shown as advance:
+
+        def work(numbers_of_batch: np.ndarray) -> None:
+            rows = order[numbers_of_batch]
+            src_ids, labels = (torch.from_numpy(side.ended(rows)).to(device) for side in (src, tgt))
+            batch_scores = pair_scores(model, src_ids, labels, translator.special)
+            for i, log_probs in zip(rows.tolist(), batch_scores, strict=True):
+                log_prob = math.fsum(log_probs)
+                if not math.isfinite(log_prob):
+                    raise UserError(f"line {numbers[i] + 1}: the model finds its log-probability to be {log_prob}")
+                pieces = tokenizer.pieces([*targets[i], tokenizer.eos_id], "tgt")
+                results[numbers[i]] = PairScore(log_prob, log_probs, pieces, targets[i].count(tokenizer.unk_id))
+            advance(len(rows))
+
+        def too_large(number: int) -> str:
+            return f"line {numbers[order[number]] + 1} has {widths[number]} tokens: out of memory"
+
+        in_batches(widths, tokens_per_batch, work, too_large)
+    return results
+
+
+SEARCH_ERROR = (
+    "a source for which the model gives a reference that is not the output a score higher than the output's by more "
+    "than 1e-4, both as the search compares them (search.length_penalty, search.word_reward, without what covers the "
+    "source; of samples their log-probability): the search has missed it. Where the output "
+    "is no reference and none scores higher, the error is the model's. Left out are blank sources, and references that "
+    "are longer than the model's positions reach or hold what its tokenizer does not know"
+)
+
+
+def search_errors(
+    translator: Translator, sources: Sequence[str], references: Sequence[Sequence[str]], found: Sequence[Translation]
+) -> dict[str, Any]:
+    """Whose fault the errors are, the search's or the model's (Stahlberg and Byrne, 2019).
+
+    Args:
+        translator: which made the output.
+        sources: what it translated.
+        references: one or several lists, each of as many lines.
+        found: its output.
+
+    Returns:
+        Numbers of search errors and of model errors, of how many sources, and how many were left out.
+    """
+    scores = [score_pairs(translator, ParallelText(list(sources), list(lines)), strict=False) for lines in references]
+
+    encoded = translator.tokenizer.encode(sources, translator.tgt_lang)
+
+    def of(log_probs: Sequence[float]) -> float:
+        return translator.search.score(sum(log_probs), len(log_probs))
+
+    missed = wrong = n = 0
+    for i, output in enumerate(found):
+        is_reference = comparable(output.text) in [comparable(lines[i]) for lines in references]
+        # The score of the same text again differs from the search's by rounding alone.
+        others = [
+            scored[i]
+            for scored, lines in zip(scores, references, strict=True)
+            if comparable(lines[i]) != comparable(output.text)
+        ]
+        known = [of(score.token_log_probs) for score in others if score and not score.n_unknown]
+        if encoded[i].is_blank or not (known or is_reference):
+            continue
+        n += 1
+        is_missed = max(known, default=-math.inf) > of(output.log_probs) + TIE
+        missed += is_missed
+        wrong += not is_missed and not is_reference
+    share = missed / n if n else None
+    counts = {"n_search_errors": missed, "share": share, "n_model_errors": wrong, "of": n, "left_out": len(found) - n}
+    return counts | {"search_error": SEARCH_ERROR}

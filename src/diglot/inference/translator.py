@@ -1,0 +1,412 @@
+"""Translates lines of text with a trained model."""
+
+import logging
+import math
+import re
+from collections.abc import Callable, Collection, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from diglot.checkpoint import file as checkpoint
+from diglot.data.batching import in_batches
+from diglot.data.flat import FlatIds
+from diglot.data.tokenizer import PAD, Encoded, Tokenizer
+from diglot.decoding import BeamSearch, Ensemble, Hypothesis, Search, SpecialIds
+from diglot.decoding.layout import lay_out_for_few_rows
+from diglot.errors import UserError
+from diglot.model import EncoderDecoder
+from diglot.system.progress import step
+
+warn = logging.getLogger("diglot").warning
+TOKENS_PER_BATCH = 16_384
+
+
+class Translation(NamedTuple):
+    """One translation of a line.
+
+    Attributes:
+        text: without line breaks.
+        score: what the search compares by: see there; of a line in pieces the sum of theirs.
+        cut: whether the length limit ended it.
+        tokens: the target's subwords and </s>; of a line in pieces those of all.
+        log_probs: the model's natural log-probability of each of them.
+        source_tokens: what the model has read: the source's subwords and </s>; of a line in pieces those of all.
+        attention: of each layer what its heads look at when they predict each token (H, T, S), where it was asked for.
+        near_tie: whether a choice was so close that rounding may make it otherwise: see diglot.decoding.Hypothesis.
+    """
+
+    text: str
+    score: float
+    cut: bool
+    tokens: tuple[str, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    source_tokens: tuple[str, ...] = ()
+    attention: tuple[np.ndarray, ...] = ()
+    near_tie: bool = False
+
+
+class _Unit(NamedTuple):
+    """What is searched as one: a line, or a piece of a line that is too long.
+
+    Attributes:
+        line: its number, from 0.
+        source: token ids, and what stands for their placeholders.
+        prefix: the token ids that its translation has to begin with.
+        joint: what stands between it and the piece before it.
+    """
+
+    line: int
+    source: Encoded
+    prefix: list[int]
+    joint: str
+
+
+class Translator:
+    """A model, its tokenizer and a search: lines in, as many lines out, in the same order.
+
+    Args:
+        model: in evaluation mode, on the device to translate on.
+        tokenizer: the model's.
+        search: how to find a translation.
+        record: what the checkpoint says of itself.
+        tgt_lang: code of the language to translate into, where the model was trained for several; None: the one that
+            it was scored on.
+
+    Raises:
+        UserError: the model does not translate into that language.
+    """
+
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        tokenizer: Tokenizer,
+        search: Search,
+        record: dict[str, Any] | None = None,
+        tgt_lang: str | None = None,
+    ) -> None:
+        self.model, self.tokenizer, self.search, self.record = model.eval(), tokenizer, search, record or {}
+        own = self.record.get("tgt_lang")
+        self.tgt_lang = tgt_lang or own
+        known = tokenizer.languages or ([own] if own else [])
+        if self.tgt_lang is not None and self.tgt_lang not in known:
+            raise UserError(f"tgt_lang={self.tgt_lang}: this model translates into {', '.join(known)}")
+        self.special = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        device: str | None = None,
+        search: Search | None = None,
+        tgt_lang: str | None = None,
+        trust: Collection[str] = (),
+    ) -> "Translator":
+        """Rebuild a translator from a checkpoint file or a run's folder.
+
+        Args:
+            path: the checkpoint.
+            device: cpu, cuda, ...; None: a GPU if there is one.
+            search: None: the checkpoint's own.
+            tgt_lang: see Translator.
+            trust: see `diglot.checkpoint.file.load`.
+        """
+        return cls.of(checkpoint.load(path, trust), device, search, tgt_lang)
+
+    @classmethod
+    def of(
+        cls, loaded: checkpoint.Checkpoint, device: str | None, search: Search | None, tgt_lang: str | None
+    ) -> "Translator":
+        """See `load`."""
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            model = loaded.model.to(torch.device(device))
+            torch.zeros(1, device=device).item()
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise UserError(f"device={device}: cannot be used ({str(error).splitlines()[0]})") from None
+        if torch.device(device).type == "cpu":
+            lay_out_for_few_rows(model)
+        return cls(model, loaded.tokenizer, search or loaded.search, loaded.record, tgt_lang)
+
+    def translate(self, lines: Sequence[str], beam: int | None = None) -> list[str]:
+        """The best translation of each line; that of a blank line (see `Encoded`) is blank.
+
+        Args:
+            lines: texts without line breaks.
+            beam: how many prefixes the search keeps; None: as the search says.
+        """
+        return [translation.text for translation in self.translate_all(lines, beam)]
+
+    def translate_all(
+        self,
+        lines: Sequence[str],
+        beam: int | None = None,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+        show: bool = False,
+    ) -> list[Translation]:
+        """The best translation of each line, with its score.
+
+        Args:
+            lines: see n_best.
+            beam: see translate.
+            tokens_per_batch: see n_best.
+            show: whether to show progress.
+        """
+        search = None
+        if beam is not None:
+            if not isinstance(self.search, BeamSearch):
+                raise ValueError(f"beam ({beam}): {type(self.search).__name__} has none")
+            search = self.search.with_beam(beam)
+        if not show:
+            return [best for best, *_ in self.n_best(lines, search, tokens_per_batch=tokens_per_batch)]
+        with step(f"translating {len(lines):,} lines", total=len(lines)) as advance:
+            found = self.n_best(lines, search, tokens_per_batch=tokens_per_batch, advance=advance)
+        return [best for best, *_ in found]
+
+    def n_best(
+        self,
+        lines: Sequence[str],
+        search: Search | None = None,
+        *,
+        prefixes: Sequence[str] | None = None,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+        too_long: Literal["pieces", "cut"] = "pieces",
+        attention: bool = False,
+        first_line: int = 1,
+        advance: Callable[[int], None] = lambda done: None,
+    ) -> list[list[Translation]]:
+        """All hypotheses of each line that the search gives, best first; of a blank line one blank.
+
+        Of a beam's hypotheses with the same text only the best comes out, so there may be fewer than `n_best`. Samples
+        come out as they were drawn.
+
+        Args:
+            lines: texts without line breaks.
+            search: None: the translator's own.
+            prefixes: what each translation has to begin with; None: nothing.
+            tokens_per_batch: sentences are searched at once as long as their source tokens, and the most target tokens
+                that all their hypotheses may have, are at most this many together, padding counted: memory grows with
+                it. A sentence of more is searched alone.
+            too_long: what becomes of a line that is longer than the model's positions reach, after a warning: it is
+                translated in pieces, whose translations are joined, or its end is left out.
+            attention: whether cross-attention is wanted, which costs a second reading of each hypothesis.
+            first_line: the number by which the first line is called.
+            advance: called with the number of lines, or pieces of them, that have just been done.
+
+        Raises:
+            UserError: a prefix is longer than its translation may be, memory does not hold even one line, or what the
+                model computes is not finite.
+        """
+        if isinstance(lines, str):
+            raise TypeError("lines must be a list of lines, not one text")
+        if tokens_per_batch < 1:
+            raise ValueError(f"tokens_per_batch ({tokens_per_batch}) must be positive")
+        search = search or self.search
+        units = self._units(lines, prefixes, too_long, first_line)
+        found: list[list[Translation]] = [[] for _ in units]
+        sources = FlatIds.of([unit.source.ids for unit in units], self.tokenizer.src_vocab_size)
+        lengths = torch.from_numpy(np.asarray(sources.lengths))  # </s> counted
+        for unit, limit in zip(units, search.limits(lengths, self.model.max_tgt_positions).tolist(), strict=True):
+            if len(unit.prefix) > limit:
+                raise UserError(
+                    f"line {first_line + unit.line}: its prefix has {len(unit.prefix)} tokens, and its translation "
+                    f"may have {limit} (search.max_len_a, search.max_len_b)"
+                )
+        costs = (lengths + search.n_positions(lengths, self.model.max_tgt_positions)).numpy()
+
+        def work(rows: np.ndarray) -> None:
+            of_rows = self._search(search, [units[i] for i in rows], sources.ended(rows), attention, first_line)
+            for i, hypotheses in zip(rows.tolist(), of_rows, strict=True):
+                found[i] = hypotheses
+            advance(len(rows))
+
+        def too_large(i: int) -> str:
+            told = f"line {first_line + units[i].line} has {lengths[i]} tokens"
+            return f"{told}: out of memory; a smaller search.beam_size, search.max_len_a or search.max_len_b may fit"
+
+        in_batches(costs, tokens_per_batch, work, too_large)
+        of_lines: list[list[Translation]] = [[] for _ in lines]
+        for unit, hypotheses in zip(units, found, strict=True):
+            whole = of_lines[unit.line]
+            of_lines[unit.line] = _joined(search, whole, unit.joint, hypotheses) if whole else hypotheses
+        return [hypotheses or [Translation("", 0.0, False)] for hypotheses in of_lines]
+
+    def _units(
+        self, lines: Sequence[str], prefixes: Sequence[str] | None, too_long: str, first_line: int
+    ) -> list[_Unit]:
+        longest = self.model.max_src_positions
+        numbers = [i for i, line in enumerate(lines) if line.strip()]
+        encoded = self.tokenizer.encode([lines[i] for i in numbers], self.tgt_lang)
+        begin: list[list[int]] = [[] for _ in numbers]
+        if prefixes is not None:
+            begin = self.tokenizer.encode_targets([prefixes[i] for i in numbers], encoded)
+        units = []
+        for i, source, prefix in zip(numbers, encoded, begin, strict=True):
+            if source.is_blank:
+                continue
+            if longest is None or len(source.ids) < longest:
+                units.append(_Unit(i, source, prefix, ""))
+                continue
+            told = (
+                f"line {first_line + i} has {len(source.ids) + 1:,} tokens; this model's positions reach to {longest:,}"
+            )
+            if too_long == "cut":
+                warn(f"{told}: its end is left out")
+                units.append(_Unit(i, source._replace(ids=source.ids[: longest - 1]), prefix, ""))
+                continue
+            pieces = split_text(
+                lines[i],
+                lambda text: len(self.tokenizer.encode([text], self.tgt_lang)[0].ids) < longest,
+                whole=self.tokenizer.find_placeholders(lines[i]),
+            )
+            warn(f"{told}: translated in {len(pieces)} pieces")
+            for joint, text in pieces:
+                piece = self.tokenizer.encode([text], self.tgt_lang)[0]
+                if piece.is_blank:
+                    continue
+                units.append(_Unit(i, piece._replace(ids=piece.ids[: longest - 1]), prefix, joint))
+                prefix = []  # the others' translations begin with anything
+        return units
+
+    def _search(
+        self, search: Search, units: Sequence[_Unit], ended: np.ndarray, attention: bool, first_line: int
+    ) -> list[list[Translation]]:
+        src = torch.from_numpy(ended).to(next(self.model.parameters()).device)
+        found = search(self.model, src, src != PAD, self.special, [unit.prefix for unit in units])
+        translations: list[list[Translation]] = []
+        for unit, hypotheses in zip(units, found, strict=True):
+            if hypotheses[0].score == -math.inf:
+                raise UserError(
+                    f"line {first_line + unit.line}: what the model computes for it is not finite, so there is no "
+                    "translation; its weights, or the precision, cannot hold its values"
+                )
+
+            def read(ids: list[int], unit: _Unit = unit) -> str:
+                text = self.tokenizer.decode(ids, unit.source.placeholders)
+                return text.rstrip("\r")  # before a line feed it would be half of a line's end
+
+            source_tokens = (*self.tokenizer.pieces(unit.source.ids, "src"), "</s>")
+            translations.append([])
+            for hypothesis in search.ranked(hypotheses, read):
+                translations[-1].append(
+                    Translation(
+                        read(hypothesis.tokens),
+                        hypothesis.score,
+                        hypothesis.cut,
+                        (*self.tokenizer.pieces(hypothesis.tokens, "tgt"), "</s>"),
+                        tuple(hypothesis.log_probs),
+                        source_tokens,
+                        self._attention(unit, hypothesis) if attention else (),
+                        hypothesis.near_tie,
+                    )
+                )
+        return translations
+
+    def cross_heads(self) -> list[int]:
+        """How many heads each layer of cross-attention has."""
+        device = next(self.model.parameters()).device
+        src, tgt_in = (torch.tensor([[token]], device=device) for token in (self.special.eos, self.special.bos))
+        return [weights.size(1) for weights in self.model.attention_weights(src, tgt_in).cross]
+
+    def _attention(self, unit: _Unit, hypothesis: Hypothesis) -> tuple[np.ndarray, ...]:
+        device = next(self.model.parameters()).device
+        src = torch.tensor([[*unit.source.ids, self.special.eos]], device=device)
+        tgt_in = torch.tensor([[self.special.bos, *hypothesis.tokens]], device=device)
+        return tuple(weights[0].cpu().numpy() for weights in self.model.attention_weights(src, tgt_in).cross)
+
+
+def _joined(search: Search, before: list[Translation], joint: str, after: list[Translation]) -> list[Translation]:
+    """The translations of a line from those of two parts of it."""
+    if isinstance(search, BeamSearch):  # the best of all pairs, whose scores are sums
+        best_of_text: dict[str, tuple[Translation, Translation]] = {}
+        for a, b in sorted(product(before, after), key=lambda pair: -(pair[0].score + pair[1].score)):
+            best_of_text.setdefault(joint.join((a.text, b.text)), (a, b))
+        pairs = list(best_of_text.values())[: search.n_best]
+    else:
+        pairs = list(zip(before, after, strict=False))
+    return [
+        Translation(
+            joint.join((a.text, b.text)),
+            a.score + b.score,
+            a.cut or b.cut,
+            a.tokens + b.tokens,
+            a.log_probs + b.log_probs,
+            a.source_tokens + b.source_tokens,
+            tuple(map(_side_by_side, a.attention, b.attention)),
+            a.near_tie or b.near_tie,
+        )
+        for a, b in pairs
+    ]
+
+
+def _side_by_side(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The attention of two parts (H, T, S), neither of which looks at the other."""
+    heads, rows, columns = a.shape
+    both = np.zeros((heads, rows + b.shape[1], columns + b.shape[2]), a.dtype)
+    both[:, :rows, :columns], both[:, rows:, columns:] = a, b
+    return both
+
+
+# Where a long text is best split: behind the end of a sentence, behind what divides one, and between words.
+_SPLITS = [re.compile(p) for p in (r"(?<=[.!?…])\s+|(?<=[。！？])\s*", r"(?<=[;:,–—])\s+|(?<=[、，；：])", r"\s+")]
+
+
+def split_text(
+    text: str, fits: Callable[[str], bool], joint: str = "", whole: Collection[str] = ()
+) -> list[tuple[str, str]]:
+    """Split a text near its middle, and again, until all pieces fit.
+
+    Args:
+        text: without line breaks.
+        fits: whether a piece need not be split.
+        joint: what stands before the text's translation.
+        whole: what stands in it and is not split, such as placeholders.
+
+    Returns:
+        The pieces, each behind what stands between the translations of it and of the piece before it: a blank where
+        there was a space in the text.
+    """
+    text = text.strip()
+    if len(text) < 2 or fits(text):
+        return [(joint, text)]
+    middle = len(text) / 2
+    names = "|".join(map(re.escape, sorted(whole, key=len, reverse=True)))
+    spans = [m.span() for m in re.finditer(names, text)] if names else []
+
+    def is_inside(start: int, end: int) -> bool:
+        return any(a < end and start < b for a, b in spans)
+
+    for pattern in _SPLITS:
+        # Not so near an end that hardly anything is gained.
+        places = [m for m in pattern.finditer(text) if len(text) / 5 <= m.start() <= len(text) * 4 / 5]
+        places = [m for m in places if not is_inside(*m.span())]
+        if places:
+            best = min(places, key=lambda m: abs(m.start() - middle))
+            before, after, between = text[: best.start()], text[best.end() :], " " if best.group() else ""
+            break
+    else:
+        cuts = [i for i in range(1, len(text)) if not is_inside(i, i)]
+        if not cuts:
+            return [(joint, text)]
+        cut = min(cuts, key=lambda i: abs(i - int(middle)))
+        before, after, between = text[:cut], text[cut:], ""
+    return split_text(before, fits, joint, whole) + split_text(after, fits, between, whole)
+
+
+def together(loaded: Sequence[checkpoint.Checkpoint]) -> checkpoint.Checkpoint:
+    """Several checkpoints as one, whose model is an ensemble of theirs, and all else the first one's.
+
+    Raises:
+        UserError: naming one whose tokenizer or languages are others.
+    """
+    first = loaded[0]
+    for other in loaded[1:]:
+        if other.tokenizer.digest() != first.tokenizer.digest():
+            raise UserError(f"{other.path} has another tokenizer than {first.path}: an ensemble needs one vocabulary")
+        ours, theirs = (f"{x.record['src_lang']}-{x.record['tgt_lang']}" for x in (first, other))
+        if ours != theirs:
+            raise UserError(f"{other.path} translates {theirs}, and {first.path} {ours}")
+    return first._replace(model=Ensemble([each.model for each in loaded]))

@@ -1,0 +1,91 @@
+"""What a run reads, told by its content: a path in a config says where something is, not what it is."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from diglot.checkpoint import file as checkpoints
+from diglot.config import build_corpus, resolved
+from diglot.data.corpus import SPLITS, Corpus
+from diglot.errors import UserError
+from diglot.runs.folder import ENVIRONMENT
+
+Contents = Mapping[str, str]  # a hash, or a name, for each thing that is read
+
+NAMES = {
+    "train": "the training text",
+    "dev": "the dev text",
+    "test": "the test text",
+    "languages": "the language pair",
+    "init_from": "the checkpoint that init_from names",
+}
+
+
+def contents(config: Any, corpus: Corpus, texts: Contents) -> Contents:
+    """Return what a run with a config reads.
+
+    Args:
+        config: of the run.
+        corpus: its corpus.
+        texts: the digest of each split's text.
+    """
+    files = {f"tokenizer.{key}": value for key, value in resolved(config.tokenizer).items() if key != "_target_"}
+    paths = {key: Path(value).expanduser() for key, value in files.items() if isinstance(value, str)}
+    if config.init_from is not None:
+        paths["init_from"] = checkpoints.find(config.init_from)
+    hashes = {key: _file_hash(path) for key, path in paths.items() if path.is_file()}
+    return {**texts, "languages": f"{corpus.src_lang}-{corpus.tgt_lang}", **hashes}
+
+
+def contents_now(config: Any) -> Contents:
+    """Return what a run with a config would read now; nothing where it cannot be known without preparing it."""
+    try:
+        corpus = build_corpus(config.data)
+        texts = corpus.read(Path(config.data.cache_dir))
+        return contents(config, corpus, {split: text.digest() for split, text in texts.items()})
+    except (UserError, OSError):
+        return {}
+
+
+def contents_in(folder: Path) -> Contents:
+    """Return what the run in a folder has read; nothing where that is not known."""
+    try:
+        found = json.loads((folder / ENVIRONMENT).read_bytes())["contents"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def how_compared(changed: str) -> str:
+    """Return what is to be said beside the name of a text that is another one now."""
+    is_text = changed in (NAMES["train"], NAMES["dev"], NAMES["test"])
+    same = "the same lines compressed or split into files otherwise are another text"
+    return f" (files are compared byte for byte: {same})" if is_text else ""
+
+
+def changed_contents(before: Contents, now: Contents) -> str | None:
+    """Return the name of the first thing that is another one now; None where nothing is, or nothing is known."""
+    found = [key for key in before if key in now and before[key] != now[key]]
+    return NAMES.get(found[0], f"the file that {found[0]} names") if found else None
+
+
+def same_contents(before: Contents, now: Contents) -> set[str]:
+    """Return the things that are the same now; `text` stands for all of the text."""
+    same = {key for key in before if before[key] == now.get(key)}
+    has_same_text = all(before.get(key) == now.get(key) for key in (*SPLITS, "languages"))
+    return same | ({"text"} if before and has_same_text else set())
+
+
+def _file_hash(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def unique_key(config: Mapping[str, Any]) -> str:
+    """Return what tells configs apart that may read different things."""
+    return json.dumps([config.get(key) for key in ("data", "tokenizer", "init_from")], sort_keys=True, default=str)

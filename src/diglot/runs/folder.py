@@ -1,0 +1,245 @@
+"""A run's folder: whole, and of one run alone."""
+
+import json
+import os
+import platform
+import stat
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diglot.config.carried import CONFIG
+from diglot.data.text import refuse_address, write_bytes
+from diglot.data.tokenizer import Tokenizer
+from diglot.errors import UserError
+from diglot.system.atomic import lock, lock_name, locked, open_folder, remove_leftovers
+from diglot.training.processes import Processes
+from diglot.training.run import Run
+
+PACKAGES = ("torch", "lightning", "hydra-core", "sentencepiece", "datasets", "sacrebleu", "numpy")
+
+
+RESULTS = "results.json"  # says that the run is done
+# What its numbers depend on beside its config.
+ENVIRONMENT = "environment.json"
+LOG = "log.txt"
+# Files that are written to in place, and folders that a run writes into. Other files are replaced as a whole.
+IN_PLACE = (LOG, "hparams.yaml", "output.txt")
+FOLDERS = ("text", "evaluation", "figures")
+# What a sweep leaves in a folder that a run is to begin in.
+JOB = "job.json"
+
+HOLD_ATTEMPTS = 5
+held: list[int] = []  # descriptors of the folders that this process holds until it ends
+
+
+def run_folder(run: Run, name: str, resume: str | None, processes: Processes) -> Path:
+    """The run's folder, found or made by the first process for all.
+
+    Args:
+        run: says which one.
+        name: ends the name of a folder that the user did not name.
+        resume: the folder of a run to go on with; None: a new one.
+        processes: that share it.
+    """
+    if "LOCAL_RANK" in os.environ and "DIGLOT_RUN_FOLDER" in os.environ:  # started by the first process
+        return Path(os.environ["DIGLOT_RUN_FOLDER"])
+    folder: Any = None
+    if processes.is_first:
+        folder = run.new_folder(name) if resume is None else resumable_folder(resume)
+        hold(folder)
+        for each in (folder, folder / "text"):
+            remove_leftovers(each)
+    folder = Path(processes.shared(folder))
+    if not processes.are_met:
+        os.environ["DIGLOT_RUN_FOLDER"] = str(folder.absolute())
+    return folder
+
+
+def resumable_folder(path: str) -> Path:
+    """The folder of a run that can go on.
+
+    Raises:
+        UserError: if there is no run in it.
+    """
+    refuse_address("resume", path)
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"resume={path}: no such folder")
+    if not any((folder / name).is_file() for name in (CONFIG, JOB)):
+        raise UserError(f"resume={path}: there is no run in it (no {CONFIG})")
+    refuse_links(folder)
+    return folder
+
+
+def refuse_links(folder: Path) -> None:
+    """Make sure that what a run's folder holds is its own: files and folders, and nothing that leads elsewhere.
+
+    The folder itself may be reached through a link.
+
+    Raises:
+        UserError: naming a link, a second name of a file outside the folder, a pipe or a device.
+    """
+    inside = [each for name in FOLDERS if not (folder / name).is_symlink() for each in (folder / name).rglob("*")]
+    for path in [*folder.iterdir(), *inside]:
+        found, name = path.lstat(), path.relative_to(folder)
+        if stat.S_ISLNK(found.st_mode):
+            raise UserError(f"{folder}: {name} is a link, and a run writes into its own folder alone: remove it")
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+            raise UserError(f"{folder}: {name} is neither a file nor a folder: remove it")
+        if path.name in IN_PLACE and stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+            raise UserError(f"{folder}: {name} is a second name of another file (a hard link): remove it")
+
+
+def refuse_way_out(path: Path, folder: Path) -> None:
+    """Make sure that a path in a run's folder leads nowhere else, whoever made what lies in it.
+
+    Raises:
+        UserError: a link on it does.
+    """
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{path}: leads out of {folder} through a link: remove it, or give output=FOLDER")
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the run in a folder came to its end."""
+    try:
+        if not (folder / RESULTS).is_file():  # a pipe would be waited for
+            return False
+        return bool(json.loads((folder / RESULTS).read_text(encoding="utf-8")).get("finished"))
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return False
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a living process trains in a run's folder."""
+    descriptor = open_folder(folder)
+    if descriptor is None:
+        return False
+    try:
+        return lock(descriptor) is False
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def one_at_a_time(run: Run, processes: Processes) -> Iterator[None]:
+    """Let one process at a time look for its run's folder and take it: what comes next sees that it is taken.
+
+    Where no lock can be made, a folder that is to be resumed may still be written; a new one is refused by name.
+    """
+    if not processes.is_first:
+        yield
+        return
+    folder = Path("runs/any") if run.folder is None else Path(run.folder).expanduser()
+    path = lock_name(folder.with_name("taking"))
+    with ExitStack() as stack:
+        with suppress(OSError):
+            stack.enter_context(locked(path, nullcontext))
+        yield
+
+
+def hold(folder: Path) -> None:
+    """Make sure that no other process writes into a run's folder as long as this one lives.
+
+    Raises:
+        UserError: if one does.
+    """
+    descriptor = open_folder(folder)
+    if descriptor is None:
+        return
+    for attempts_left in reversed(range(HOLD_ATTEMPTS)):
+        if lock(descriptor) is not False:
+            break
+        if not attempts_left:
+            os.close(descriptor)
+            raise UserError(f"{folder}: another process is training in it")
+        time.sleep(0.1)  # one that only looks whether it is held (is_held) holds it for a moment
+    held.append(descriptor)
+
+
+def environment(typed: Sequence[str], contents: Mapping[str, str]) -> dict[str, Any]:
+    """What a run's numbers may depend on beside its config, and the words that were typed."""
+    return {
+        "diglot": version("diglot"),
+        "commit": commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "packages": {name: version(name) for name in PACKAGES},
+        "command": list(typed),
+        "contents": dict(contents),
+    }
+
+
+def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer, about_it: Mapping[str, Any]) -> list[Path]:
+    """Write what the run is into its folder, as far as it does not stand there already.
+
+    Args:
+        folder: the run's.
+        config_yaml: its config.
+        tokenizer: its tokenizer.
+        about_it: what its numbers may depend on beside its config; see `environment`.
+
+    Returns:
+        The files that say it, the one that says that there is a run last.
+    """
+    about = {
+        ENVIRONMENT: (json.dumps(about_it, indent=2) + "\n").encode(),
+        "tokenizer.model": tokenizer.model,
+        "tokenizer.tgt.model": tokenizer.tgt_model,
+        CONFIG: config_yaml.encode(),  # last: it says that there is a run
+    }
+    files = {folder / name: content for name, content in about.items() if content is not None}
+    write_missing(files)
+    return list(files)
+
+
+def make_whole(folder: Path, files: dict[Path, bytes]) -> list[str]:
+    """Write again what was removed from a run's folder, or all of it where the folder was removed or moved.
+
+    Args:
+        folder: the run's. Where another one has that name now, this process holds it, too.
+        files: with what is in them.
+
+    Returns:
+        The names of those that were missing.
+
+    Raises:
+        UserError: they cannot be written, or another process is training in the folder.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not any(os.path.samestat(folder.stat(), os.fstat(descriptor)) for descriptor in held):
+            hold(folder)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
+    return write_missing(files)
+
+
+def write_missing(files: dict[Path, bytes]) -> list[str]:
+    """Write those files that are not there, and return their names."""
+    missing = [file for file in files if not file.exists()]
+    for file in missing:
+        write_bytes(file, files[file])
+    return [file.name for file in missing]
+
+
+def commit() -> str | None:
+    """The checkout's commit, with a + where files have been changed since; None where diglot is in no checkout."""
+    source = Path(__file__).parent
+    git = ["git", "-C", str(source)]
+    try:
+        tracked = subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, check=True)
+        name = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return name.stdout.strip() + ("+" if changed.stdout.strip() else "") if tracked.stdout else None

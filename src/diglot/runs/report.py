@@ -1,0 +1,168 @@
+"""What a training run says of itself before it starts and after it ends."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from rich.table import Table
+from rich.text import Text
+from torch import nn
+
+from diglot.data.module import TranslationData
+from diglot.data.text import ParallelText, write_bytes
+from diglot.evaluation.metrics import Score
+from diglot.runs.folder import RESULTS
+from diglot.system.console import render
+from diglot.system.quoting import printable
+from diglot.training.checkpoints import Checkpoints
+from diglot.training.speed import Speed, peak_memory
+
+
+def parameters_by_part(model: nn.Module) -> dict[str, int]:
+    """How many weights each part of a model has; weights that are shared count once, for the part named first.
+
+    A part is a stack's sublayers of one kind ("encoder self_attention") or a child that is no stack.
+    """
+    shared = Counter(name for name, _ in model.named_parameters(remove_duplicate=False))
+    parts: dict[str, int] = {}
+    for name, parameter in model.named_parameters():
+        shared.pop(name)
+        stack, *rest = name.split(".")
+        part = f"{stack} {rest[1]}" if len(rest) > 1 and rest[0].isdigit() else stack
+        parts[part] = parts.get(part, 0) + parameter.numel()
+    for name in shared:
+        parts[name.split(".")[0]] = parts.get(name.split(".")[0], 0)
+    return parts
+
+
+def start_report(folder: Path, data: TranslationData, model: nn.Module, trainer: L.Trainer, precision: str) -> str:
+    """What is about to be trained, on what, how long, and where."""
+    about = Table.grid(padding=(0, 2))
+    about.add_column(style="bold")
+    about.add_column()
+    sizes = ", ".join(f"{split} {n:,}" for split, n in data.sizes.items())
+    about.add_row("data", Text("\n".join([data.corpus.describe(), f"pairs: {sizes}", *data.notes])))
+    tokenizer = data.tokenizer
+    hidden = f", {tokenizer.placeholder} kept whole" if tokenizer.placeholder else ""
+    if tokenizer.is_joint:
+        vocabulary = f"{tokenizer.src_vocab_size:,} pieces for both sides"
+    else:
+        vocabulary = f"{tokenizer.src_vocab_size:,} pieces of the source, {tokenizer.tgt_vocab_size:,} of the target"
+    sampled = f", segmented at random in {data.sampling.samples} versions" if data.sampling.samples else ""
+    tags = f", tags for {', '.join(tokenizer.languages)}" if tokenizer.languages else ""
+    about.add_row("vocabulary", Text(vocabulary + hidden + tags + sampled))
+    parts = parameters_by_part(model)
+    n_parameters = sum(parts.values())
+    width = max(map(len, parts))
+    lines = [f"{n_parameters:,} parameters"]
+    for part, size in parts.items():
+        what = f"{size:>12,}  {size / n_parameters:>4.0%}" if size else f"{'shared':>12}"
+        lines.append(f"{part:<{width}}{what}")
+    about.add_row("model", Text("\n".join(lines)))
+    updates = data.updates(world_size=trainer.world_size)
+    batches = data.batching.count(0)
+    passes = data.n_updates * updates.batches_per_update / batches
+    sharing = f", shared by {trainer.world_size} processes" if trainer.world_size > 1 else ""
+    n_batches = "a batch" if updates.batches_per_update == 1 else f"{updates.batches_per_update} batches"
+    done = f", {data.start:,} of them done" if data.start else ""
+    about.add_row(
+        "run",
+        Text(
+            f"{data.n_updates:,} updates{done}, {passes:.1f} passes; "
+            f"an update is {n_batches} of at most {data.tokens_per_batch:,} tokens a side{sharing}"
+        ),
+    )
+    if trainer.strategy.root_device.type == "cuda":
+        device = torch.cuda.get_device_name()
+    else:
+        device = "CPU, 1 thread" if torch.get_num_threads() == 1 else f"CPU, {torch.get_num_threads()} threads"
+    many = f"{trainer.world_size} processes, each: " if trainer.world_size > 1 else ""
+    about.add_row("device", Text(f"{many}{device}, {precision}"))
+    about.add_row("folder", Text(f"{printable(folder)}/"))
+    return "\n".join(render(about, width=120))
+
+
+def samples(translate: Callable[[list[str]], list[str]], pairs: ParallelText, n: int = 3) -> list[str]:
+    """Some sentences of short, middle and greater length with their translations, the same ones whoever translates."""
+    lengths = [len(source) for source in pairs.src]
+    by_length = sorted(range(len(pairs)), key=lambda i: (lengths[i], i))
+    chosen = sorted({by_length[len(by_length) * (k + 1) // (n + 1)] for k in range(n)}) if by_length else []
+    translations = translate([pairs.src[i] for i in chosen])
+    lines = []
+    for i, translation in zip(chosen, translations, strict=True):
+        lines += [
+            f"  source       {pairs.src[i]}",
+            f"  reference    {pairs.tgt[i]}",
+            f"  translation  {translation}",
+            "",
+        ]
+    return lines[:-1]
+
+
+def best_scores(kept: Checkpoints) -> dict[str, float]:
+    """The dev scores of the best checkpoint, and after which update it was written."""
+    scores = {name.removeprefix("dev/"): value for name, value in kept.best_metrics.items()}
+    return {**scores, "update": kept.best_update}
+
+
+def write_results(
+    folder: Path,
+    kept: Checkpoints,
+    speed: Speed,
+    model: nn.Module,
+    updates: int,
+    test: Mapping[str, Any] | None,
+    contents: Mapping[str, str],
+) -> None:
+    """Write what a finished run came to into its folder: a run with this file is done."""
+    results = {
+        "finished": True,
+        "best": best_scores(kept),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "tokens_per_second": round(speed.target_tokens_per_second, 1),
+        "minutes": round(speed.seconds / 60, 3),
+        "updates": updates,
+        "checkpoint": kept.best.name,
+        "memory_gb": round(peak_memory(), 2),
+        "test": test,
+        "contents": dict(contents),
+    }
+    write_bytes(folder / RESULTS, (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def end_report(folder: Path, kept: Checkpoints, speed: Speed, updates: int, scores: Sequence[Score]) -> str:
+    """What a run came to."""
+    signature = "".join(f" ({score.signature})" for score in scores if score.name == "BLEU")
+    return (
+        f"Trained {updates:,} updates in {speed.seconds / 60:.1f} minutes without validations "
+        f"({speed.target_tokens_per_second:,.0f} target tokens a second) with {peak_memory():.1f} GB of memory; "
+        f"best dev BLEU {kept.best_score:.2f} at update {kept.best_update:,}{signature}."
+    )
+
+
+def hyper_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What TensorBoard's table of runs compares: the config's numbers and names on one flat level."""
+    flat: dict[str, Any] = {}
+
+    def walk(node: Any, path: str) -> None:
+        if isinstance(node, Mapping):
+            if "_target_" in node and path not in ("model", "optimizer", "scheduler"):
+                flat[path] = str(node["_target_"]).rpartition(".")[2]
+            for key, value in node.items():
+                if key not in ("_target_", "_partial_"):
+                    walk(value, f"{path}.{key}")
+        elif isinstance(node, (bool, int, float, str)):
+            flat[path] = node
+
+    for key in ("model", "optimizer", "scheduler"):
+        flat[key] = str(config[key]["_target_"]).rpartition(".")[2]
+    for key in ("model", "optimizer", "scheduler", "label_smoothing", "seed"):
+        walk(config[key], key)
+    for key in ("tokens_per_batch", "batches_per_update", "vocab_size"):
+        walk(config["data"].get(key), f"data.{key}")
+    walk(config["run"]["updates"], "run.updates")
+    return flat

@@ -1,0 +1,226 @@
+"""What a run goes on from, where it goes on."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from diglot.checkpoint import file as checkpoints
+from diglot.config import (
+    Change,
+    changes,
+    read_carried,
+    read_config,
+    refuse_other_run,
+    trusted,
+    without_folders,
+    without_secrets,
+)
+from diglot.data.batching import Place
+from diglot.data.shards import Shards
+from diglot.data.text import write_bytes
+from diglot.data.tokenizer import Tokenizer
+from diglot.errors import RESUME_ME, UserError
+from diglot.evaluation.metrics import recorded_tokenizer
+from diglot.runs.contents import NAMES, Contents, changed_contents, contents_in, how_compared, same_contents
+from diglot.runs.folder import CONFIG, RESULTS, is_finished, is_held
+from diglot.system.quoting import reading, resuming
+
+say = logging.getLogger("diglot").info
+
+AUTO = "auto"  # resume=auto
+
+
+class Begun(NamedTuple):
+    """Where a run stands.
+
+    Attributes:
+        checkpoint: the file to go on from; None: there is none yet.
+        update: how many updates are done.
+        place: where the stream of batches stands after these; None: not known.
+        validation_due_since: Unix time from which on these updates were being validated, which did not come to its
+            end; None: they need no validation.
+        has_stopped: whether the run had been told to end with them.
+        changed: what of the config is another one from then on.
+        bleu_tokenizer: of the scores until then; None: not known.
+    """
+
+    checkpoint: Path | None = None
+    update: int = 0
+    place: Place | None = None
+    validation_due_since: float | None = None
+    has_stopped: bool = False
+    changed: tuple[Change, ...] = ()
+    bleu_tokenizer: str | None = None
+
+
+def unfinished(folder: str | None, config: dict[str, Any], now: Contents) -> str | None:
+    """The newest run of a config that has not come to its end.
+
+    Args:
+        folder: where it is; None: anywhere under runs/.
+        config: as it is now.
+        now: what it reads.
+
+    Raises:
+        UserError: another process is going on with such a run: it is not to be trained a second time.
+    """
+    folders = [Path(folder).expanduser()] if folder is not None else list(Path("runs").glob("*"))
+    begun = [each for each in folders if (each / CONFIG).is_file() and not is_finished(each)]
+    found: list[Path] = []
+    begun.sort(key=lambda each: (each / CONFIG).stat().st_mtime_ns, reverse=True)
+    for each in begun:
+        before = contents_in(each)
+        try:
+            differ = changes(read_config(each / CONFIG), config, same_contents(before, now))
+            if all(change.is_of_place for change in differ):
+                refuse_other_contents(str(each), before, now)
+                found.append(each)
+        except UserError as error:
+            say(f"resume=auto: passed over, {error}")
+    if held := next((each for each in found if is_held(each)), None):
+        raise UserError(f"resume=auto: another process is going on with {held}/")
+    return str(found[0]) if found else None
+
+
+def nothing_left(folder: Path, config: dict[str, Any], read_now: Callable[[], Contents]) -> str | None:
+    """What to say where the run in a folder has come to its end and no more updates are asked for; None elsewhere.
+
+    Args:
+        folder: the run's.
+        config: as it is now; where it counts in passes, nothing is known yet.
+        read_now: says what it reads.
+
+    Raises:
+        UserError: something else is asked for, which would train nothing.
+    """
+    wanted = config["trainer"].get("max_steps") or config["run"]["updates"]
+    if not is_finished(folder) or wanted is None:
+        return None
+    before = read_config(folder / CONFIG)
+    done = before["run"]["updates"]
+    if wanted > done:
+        return None
+    of_the_command = ("trainer.precision", "trainer.max_steps", "run.passes")  # stand there otherwise than typed
+    read_before, now = contents_in(folder), read_now()
+    if changed := changed_contents(read_before, now):
+        raise UserError(
+            f"{folder}: this run is finished, and {changed} has changed since: its results are of what it was; "
+            f"without resume= a new run begins{how_compared(changed)}"
+        )
+    found = [
+        str(change)
+        for change in changes(before, config, same_contents(read_before, now))
+        if change.key not in of_the_command and not change.is_of_place
+    ]
+    if found:
+        raise UserError(
+            f"{folder}: this run is finished, nothing would be trained with what is another value now ({found[0]}); "
+            f"run.updates above {done} goes on"
+        )
+    told = f"{folder}: this run is finished; its results are in {folder / RESULTS}"
+    form = config.get("export")
+    if form is None or (folder / form).exists():
+        return told
+    return f"{told}. Nothing was exported: {reading('export', folder, trusted(config))} format={form} does that"
+
+
+def outcome(folder: Path) -> tuple[int | None, str]:
+    """Say what it comes to that a signal ends the run in a folder before its updates or after them: the exit status
+    (None: that of the signal), and what to type next."""
+    if not (folder / CONFIG).is_file():
+        return None, ""
+    if checkpoints.has_whole(folder):
+        return RESUME_ME, f"{resuming(folder)} goes on from the last checkpoint."
+    return None, f"There is no checkpoint yet. {resuming(folder)} begins the run again."
+
+
+def refuse_other_job(folder: Path, config: Any) -> None:
+    """Make sure that a job of a sweep that has not begun begins with the config that it carries.
+
+    Raises:
+        UserError: naming the keys that have another value.
+    """
+    if not (folder / CONFIG).exists() and (carried := read_carried(folder)) is not None:
+        found = changes(without_secrets(carried), without_secrets(config))
+        refuse_other_run(f"resume={folder}: the sweep's job would be trained as another one", found)
+
+
+def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: Shards, now: Contents) -> Begun:
+    """Where the run in a folder stands, from its newest checkpoint that is whole.
+
+    Args:
+        folder: the run's.
+        config: as it is now.
+        tokenizer: as it is now.
+        shards: the training text as it is now.
+        now: what the config reads.
+
+    Raises:
+        UserError: the run would go on as another one, or all its checkpoints are damaged.
+    """
+    before = contents_in(folder)
+    same = same_contents(before, now)
+    changed = changes(read_config(folder / CONFIG), config, same) if (folder / CONFIG).exists() else []
+    refuse_other_run(f"resume={folder}: the run would go on as another one", changed)
+    refuse_other_contents(f"resume={folder}", before, now)
+    found = checkpoints.newest_whole(folder)
+    if found is None:
+        return Begun(changed=tuple(changed))
+    checkpoint, content, damaged = found
+    checkpoints.check_training_state(content, checkpoint)
+    record, update, updates = content["diglot"], content["global_step"], config["run"]["updates"]
+    since_checkpoint = changes(without_folders(record["config"]), without_folders(config), same)
+    refuse_other_run(f"{checkpoint}: this is another run's checkpoint", since_checkpoint)
+    if not checkpoints.has_tokenizer(record, tokenizer):
+        told = (
+            "the tokenizer is no longer the one that the run began with: another version makes another one of its text"
+        )
+        instead = f"init_from={checkpoint} begins a new run with its tokenizer and weights"
+        raise UserError(f"resume={folder}: {told} (that one was made by diglot {record['version']}); {instead}")
+    if record.get("data", shards.key) != shards.key:
+        told = f"the training text is no longer the one that the run began with{how_compared(NAMES['train'])}"
+        raise UserError(f"resume={folder}: {told}")
+    for line in damaged:
+        say(f"{line}; the run goes on from {checkpoint} (update {update:,})")
+    if updates < update:
+        raise UserError(f"resume={folder}: run.updates is {updates:,}, and {update:,} are done already")
+    place = record.get("place")
+    return Begun(
+        checkpoint,
+        update,
+        Place(*place) if place else None,
+        record.get("validation_due_since"),
+        # One that has become longer goes on.
+        record.get("has_stopped", False) and not any(change.key == "run.updates" for change in since_checkpoint),
+        tuple(changed),
+        recorded_tokenizer(record, record["tgt_lang"]),
+    )
+
+
+def refuse_other_contents(what: str, before: Contents, now: Contents) -> None:
+    """Make sure that a run that goes on reads what it has read.
+
+    Raises:
+        UserError: naming what has changed.
+    """
+    if changed := changed_contents(before, now):
+        raise UserError(f"{what}: {changed} is no longer the one that the run began with{how_compared(changed)}")
+
+
+def begin_again(folder: Path, begun: Begun, config_yaml: str) -> None:
+    """Make a finished run one that is not, and keep the config that it had until now where it changes."""
+    if is_finished(folder):
+        (folder / RESULTS).rename(folder / f"results_until_{begun.update}.json")
+    for change in begun.changed:
+        from_now = (
+            "its content is the same"
+            if change.is_of_place
+            else f"the new value holds from update {begun.update + 1:,} on"
+        )
+        say(f"{change}: {from_now}")
+    if begun.changed:
+        before = folder / f"config_until_{begun.update}.yaml"
+        if not before.exists():
+            write_bytes(before, (folder / CONFIG).read_bytes())
+        write_bytes(folder / CONFIG, config_yaml.encode())

@@ -1,0 +1,1 @@
+"""Sweeps: many runs of one command, each a job of its own, compared at the end."""

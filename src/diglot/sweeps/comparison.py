@@ -1,0 +1,131 @@
+"""The jobs of a sweep side by side: as a table for the terminal, CSV and markdown, and as a picture."""
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from diglot.sweeps.job import Job
+from diglot.system.masking import masked
+
+
+def label(job: Job, jobs: Sequence[Job]) -> str:
+    """What tells a job from the others: the overrides that were varied, or that not all of them have."""
+    common = set(job.overrides).intersection(*(other.overrides for other in jobs))
+    words = [word for word in job.overrides if not re.match(r"[+~]*(objective|sweep\.|sweep=)", word)]
+    told = " ".join(word for word in words if word in job.varies or word not in common) or "(nothing changed)"
+    # The same words may stand for another config where a file of choices was edited between two sweeps.
+    has_twin = any(other.overrides == job.overrides and other.hash != job.hash for other in jobs)
+    return f"{told} (config {job.hash[:6]})" if has_twin else told
+
+
+COLUMNS = ("job", "overrides", "status", "dev BLEU", "chrF++", "perplexity", "parameters", "tokens/s", "minutes")
+
+
+def rows(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """The comparison: a mapping for each job, numbers as they are."""
+    found = []
+    for job in jobs:
+        results = job.results
+        best = results.get("best", {})
+        values = (best.get("bleu"), best.get("chrf"), best.get("perplexity"))
+        values += tuple(results.get(name) for name in ("parameters", "tokens_per_second", "minutes"))
+        row: dict[str, Any] = dict(zip(COLUMNS, (job.number, label(job, jobs), job.status, *values), strict=True))
+        row["checkpoint"] = masked(str(job.folder / results["checkpoint"])) if "checkpoint" in results else None
+        found.append(row)
+    return found
+
+
+def shown(row: Mapping[str, Any]) -> list[str]:
+    """A row's values, rounded for reading."""
+    digits = {"parameters": 0, "tokens/s": 0, "minutes": 1}
+    return [
+        "" if value is None else f"{value:,.{digits.get(name, 2)}f}" if name in COLUMNS[3:] else str(value)
+        for name, value in row.items()
+    ]
+
+
+def as_csv(jobs: Sequence[Job]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*COLUMNS, "checkpoint"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows(jobs))
+    return text.getvalue()
+
+
+def as_markdown(jobs: Sequence[Job]) -> str:
+    lines = [[*COLUMNS, "checkpoint"], ["---", "---", "---", *["---:"] * 6, "---"]]
+    for row in rows(jobs):
+        values = shown(row)
+        values[1] = code(values[1])
+        lines.append(values)
+    return "".join(f"| {' | '.join(value.replace('|', chr(92) + '|') for value in line)} |\n" for line in lines)
+
+
+def code(text: str) -> str:
+    """A text as markdown shows it letter by letter."""
+    fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
+    pad = " " if "`" in text else ""
+    return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def as_text(jobs: Sequence[Job], folder: Path) -> str:
+    """The comparison for a terminal; checkpoints as they are named in the sweep's folder."""
+    terminal = Console()
+    width = terminal.width if terminal.is_terminal else 160
+    names = [*COLUMNS, "checkpoint"]
+    left_out = {"chrF++", "parameters", "tokens/s", "checkpoint"} if width < 110 else set()
+    table = Table()
+    for i, name in enumerate(names):
+        if name not in left_out:
+            table.add_column(name, justify="right" if 3 <= i < 9 else "left", overflow="fold")
+    for row in rows(jobs):
+        *values, checkpoint = shown(row)
+        cells = zip(names, (*values, checkpoint.removeprefix(f"{folder}/")), strict=True)
+        table.add_row(*(Text(value) for name, value in cells if name not in left_out))
+    text = io.StringIO()
+    Console(file=text, width=width).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def picture(jobs: Sequence[Job]) -> bytes:
+    """Dev BLEU against parameters and against minutes, as a PNG."""
+    from matplotlib.figure import Figure  # only now: it is slow to import
+
+    scored = [row for row in rows(jobs) if row["dev BLEU"] is not None]
+    figure = Figure(figsize=(11, 4.5 + 0.2 * len(scored)), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for panel, name, unit in zip(panels, ("parameters", "minutes"), (1e6, 1.0), strict=True):
+        for i, row in enumerate(scored):
+            if row[name] is None:
+                continue
+            at = (row[name] / unit, row["dev BLEU"])
+            panel.plot(*at, "o", color=f"C{i % 10}", label=f"{row['job']}: {row['overrides']}".replace("$", r"\$"))
+            panel.annotate(str(row["job"]), at, xytext=(4, 4), textcoords="offset points", fontsize=9)
+        panel.set_xlabel("parameters (millions)" if name == "parameters" else "minutes of training")
+        panel.grid(alpha=0.3)
+        panel.ticklabel_format(useOffset=False)
+    panels[0].set_ylabel("dev BLEU")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, frameon=False)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=120)
+    return content.getvalue()
+
+
+def direction(objective: str) -> str:
+    """Which way an objective is better: maximize or minimize."""
+    return "maximize" if objective in ("dev/bleu", "dev/chrf") else "minimize"
+
+
+def outcome(job: Job) -> str:
+    """How a job ended, with its score."""
+    if job.status != "finished":
+        return job.message or job.status
+    row = shown(rows([job])[0])
+    return f"dev BLEU {row[3]}, {row[8]} minutes"

@@ -1,0 +1,182 @@
+"""A sweep: a folder of jobs, each a process of its own, and the comparison of what came out.
+
+Here is what is not Hydra's. Hydra's side, which says what jobs there are, is hydra_plugins.diglot_launcher.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from diglot.config import config_hash, read_carried, without_secrets, write_carried
+from diglot.data.text import write_bytes
+from diglot.errors import UserError
+from diglot.runs.contents import Contents, contents_in, contents_now, unique_key
+from diglot.runs.folder import JOB, refuse_links
+from diglot.sweeps.comparison import as_csv, as_markdown, as_text, direction, label, outcome, picture
+from diglot.sweeps.job import OUTPUT, Job, Signals, command, run, say, slug
+from diglot.system.atomic import lock
+
+LOCK = ".lock"
+TABLES = ("table.csv", "table.md", "table.png")
+
+
+class Sweep:
+    """The jobs in a sweep's folder.
+
+    Args:
+        folder: made with the first job.
+        objective: what jobs are compared by, like dev/bleu.
+    """
+
+    def __init__(self, folder: Path, objective: str) -> None:
+        self.folder, self.objective = folder, objective
+        self._lock: Any = None
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All jobs in the folder, in order."""
+        return sorted((Job.read(path.parent) for path in self.folder.glob(f"*/{JOB}")), key=lambda job: job.number)
+
+    def lock(self) -> None:
+        """Keep others out as long as this process lives.
+
+        Raises:
+            UserError: if another is in, or the folder is something else's.
+        """
+        path = self.folder / LOCK
+        try:
+            self._refuse_foreign()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = path.open("a")
+        except OSError as error:
+            raise UserError(f"sweep.folder={self.folder} cannot be used: {error.strerror}") from None
+        if lock(self._lock.fileno()) is False:
+            raise UserError(f"another sweep is at work in {self.folder}")
+
+    def _refuse_foreign(self) -> None:
+        """Make sure that what a sweep writes replaces nothing of others."""
+        there = {each.name for each in self.folder.iterdir()} if self.folder.exists() else set()
+        has_jobs = any(self.folder.glob(f"*/{JOB}"))
+        if there:
+            refuse_links(self.folder)
+        foreign = [name for name in there - {LOCK, *TABLES} if not re.match(r"\d\d", name)]  # jobs begin with a number
+        if there and (LOCK not in there or (foreign and not has_jobs)):
+            raise UserError(f"sweep.folder={self.folder} exists and is no sweep's folder")
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+    def job(
+        self,
+        overrides: Sequence[str],
+        varies: Sequence[str],
+        config: DictConfig,
+        hash: str,
+        number: int | None = None,
+    ) -> Job:
+        """The job of a config: the one that is there, or else a new one, under its number or the next free one.
+
+        One that is not finished carries the config from now on.
+        """
+        same = [job for job in self.jobs if job.hash == hash and job.status != "outdated"]
+        job = same[0] if same else self._new_job(overrides, varies, hash, number)
+        if job.status != "finished":
+            write_carried(job.folder, config)
+        return job
+
+    def find_outdated(self) -> None:
+        """Set the jobs aside that have read what has changed since: they are compared with no others."""
+        known: dict[str, Contents] = {}
+        for job in self.jobs:
+            config = read_carried(job.folder)
+            if config is not None and contents_in(job.folder):
+                key = unique_key(without_secrets(config))
+                if key not in known:
+                    known[key] = contents_now(config)
+                if job.compare_contents(known[key]) and job.status == "outdated":
+                    say(f"job {job.number}: {label(job, self.jobs)}: {job.message} ({job.folder})")
+
+    def _new_job(self, overrides: Sequence[str], varies: Sequence[str], hash: str, number: int | None) -> Job:
+        number = number or max((job.number for job in self.jobs), default=0) + 1
+        folder = self.folder / "_".join([f"{number:02d}", *slug(varies)])
+        while True:
+            try:
+                folder.mkdir(parents=True)
+                break
+            except FileExistsError:
+                folder = folder.with_name(f"{folder.name}_")
+            except OSError as error:
+                raise UserError(f"{folder} cannot be made: {error.strerror}") from None
+        job = Job(folder, number, tuple(overrides), tuple(varies), hash)
+        job.write()
+        return job
+
+    def write_tables(self) -> None:
+        """Write the comparison of all jobs as CSV and markdown."""
+        jobs = self.jobs
+        write_bytes(self.folder / "table.csv", as_csv(jobs).encode())
+        write_bytes(self.folder / "table.md", as_markdown(jobs).encode())
+
+    def conclude(self) -> None:
+        """Show the comparison of all jobs, and write it with a picture."""
+        self.find_outdated()
+        jobs = self.jobs
+        self.write_tables()
+        say(as_text(jobs, self.folder))
+        made = ["table.csv", "table.md"]
+        if any(job.results for job in jobs):
+            write_bytes(self.folder / "table.png", picture(jobs))
+            made.append("table.png")
+        if best := self.best(jobs):
+            say(f"Best by {self.objective} ({best.value(self.objective):.2f}): job {best.number}, {label(best, jobs)}")
+        say(f"Made in {self.folder}/: {', '.join(made)}, and a folder for each job with its checkpoints")
+
+    def best(self, jobs: Sequence[Job]) -> Job | None:
+        """The job with the best value of the objective; of equal ones that with the better chrF++, then loss."""
+        sign = 1 if direction(self.objective) == "maximize" else -1
+        scored = [job for job in jobs if job.value(self.objective) is not None]
+
+        def rank(job: Job) -> tuple[float, float, float]:
+            value, chrf, loss = (job.value(name) or 0.0 for name in (self.objective, "dev/chrf", "dev/loss"))
+            return sign * value, chrf, -loss
+
+        return max(scored, key=rank) if scored else None
+
+
+def failed(job: Job, jobs: Sequence[Job]) -> UserError:
+    """What is said of a job that did not end well."""
+    return UserError(f"{label(job, jobs)} {outcome(job)} ({job.folder / OUTPUT})")
+
+
+def some_failed(errors: Iterable[object], n_jobs: int) -> UserError:
+    """What is said at the end of a sweep with such jobs."""
+    each = list(dict.fromkeys(str(error) for error in errors))
+    named = "; ".join(each[:5]) + (f"; and {len(each) - 5} more" if len(each) > 5 else "")
+    return UserError(f"{len(each)} of {n_jobs} jobs failed: {named}. The same command again goes on with them")
+
+
+def run_alone(config: DictConfig, module: str = "diglot.commands.train") -> float | None:
+    """Run the job that this process was made for by a launcher other than ours, as ours would: in a process of its own.
+
+    Returns:
+        Its objective's value.
+    """
+    hydra = HydraConfig.get()
+    overrides: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    sweep = Sweep(Path(config.sweep.folder or hydra.sweep.dir), config.objective)
+    if config.sweep.job is not None:  # made where the sweep began: its config is not composed here and now
+        job = Job.read(sweep.folder / config.sweep.job)
+    else:
+        job = sweep.job(overrides, (), config, config_hash(config), hydra.job.num + 1)
+    if job.status != "finished":
+        with Signals() as signals:
+            run(job, command(module, hydra, job.folder), signals, tries_only=config.trainer.fast_dev_run)
+            sweep.write_tables()
+    if job.status not in ("finished", "tried"):
+        raise failed(job, sweep.jobs)
+    return job.value(config.objective)

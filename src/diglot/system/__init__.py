@@ -1,0 +1,1 @@
+"""What diglot asks of the operating system and the terminal: files, processes, signals, streams, the shell."""

@@ -1,0 +1,131 @@
+"""Commands that a user is told to type: whole lines, which a shell and then Hydra's grammar read back as they are
+meant, whatever the names in them are. What may be a secret from the environment stands in an override as the expression
+that reads it, which the shell hands on as it is, and in any other word as a variable that the shell fills in."""
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from diglot.system.masking import masked, typable
+
+TYPED = "DIGLOT_TYPED"  # holds what a user typed, in the environment of processes that share one command
+
+# What make carries as a variable of its command line. The rest has to go through ARGS: see the head of the Makefile.
+_CARRIED = re.compile(r"\+{0,2}(?!(ARGS|PYTHON|LOGDIR|PIP_\w+)=)[A-Za-z_][\w./@]*=(\S.*)?", re.ASCII | re.DOTALL)
+
+_KEY = re.compile(r"[+~]*[A-Za-z_][^=]*=|~.*", re.DOTALL)  # with which an override begins
+_TAKES_VALUE = re.compile("--(config-(path|name|dir)|package)|-(cp|cn|cd|p)")  # the next word, which is no override
+
+# What moves a terminal's cursor, hides or reorders text, or begins another line: control characters of C0 and C1,
+# separators of lines, what turns the writing direction round, and halves of surrogate pairs.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def quoted(text: str) -> str:
+    """Return a text as a value that Hydra's grammar reads back."""
+    if re.fullmatch(r"[A-Za-z_./][\w./-]*", text, re.ASCII) and text.lower() not in (
+        "null",
+        "true",
+        "false",
+        "nan",
+        "inf",
+    ):
+        return text
+    escaped = re.sub(r"(\\+)(?=$|')", r"\1\1", text).replace("'", r"\'").replace("${", r"\${")
+    return f"'{escaped}'"
+
+
+def shell_word(text: str) -> str:
+    """Return a word that sh reads back, of printable characters alone."""
+    if text.isprintable():
+        return shlex.quote(text)
+    escaped = re.sub(rb"[^A-Za-z0-9_./=-]", lambda found: b"\\%03o" % found[0][0], os.fsencode(text)).decode()
+    return f"\"$(printf '{escaped}')\""
+
+
+def override(key: str, value: object) -> str:
+    """Return an override as it is typed into a shell, without secrets."""
+    return shell_word(f"{key}={typable(quoted(str(value)))}")
+
+
+def command_line(command: str, typed: Iterable[str] = (), **values: object) -> str:
+    """Return the line to type for a command.
+
+    Args:
+        command: like train.
+        typed: words of a command line, as a process was given them.
+        values: more of them, by key.
+    """
+    words = [*typed, *(f"{key}={quoted(str(value))}" for key, value in values.items())]
+    split = list(_by_key(words))
+    carried = {key: rest for key, rest in split if key and _CARRIED.fullmatch(key + rest)}  # make keeps one a key
+    others = [(key, rest) for key, rest in split if not key or carried.get(key) != rest]
+    through_args = [_args(others)] if others else []
+    return " ".join(["make", command, *through_args, *(shell_word(key + typable(carried[key])) for key in carried)])
+
+
+def masked_words(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line without secrets, to be read and not to be typed."""
+    return [key + masked(rest) for key, rest in _by_key(words)]
+
+
+def _by_key(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Split each word into the key of an override, which holds no secret, and the rest."""
+    for before, word in pairwise(["", *words]):
+        match = None if _TAKES_VALUE.fullmatch(before) else _KEY.match(word)
+        key = match[0] if match else ""
+        yield key, word.removeprefix(key)
+
+
+def _args(words: Iterable[tuple[str, str]]) -> str:
+    """Return ARGS= as it is typed into a shell, whose content is split once more as a shell would."""
+    inner = []
+    for key, rest in words:
+        text = key + typable(rest) if key else typable(rest, "\0\\1\0")
+        if key or text == rest:
+            text = shlex.quote(text)
+        elif "'" in rest:
+            text = '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+        elif shlex.quote(rest) != rest:
+            text = shlex.quote(text)
+        inner.append(text)
+    parts = re.split("\0(.*?)\0", f"ARGS={' '.join(inner)}")
+    return "".join(f'"${part}"' if i % 2 else shell_word(part) for i, part in enumerate(parts) if part)
+
+
+def reading(command: str, checkpoint: object, trust: Sequence[str] = ()) -> str:
+    """Return the line to type for a command that reads a checkpoint.
+
+    Args:
+        command: like evaluate.
+        checkpoint: the file.
+        trust: modules whose classes it names.
+    """
+    modules = trust[0] if len(trust) == 1 else f"[{','.join(trust)}]"
+    return command_line(command, [f"trust={modules}"] if trust else [], checkpoint=checkpoint)
+
+
+def resuming(folder: object) -> str:
+    """Return the line that goes on with the run of this process: what was typed, and where the run is."""
+    words = json.loads(os.environ[TYPED]) if TYPED in os.environ else sys.argv[1:]
+    typed = [word for word in words if not re.match(r"\+*(resume|run\.folder)=", word)]
+    return command_line("train", typed, resume=folder)
+
+
+def printable(text: object, keep: str = "") -> str:
+    """Return a text that shows its control characters as escapes, like \\x1b.
+
+    Args:
+        text: may come from a file, a config or a file's name.
+        keep: characters that stay as they are.
+    """
+
+    def escape(match: re.Match[str]) -> str:
+        character = match[0]
+        return character if character in keep else character.encode("unicode_escape").decode("ascii")
+
+    return _UNPRINTABLE.sub(escape, str(text))
