@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from commands import ROOT, type_command
 from diglot.data import preparation
 from diglot.data.corpus import Corpus, Files, Sample
 from diglot.data.mixed import Mixed
@@ -21,6 +20,7 @@ from diglot.data.shards import open_shards
 from diglot.data.text import ParallelText, read_lines, write_lines, zstd
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
+from support.commands import ROOT, type_command
 
 N = 60
 TRAIN = Sample().load(Path())["train"]
@@ -410,7 +410,7 @@ def test_a_run_does_not_go_on_with_a_training_text_that_is_another_one(
     words = ["data=files", "data.train.src=train.src", "data.train.tgt=train.tgt", *held_out("dev", "test")]
     words += ["data.vocab_size=900", "trainer=cpu", "model=tiny", "model.d_model=24", "model.n_heads=2"]
     words += ["search=greedy", "search.max_len_a=0", "search.max_len_b=2", "run.updates=9", "run.validate_every=1"]
-    words += ["+callbacks.spy._target_=spy.Spy"]
+    words += ["+callbacks.spy._target_=support.spy.Spy"]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("SPY_FOLDER", str(tmp_path))
     monkeypatch.setenv("SPY_KILL_AT", "0:3")

@@ -15,7 +15,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     found: dict[str, Counter[str]] = {}
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.stats.get(outcome, []):
-            for name, promise in report.user_properties:
+            for name, promise in getattr(report, "user_properties", ()):  # what cannot be imported has none
                 if name == "promise" and (report.when == "call" or outcome != "passed"):
                     found.setdefault(promise, Counter())[outcome] += 1
     if not found:

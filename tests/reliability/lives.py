@@ -30,11 +30,11 @@ import torch
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 import diglot.commands.train  # noqa: E402
-from commands import scalars  # noqa: E402
 from diglot.checkpoint import file as checkpoint  # noqa: E402
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO  # noqa: E402
 from diglot.errors import RESUME_ME  # noqa: E402
 from diglot.system.interruption import ASKING, answer_by_exception  # noqa: E402
+from support.commands import scalars  # noqa: E402
 
 HERE = Path(__file__).parent
 RECORD = "recorded.jsonl"

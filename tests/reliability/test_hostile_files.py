@@ -25,7 +25,6 @@ from hostile import (
     with_payload,
 )
 
-from commands import type_command
 from diglot import config as root
 from diglot.checkpoint import file as checkpoint
 from diglot.config.differences import read_config
@@ -34,6 +33,7 @@ from diglot.data.sampling import Sampling
 from diglot.data.tokenizer import TokenizerTrainer
 from diglot.errors import UserError
 from diglot.sweeps.job import Job
+from support.commands import type_command
 
 pytestmark = pytest.mark.reliability
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from hostile import TINY, composed, run
 
-from commands import type_command
 from diglot.commands.train import train
 from diglot.config import note_secrets
 from diglot.system.masking import mask_record
-from test_suggestion import typed
+from support.checkout import typed
+from support.commands import type_command
 
 pytestmark = pytest.mark.reliability
 

@@ -12,11 +12,9 @@ import pytest
 import torch
 from ctranslate2.specs import TransformerSpec
 
-from commands import ROOT, SMALL, type_command
-from diglot import export as formats
 from diglot.checkpoint.file import Checkpoint
 from diglot.commands import export as exporting
-from diglot.config import build, resolved
+from diglot.config import build, exportable, resolved
 from diglot.data.pieces import adopt, tag
 from diglot.data.text import read_lines, write_lines
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
@@ -25,6 +23,7 @@ from diglot.errors import UserError
 from diglot.export import ctranslate2 as converter
 from diglot.export.parity import Output, Parity, compare
 from diglot.inference.translator import Translator
+from support.commands import ROOT, SMALL, type_command
 
 PLACEHOLDER = r"\{[^{}\s]+\}"
 # What a user writes who has ctranslate2, sentencepiece and the folder.
@@ -278,9 +277,9 @@ def test_a_kill_leaves_nothing_under_the_name_and_the_next_export_nothing_else(u
 
 @pytest.mark.parametrize("form", ["ctranslate2", "safetensors"])
 def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(monkeypatch, compose_train, form):
-    monkeypatch.setattr(formats, "find_spec", lambda name: None)
+    monkeypatch.setattr(exportable, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=rf"export={form}: {form} is not installed: pip install 'diglot\[export\]'"):
-        formats.check_format(form, resolved(compose_train().model), "export")
+        exportable.check_format(form, resolved(compose_train().model), "export")
 
 
 def test_training_and_refusals_need_neither_package():

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import diglot
-from commands import ROOT, SMALL, scalars, type_command
 from diglot.data.text import read_lines
+from support.commands import ROOT, SMALL, scalars, type_command
 
 pytestmark = pytest.mark.end_to_end
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-from commands import scalars
 from diglot.commands.train import refuse_other_config
 from diglot.config import without_secrets
 from diglot.data.text import read_lines
@@ -23,11 +22,12 @@ from diglot.errors import UserError
 from diglot.system.interruption import Interrupted
 from diglot.training import processes
 from diglot.training.processes import Launcher, check_number
+from support.commands import scalars
 
 pytestmark = pytest.mark.end_to_end
 
-HERE = Path(__file__).parent
-SPY = "+callbacks.spy._target_=spy.Spy"
+HERE = Path(__file__).parents[1]
+SPY = "+callbacks.spy._target_=support.spy.Spy"
 TINY = (
     "trainer=cpu",
     "trainer.precision=64-true",  # sums in another order differ by 1e-16 then, and Adam cannot make much of that

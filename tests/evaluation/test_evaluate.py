@@ -14,7 +14,6 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 import diglot.commands.evaluate
-from commands import ROOT, type_command
 from diglot.data.corpus import Files
 from diglot.data.language import CHINESE, SPACED, writing_of
 from diglot.data.pieces import adopt, tag
@@ -36,9 +35,10 @@ from diglot.evaluation.evaluate import (
 )
 from diglot.evaluation.metrics import Scorer
 from diglot.inference.translator import Translator
-from made import checkpoint_content, write_checkpoint
+from support.commands import ROOT, type_command
+from support.made import checkpoint_content, write_checkpoint
 
-GOLDEN = Path(__file__).parent / "reliability" / "golden" / "golden.ckpt"  # from avi to bol
+GOLDEN = Path(__file__).parents[1] / "reliability" / "golden" / "golden.ckpt"  # from avi to bol
 METRICS = ("-m", "bleu", "chrf", "ter", "--chrf-word-order", "2", "-w", "6", "-f", "json")
 
 

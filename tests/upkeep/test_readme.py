@@ -11,7 +11,7 @@ import pytest
 
 from diglot.config import CONF
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TABLE = {
     row[0].strip(" `"): re.findall(r"`([a-z_0-9]+)`", row[1])

@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +15,9 @@ from omegaconf import OmegaConf
 from diglot.config import note_secrets
 from diglot.system.masking import masked, note
 from diglot.system.quoting import TYPED, command_line, masked_words, override, printable, quoted, reading, resuming
+from support.checkout import typed
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NAMES = [
     "runs/plain-1.0_x",
     "run (2), b",
@@ -43,33 +43,6 @@ NAMES = [
     "right\u202eleft",
     b"latin-\xfc".decode("utf-8", "surrogateescape"),
 ]
-
-# Says what a command is given when the real Makefile is typed at.
-PYTHON = f"""\
-#!{sys.executable} -IS
-import json, os, sys
-sys.path.insert(0, {str(ROOT / "src")!r})
-from diglot import make
-print(json.dumps(make.arguments(os.environ)))
-"""
-
-
-def typed(line: str, folder: Path, **variables: str) -> list[str]:
-    """What the command is given when this line is typed into sh in a checkout."""
-    if not (folder / "Makefile").exists():
-        shutil.copy(ROOT / "Makefile", folder)
-        for name in ("pyproject.toml", "constraints.txt"):
-            (folder / name).touch()
-        (folder / ".venv/bin").mkdir(parents=True)
-        (folder / ".venv/bin/python").write_text(PYTHON)
-        (folder / ".venv/bin/python").chmod(0o755)
-        (folder / ".venv/.ready").touch()
-    bare = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
-    done = subprocess.run(
-        ["sh", "-c", line], cwd=folder, env=bare | variables, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def value(word: str) -> str:

@@ -144,7 +144,7 @@ def test_every_reading_command_takes_trust(mine, store):
     assert (done[0].returncode, done[0].stderr.count("\n")) == (2, 1)
     assert "say trust=mine" in done[0].stderr
     assert done[1].returncode == 0, done[1].stderr
-    conf = Path(__file__).parents[1] / "conf"
+    conf = Path(__file__).parents[2] / "conf"
     commands = ("train", "translate", "evaluate", "score", "average", "export")
     assert all("\ntrust: []" in (conf / f"{name}.yaml").read_text() for name in commands)
 

@@ -12,7 +12,7 @@ from diglot.system import streams
 
 SHOWS = """
 import sys, threading
-from diglot import streams
+from diglot.system import streams
 streams.own()
 from rich.console import Console
 from rich.progress import track
@@ -32,7 +32,7 @@ with open("opened", "w") as file:
 sys.exit(75)
 """
 WRITES = """
-from diglot import streams
+from diglot.system import streams
 from diglot.commands.output import written
 from diglot.errors import UserError
 streams.own()
@@ -132,5 +132,5 @@ def test_a_product_is_utf8_whatever_the_terminal_shows(tmp_path: Path) -> None:
 
 
 def test_a_closed_standard_input_cannot_be_read(tmp_path: Path) -> None:
-    script = "import sys\nfrom diglot import streams\nstreams.own()\nsys.stdin.buffer.read()"
+    script = "import sys\nfrom diglot.system import streams\nstreams.own()\nsys.stdin.buffer.read()"
     assert b"Bad file descriptor" in run_in_shell(tmp_path, script, "<&-").stderr

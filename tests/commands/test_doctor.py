@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from commands import ROOT, type_command
 from diglot.data.text import read_lines, write_lines
+from support.commands import ROOT, type_command
 
 pytestmark = pytest.mark.end_to_end
 SAMPLE = ROOT / "data" / "sample"

@@ -10,7 +10,7 @@ import pytest
 
 from diglot.system.threads import SHORT_SPIN, spin_shortly
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export")
 
 # Stands for torch: says what OpenMP's runtime would find in the environment, and ends the process.

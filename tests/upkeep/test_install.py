@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 pytestmark = pytest.mark.end_to_end
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 COMMANDS = ("prepare", "doctor", "train", "average", "evaluate", "translate", "score", "export")
 SCRIPTS = (*COMMANDS, "sweep")
 

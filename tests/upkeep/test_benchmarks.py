@@ -12,7 +12,7 @@ import pytest
 import torch
 from hydra import compose
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 SMALL = ["model.d_model=16", "model.d_ff=16", "model.n_encoder_layers=1", "model.n_decoder_layers=1"]
 SHORT = ["search=greedy", "search.max_len_a=0", "search.max_len_b=4", "data.eval_tokens_per_batch=60"]
 TINY = {

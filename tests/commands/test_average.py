@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import diglot
-from commands import SMALL, type_command
 from diglot.checkpoint import averaging
 from diglot.checkpoint import file as checkpoint
 from diglot.errors import UserError
-from made import checkpoint_content, write_checkpoint
+from support.commands import SMALL, type_command
+from support.made import checkpoint_content, write_checkpoint
 
 SIZES = ("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40")
 Make = Callable[..., Path]

@@ -11,7 +11,6 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from commands import type_command
 from diglot.checkpoint import file as checkpoint
 from diglot.commands.translate import chosen_alignment, load_translator, refuse_nonsense
 from diglot.config import CONF
@@ -25,7 +24,8 @@ from diglot.evaluation.metrics import Scorer
 from diglot.export.parity import some_sentences
 from diglot.inference.scoring import PairScore, score_pairs, search_errors
 from diglot.inference.translator import Translation, Translator, split_text, together
-from made import checkpoint_content, write_checkpoint
+from support.commands import type_command
+from support.made import checkpoint_content, write_checkpoint
 
 SIZES = ("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40", "model/position=sinusoidal")
 

@@ -1,6 +1,6 @@
 """The rooms of the house: what each may import, and which libraries live where, read from the syntax trees.
 
-`python tests/test_architecture.py` draws the picture in docs/architecture.md anew.
+`python tests/upkeep/test_architecture.py` draws the picture in docs/architecture.md anew.
 """
 
 import ast
@@ -12,7 +12,7 @@ import diglot
 
 PACKAGE = Path(diglot.__file__).parent
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
-PICTURE = Path(__file__).parents[1] / "docs/architecture.md"
+PICTURE = Path(__file__).parents[2] / "docs/architecture.md"
 
 # From the ground up: what a room may import is named above it.
 ROOMS = {
@@ -134,7 +134,7 @@ def test_there_is_no_drawer_for_everything() -> None:
 
 def test_the_picture_shows_the_rooms_as_they_are() -> None:
     text = PICTURE.read_text(encoding="utf-8")
-    assert text == drawn(text), "python tests/test_architecture.py draws it anew"
+    assert text == drawn(text), "python tests/upkeep/test_architecture.py draws it anew"
     assert not [name for name in ROOMS if not name.startswith("__") and f"| `{name}` |" not in text]
 
 

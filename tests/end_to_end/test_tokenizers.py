@@ -5,8 +5,8 @@ import json
 import pytest
 
 import diglot
-from commands import ROOT, SMALL, type_command
 from diglot.data.text import read_lines
+from support.commands import ROOT, SMALL, type_command
 
 pytestmark = pytest.mark.end_to_end
 SAMPLE = ROOT / "data" / "sample"

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from diglot.commands import from_make as make
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TARGETS = [
     *("help", "setup", "prepare", "doctor", "train", "sweep", "average", "evaluate", "translate"),
     *("score", "export", "tensorboard"),
@@ -33,8 +33,8 @@ STAND_IN = f"""\
 #!{sys.executable} -IS
 import json, os, sys
 sys.path.insert(0, {str(ROOT / "src")!r})
-from diglot import make
-print(json.dumps([sys.argv[1:], make.arguments(os.environ)]))
+from diglot.commands import from_make
+print(json.dumps([sys.argv[1:], from_make.arguments(os.environ)]))
 """
 
 

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
 ]
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SMALL = ["data=sample", "model.d_model=96", "model.d_ff=384", "model.dropout=0.0", "search=greedy", "data.n_workers=2"]
 
 

@@ -28,6 +28,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from diglot import config
+from diglot.commands import sweep as entry
+from diglot.commands.frame import command
 from diglot.commands.train import main as train_main
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
@@ -110,7 +112,7 @@ def type_sweep(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         GlobalHydra.instance().clear()
         status = 0
         try:
-            sweep.main()
+            entry.main()
         except SystemExit as stopped:
             status = stopped.code if isinstance(stopped.code, int) else 1
         out, err = capsys.readouterr()
@@ -353,7 +355,7 @@ def test_positions_are_swept_without_a_word_for_it(here, type_sweep, monkeypatch
 
 
 def test_the_jobs_of_another_launcher_are_such_processes_too(here, type_sweep, monkeypatch):
-    monkeypatch.setattr(sweep, "main", config.command("train")(lambda c: sweep.run_alone(c, "stub_job")))
+    monkeypatch.setattr(entry, "main", command("train")(lambda c: sweep.run_alone(c, "stub_job")))
     words = ["-m", *WORDS[:2], "hydra/launcher=basic", "model.n_heads=1,2,4"]
     _, err = type_sweep(*words, code=2, mode="fail2", always=())
     folder = the_sweep(here)
@@ -370,7 +372,7 @@ def test_the_jobs_of_another_launcher_are_such_processes_too(here, type_sweep, m
 
 @pytest.mark.parametrize("launcher", ["diglot", "basic"])
 def test_a_job_trains_what_was_composed_however_the_files_are_edited_meanwhile(here, type_sweep, monkeypatch, launcher):
-    monkeypatch.setattr(sweep, "main", config.command("train")(lambda c: sweep.run_alone(c, "stub_job")))
+    monkeypatch.setattr(entry, "main", command("train")(lambda c: sweep.run_alone(c, "stub_job")))
     mine = here / "confs" / "model" / "mine.yaml"
     mine.parent.mkdir(parents=True)
     mine.write_text("defaults: [tiny]\nd_ff: 64\n")
@@ -458,7 +460,7 @@ def test_choices_that_read_the_environment_stay_as_they_are_written(monkeypatch)
 @pytest.mark.parametrize("number", [*ASKING, signal.SIGKILL])
 def test_no_job_outlives_its_launcher(here, number):
     code = -9 if number == signal.SIGKILL else 128 + number
-    command = [sys.executable, "-m", "diglot.sweeps.sweep", *WORDS, "model.n_heads=1,2"]
+    command = [sys.executable, "-m", "diglot", "sweep", *WORDS, "model.n_heads=1,2"]
     mode = {**os.environ, "MODE": "slow", "OMP_NUM_THREADS": "1"}
     launcher = subprocess.Popen(
         command, env=mode, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -481,9 +483,11 @@ def test_no_job_outlives_its_launcher(here, number):
 
 def test_a_job_of_another_launcher_has_the_time_to_keep_what_it_has(here):
     script = """if True:
-        from diglot import config, interruption, sweep
+        from diglot.commands.frame import command
+        from diglot.sweeps.sweep import run_alone
+        from diglot.system import interruption
         interruption.answer_by_exception()
-        config.command("train")(lambda c: sweep.run_alone(c, "stub_job"))()
+        command("train")(lambda c: run_alone(c, "stub_job"))()
     """
     command = [sys.executable, "-c", script, "-m", *WORDS[:2], "hydra/launcher=basic", "model.n_heads=1,2"]
     mode = {**os.environ, "MODE": "slow", "OMP_NUM_THREADS": "1"}
@@ -668,7 +672,7 @@ def test_what_tells_no_jobs_apart_is_not_swept(here, type_sweep, word):
 
 @pytest.mark.parametrize("launcher", ["diglot", "basic"])
 def test_an_override_of_one_value_is_no_part_of_a_job_s_name(here, type_sweep, monkeypatch, launcher):
-    monkeypatch.setattr(sweep, "main", config.command("train")(lambda c: sweep.run_alone(c, "stub_job")))
+    monkeypatch.setattr(entry, "main", command("train")(lambda c: sweep.run_alone(c, "stub_job")))
     for name, value in (("NAME", "hunter2-0a1b"), ("SEED", "3")):
         monkeypatch.setenv(name, value)
     stub = WORDS if launcher == "diglot" else WORDS[:2]

@@ -11,11 +11,11 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import diglot
-from commands import ROOT, SMALL, scalars, type_command
 from diglot.checkpoint import file as checkpoint
 from diglot.data.pieces import composing
 from diglot.data.text import read_lines
-from made import write_checkpoint
+from support.commands import ROOT, SMALL, scalars, type_command
+from support.made import write_checkpoint
 
 pytestmark = pytest.mark.end_to_end
 
@@ -151,7 +151,7 @@ def test_runs_that_are_asked_to_end_go_on_as_if_they_had_not_been(tmp_path, monk
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
     monkeypatch.setenv("SPY_FOLDER", str(tmp_path))
     words = [*SMALL, "model.dropout=0.2", "run.updates=60", "run.validate_every=20", "trainer.log_every_n_steps=5"]
-    words += ["search.max_len_b=6", "search.max_len_a=0.0", "+callbacks.spy._target_=spy.Spy"]
+    words += ["search.max_len_b=6", "search.max_len_a=0.0", "+callbacks.spy._target_=support.spy.Spy"]
     type_command("diglot-train", *words, "run.folder=whole", cwd=tmp_path)
     folder, where = tmp_path / "run", "run.folder=run"
     for name, at in (

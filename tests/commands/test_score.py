@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from commands import type_command
 from diglot.data.text import ParallelText, write_lines
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
 from diglot.inference import scoring as scoring
 from diglot.inference.scoring import TIE, PairScore, score_pairs, search_errors
 from diglot.inference.translator import Translation, Translator
-from made import checkpoint_content, write_checkpoint
+from support.commands import type_command
+from support.made import checkpoint_content, write_checkpoint
 
 SIZES = ("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40")
 SOURCES = ["Ler nin gaser.", "Ka gun {name} ne?", "", "Los pez sanos ta puros {name}.", "   ", "Foz su femim."]
@@ -57,7 +57,7 @@ def test_each_line_is_scored_as_if_it_were_alone(translator, tokens_per_batch):
     assert len(scores[4].pieces) > 2
 
 
-GOLDEN = Path(__file__).parent / "reliability" / "golden" / "golden.ckpt"  # a model that has learnt a little
+GOLDEN = Path(__file__).parents[1] / "reliability" / "golden" / "golden.ckpt"  # a model that has learnt a little
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])

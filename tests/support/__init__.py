@@ -1,0 +1,1 @@
+"""What tests share: typed commands, checkpoints to read, and callbacks for runs that are watched."""
