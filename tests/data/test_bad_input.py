@@ -429,7 +429,7 @@ def test_two_commands_at_once_prepare_odd_rows_once(tmp_path: Path) -> None:
     rows = ["NA\tkeine", "null\tnichts", '"open\tzitat', "b\tb2"]
     one_file(tmp_path, "train", joined(rows))
     words = ["data=files", "data.train.tsv=train.tsv", *held_out("dev", "test"), "data.vocab_size=290"]
-    command = [sys.executable, "-m", "diglot.commands.prepare", *words]
+    command = [sys.executable, "-m", "diglot", "prepare", *words]
     both = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     for process in both:
         out, error = process.communicate(timeout=300)

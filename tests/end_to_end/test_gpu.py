@@ -73,7 +73,7 @@ def test_two_gpus_make_the_updates_of_one(tmp_path):
     words = [*SMALL, "trainer.precision=32-true", "run.updates=40", "run.validate_every=20", "data.n_workers=0"]
     weights, scores = [], []
     for devices in (1, 2):
-        command = [sys.executable, "-m", "diglot.commands.train", *words, "trainer=ddp", f"trainer.devices={devices}"]
+        command = [sys.executable, "-m", "diglot", "train", *words, "trainer=ddp", f"trainer.devices={devices}"]
         subprocess.run([*command, f"run.folder=run{devices}"], cwd=tmp_path, check=True, timeout=300)
         content = torch.load(tmp_path / f"run{devices}" / "last.ckpt", map_location="cpu", weights_only=True)
         weights.append(content["state_dict"])

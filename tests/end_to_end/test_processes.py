@@ -47,7 +47,7 @@ TINY = (
 def start(*words: str, cwd: Path, module: tuple[str, ...] = (), **environment: str) -> subprocess.Popen:
     """Start diglot-train on one thread, with what the spies need."""
     (cwd / "spied").mkdir(exist_ok=True)
-    command = [sys.executable, *module, "-m", "diglot.commands.train", *words]
+    command = [sys.executable, *module, "-m", "diglot", "train", *words]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE), "SPY_FOLDER": str(cwd / "spied")}
     return subprocess.Popen(
         command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**env, **environment}

@@ -403,7 +403,7 @@ def test_models_of_other_heads_translate_as_one_but_no_page_shows_them(folder, c
 @pytest.mark.end_to_end
 def test_whoever_reads_may_go(folder):
     lines = "Ler nin gaser.\n" * 3
-    command = [sys.executable, "-m", "diglot.commands.translate", "checkpoint=a.ckpt", "interactive=true"]
+    command = [sys.executable, "-m", "diglot", "translate", "checkpoint=a.ckpt", "interactive=true"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=folder, **pipes) as process:
         process.stdout.close()
@@ -496,7 +496,7 @@ def test_a_head_that_is_not_there_is_refused():
 
 @pytest.mark.end_to_end
 def test_a_line_that_is_typed_is_answered_before_the_next(folder):
-    command = [sys.executable, "-m", "diglot.commands.translate", "checkpoint=a.ckpt", "interactive=true"]
+    command = [sys.executable, "-m", "diglot", "translate", "checkpoint=a.ckpt", "interactive=true"]
     with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

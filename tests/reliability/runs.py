@@ -65,7 +65,7 @@ class Run:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("DIGLOT")}
         env = {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "MARK": self.mark[5:], **environment}
         self.output = (cwd / "output").open("w+")
-        command = [sys.executable, *module, "-m", "diglot.commands.train", *words]
+        command = [sys.executable, *module, "-m", "diglot", "train", *words]
         self.process = subprocess.Popen(
             command, cwd=cwd, stdout=self.output, stderr=subprocess.STDOUT, env=env, start_new_session=True
         )

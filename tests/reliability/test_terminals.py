@@ -33,7 +33,7 @@ def train_at_a_terminal(folder: Path, *words: str) -> tuple[subprocess.Popen[byt
         fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-    command = [sys.executable, "-m", "diglot.commands.train", *words]
+    command = [sys.executable, "-m", "diglot", "train", *words]
     process = subprocess.Popen(
         command,
         cwd=folder,

@@ -60,7 +60,7 @@ def test_a_script_that_imports_diglot_first_waits_as_the_commands_do(tmp_path: P
     ids=str,
 )
 def test_what_the_user_has_said_of_waiting_threads_holds(typed: dict[str, str], found: str, tmp_path: Path) -> None:
-    assert found_by_torch(tmp_path, "-m", "diglot.commands.train", **typed) == found
+    assert found_by_torch(tmp_path, "-m", "diglot", "train", **typed) == found
 
 
 def test_a_process_hands_its_spin_on_to_those_it_starts() -> None:
