@@ -348,7 +348,7 @@ def test_rows_and_what_the_command_line_varies_are_multiplied(here, type_sweep):
 
 def test_positions_are_swept_without_a_word_for_it(here, type_sweep, monkeypatch):
     """`make train sweep=positions` is a sweep, too."""
-    monkeypatch.setattr(sweep, "main", train_main)
+    monkeypatch.setattr(entry, "main", train_main)
     type_sweep("sweep=positions")
     assert len(table_of(the_sweep(here))) == 12
     assert the_sweep(here).name.startswith("sweep_positions_")
