@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import TINY, TWO, Ended, Run, is_whole, run, same_weights, text
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
@@ -18,6 +17,7 @@ from diglot.checkpoint.file import newest_whole, read
 from diglot.errors import UserError
 from diglot.system import atomic as whole
 from diglot.training.checkpoints import _link
+from runs import TINY, TWO, Ended, Run, is_whole, run, same_weights, text
 
 pytestmark = pytest.mark.reliability
 

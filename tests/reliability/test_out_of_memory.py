@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 from faults import refuse
-from runs import FAULT, TINY, is_whole, run, same_weights, text, weights
 
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError, is_out_of_memory
 from diglot.inference.translator import Translator
+from runs import FAULT, TINY, is_whole, run, same_weights, text, weights
 
 pytestmark = [
     pytest.mark.reliability,

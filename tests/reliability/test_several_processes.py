@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import FAULT, TINY, TWO, Run, after_the_fault, is_whole, run, text, weights
 
 from diglot.data.text import read_lines, write_bytes
+from runs import FAULT, TINY, TWO, Run, after_the_fault, is_whole, run, text, weights
 
 pytestmark = [pytest.mark.reliability, pytest.mark.end_to_end]
 

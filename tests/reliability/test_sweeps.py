@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from runs import FAULT, TINY, Run, text
 
 pytestmark = [pytest.mark.reliability, pytest.mark.end_to_end]

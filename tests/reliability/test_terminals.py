@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
-from runs import TINY, text
 
 from diglot.checkpoint.file import newest_whole
 from diglot.errors import RESUME_ME
+from runs import TINY, text
 
 pytestmark = pytest.mark.reliability
 

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from runs import TINY, Run, after_the_fault, is_whole, run, same_weights, text
 
 pytestmark = [
