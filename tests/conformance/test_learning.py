@@ -190,6 +190,7 @@ def test_the_sources_that_matter_are_all_there() -> None:
     assert all(path.is_file() or any(path.rglob("*.py")) or any(path.rglob("*.yaml")) for path in paths), paths
 
 
+@pytest.mark.reliability
 @pytest.mark.end_to_end
 def test_a_crash_is_one_line_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     alibi = Cell("alibi", "pre_norm")
@@ -270,6 +271,7 @@ def test_the_table_and_the_picture(tmp_path: Path) -> None:
         assert picture.width > 1000
 
 
+@pytest.mark.reliability
 @pytest.mark.end_to_end
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_it_can_be_stopped_and_leaves_nobody_behind(number: int, status: int, tmp_path: Path) -> None:

@@ -462,6 +462,7 @@ def whole(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> dic
     return found
 
 
+@pytest.mark.reliability
 @settings(some, max_examples=60)
 @given(
     st.sampled_from([Cleaning(), STRICT, replace(STRICT, keep_dropped=False)]),
@@ -557,6 +558,7 @@ def until(what: Callable[[], bool], seconds: float = 30) -> bool:
 N_BLOCKS = 8 + 7  # of the mixture
 
 
+@pytest.mark.reliability
 def test_a_process_killed_again_and_again_leaves_the_files_of_one_that_was_not(
     apart: Callable[..., subprocess.Popen], tmp_path: Path
 ) -> None:
@@ -568,6 +570,7 @@ def test_a_process_killed_again_and_again_leaves_the_files_of_one_that_was_not(
     assert all_files(tmp_path / "cut") == all_files(tmp_path / "whole")
 
 
+@pytest.mark.reliability
 def test_who_waits_goes_on_with_what_a_killed_one_began(apart: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
     first = apart("cache", 5, "hang")
     assert until((tmp_path / "pids").exists)
@@ -580,6 +583,7 @@ def test_who_waits_goes_on_with_what_a_killed_one_began(apart: Callable[..., sub
     assert all_files(tmp_path / "cache") == all_files(tmp_path / "whole")
 
 
+@pytest.mark.reliability
 def test_the_processes_of_a_killed_preparation_end_with_it(
     apart: Callable[..., subprocess.Popen], tmp_path: Path
 ) -> None:
@@ -617,6 +621,7 @@ def encode(block):
 """
 
 
+@pytest.mark.reliability
 def test_when_a_process_that_tokenises_is_killed_the_same_command_goes_on(
     tokenizer: Tokenizer, tmp_path: Path, whole: dict[Cleaning, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

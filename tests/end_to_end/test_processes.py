@@ -120,6 +120,7 @@ def test_two_processes_make_the_updates_and_the_translations_of_one(tmp_path: Pa
     )
 
 
+@pytest.mark.reliability
 def test_processes_started_from_outside_share_one_folder(tmp_path: Path, seven: tuple[str, ...]) -> None:
     words = [*seven, *TINY, "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "run.validate_every=9"]
     said = finish(start(*words, cwd=tmp_path, module=("-m", "torch.distributed.run", "--nproc-per-node", "2")))
@@ -184,6 +185,7 @@ def ended(
     return codes
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize(
     ("other", "code", "says"),
     [
@@ -202,6 +204,7 @@ def test_a_process_that_waits_ends_with_another_one_and_says_why(
     assert capsys.readouterr().err == f"diglot-train: {says}\n"
 
 
+@pytest.mark.reliability
 def test_a_process_that_ends_already_is_left_to_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(other: subprocess.Popen, _: list[int]) -> None:
         until(lambda: other.returncode is not None)  # its end has been seen
@@ -230,6 +233,7 @@ def test_a_process_that_hangs_ends_the_run_after_the_timeout(tmp_path: Path, sev
     assert time.monotonic() - began < 80
 
 
+@pytest.mark.reliability
 def test_a_run_goes_on_where_it_was_killed_and_each_step_stands_once(tmp_path: Path, seven: tuple[str, ...]) -> None:
     words = [*seven[:-1], *TINY, SPY, "run.updates=12", "run.validate_every=5", "model.dropout=0.1"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -260,6 +264,7 @@ def test_a_run_goes_on_where_it_was_killed_and_each_step_stands_once(tmp_path: P
     assert "there is no run in it" in finish(start(*words, "resume=spied", cwd=cut), code=2)
 
 
+@pytest.mark.reliability
 def test_a_sanity_check_leaves_no_trace(tmp_path: Path, seven: tuple[str, ...]) -> None:
     words = [*seven[:-1], *TINY, "run.updates=4", "run.validate_every=2", "trainer.log_every_n_steps=3"]
     runs = [start(*words, f"run.folder=sanity{n}", f"trainer.num_sanity_val_steps={n}", cwd=tmp_path) for n in (0, 2)]

@@ -131,6 +131,7 @@ def test_resume_auto_goes_on_with_the_newest_unfinished_run_of_the_same_command(
     assert len(list((tmp_path / "runs").iterdir())) == 3
 
 
+@pytest.mark.reliability
 def test_a_run_goes_on_from_the_newest_checkpoint_that_is_whole(tmp_path):
     words = [*SMALL, "run.updates=12", "run.validate_every=4", "search.max_len_a=0.0", "search.max_len_b=2"]
     type_command("diglot-train", *words, "run.folder=whole", cwd=tmp_path)
@@ -146,6 +147,7 @@ def test_a_run_goes_on_from_the_newest_checkpoint_that_is_whole(tmp_path):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.reliability
 def test_runs_that_are_asked_to_end_go_on_as_if_they_had_not_been(tmp_path, monkeypatch):
     """At an update, and in the middle of a validation; each with another signal, and a kill in between."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))

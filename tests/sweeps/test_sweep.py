@@ -457,6 +457,7 @@ def test_choices_that_read_the_environment_stay_as_they_are_written(monkeypatch)
     assert made._parse_config() == ["+logger.a=${oc.env:A},x ${oc.env:B}", "seed=1,2", "model.d_ff=1,2"]
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize("number", [*ASKING, signal.SIGKILL])
 def test_no_job_outlives_its_launcher(here, number):
     code = -9 if number == signal.SIGKILL else 128 + number
@@ -481,6 +482,7 @@ def test_no_job_outlives_its_launcher(here, number):
         assert json.loads((first / "job.json").read_text())["exit_status"] == -heard
 
 
+@pytest.mark.reliability
 def test_a_job_of_another_launcher_has_the_time_to_keep_what_it_has(here):
     script = """if True:
         from diglot.commands.frame import command
@@ -500,6 +502,7 @@ def test_a_job_of_another_launcher_has_the_time_to_keep_what_it_has(here):
     assert [row["status"] for row in table_of(the_sweep(here))] == ["interrupted", "not started"]
 
 
+@pytest.mark.reliability
 def test_a_job_that_does_not_hear_is_killed(here, monkeypatch):
     monkeypatch.setenv("MODE", "slow_deaf")
     monkeypatch.setattr(one, "GRACE", 0.3)
@@ -604,6 +607,7 @@ def test_runs_started_in_the_same_second_have_folders_of_their_own(here):
     assert len(set(made)) == len(list((here / "runs").iterdir())) == 12
 
 
+@pytest.mark.reliability
 @pytest.mark.end_to_end
 def test_a_sweep_of_runs_with_two_processes_each(here, type_sweep):
     type_sweep("seed=1,2", "trainer.devices=2", "data.batches_per_update=2", "run.updates=1", always=SMALL)
@@ -615,6 +619,7 @@ def test_a_sweep_of_runs_with_two_processes_each(here, type_sweep):
         assert (folder / job / "best.ckpt").exists()
 
 
+@pytest.mark.reliability
 @pytest.mark.end_to_end
 def test_a_job_that_is_killed_while_it_trains_goes_on(here, type_sweep):
     words = ["seed=1,2,3", "run.updates=60", "run.validate_every=20"]

@@ -149,6 +149,7 @@ print("and here")
 """
 
 
+@pytest.mark.reliability
 def test_a_second_signal_ends_the_process_at_once() -> None:
     done = subprocess.run(
         [sys.executable, "-c", TWICE],

@@ -118,15 +118,34 @@ def test_the_wheel_holds_configs_corpus_licence_and_commands(wheel):
     assert "hydra_plugins/__init__.py" not in names, "others' plugins could not be found"
 
 
-@pytest.mark.parametrize("command", SCRIPTS)
-def test_every_command_starts_from_the_installed_wheel(command, installed, tmp_path):
+# Types scripts in processes forked from one that has imported what they have in common.
+TYPES = """
+import importlib, os, runpy, sys
+from pathlib import Path
+import diglot.commands.train
+print(diglot.__file__)
+for script in sys.argv[2:]:
+    pid = os.fork()
+    if not pid:
+        os.dup2(os.open(Path(sys.argv[1], Path(script).name), os.O_WRONLY | os.O_CREAT), 1)
+        sys.argv[:] = [script, "--help"]
+        runpy.run_path(script, run_name="__main__")
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_every_command_starts_from_the_installed_wheel(installed, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
-    where = "import importlib.util as u; print(u.find_spec('diglot').origin)"
-    assert run(sys.executable, "-c", where, cwd=tmp_path, environment=environment).startswith(str(installed))
-    script = installed / "bin" / f"diglot-{command}"
-    usage = run(sys.executable, script, "--help", cwd=tmp_path, environment=environment)
-    assert "Hydra" in usage
-    assert list(tmp_path.iterdir()) == []
+    scripts = [installed / "bin" / f"diglot-{command}" for command in SCRIPTS]
+    here, said = tmp_path / "here", tmp_path / "said"
+    here.mkdir()
+    said.mkdir()
+    where, *statuses = run(sys.executable, "-c", TYPES, said, *scripts, cwd=here, environment=environment).splitlines()
+    assert where.startswith(str(installed))
+    assert statuses == ["0"] * len(SCRIPTS)
+    for script in scripts:
+        assert "Hydra" in (said / script.name).read_text(), script
+    assert list(here.iterdir()) == []
 
 
 def test_the_installed_wheel_trains_on_the_corpus_that_ships_in_it(installed, tmp_path):
