@@ -220,7 +220,7 @@ def rebuild(content: dict[str, Any], file: Path, trust: Collection[str] = ()) ->
     ours = content["diglot"]
     try:
         tokenizer, search = _tokenizer(ours), _search(ours, trust)
-        sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
+        sizes = tokenizer.vocab_sizes
         with torch.device("meta"), _no_more_than(content["state_dict"]):  # what does not fit is never given memory
             _check_weights(_model(ours, sizes), content["state_dict"])
         model = _model(ours, sizes)

@@ -7,12 +7,10 @@ if __name__ == "__main__":  # before the imports, which take seconds
 
 
 import io
-import json
 import math
 import resource
 import sys
 import time
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from rich import box
 from rich.table import Table
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diglot.commands.frame import command
 from diglot.config import build, build_corpus, build_data, check_tying, trial_build
@@ -31,13 +28,13 @@ from diglot.data.batching import Batching, widths
 from diglot.data.doctor import N_GRAM, Diagnosis, some_lengths
 from diglot.data.forms import mixed_forms
 from diglot.data.module import TranslationData
-from diglot.data.text import write_bytes
+from diglot.data.text import write_bytes, write_json
 from diglot.data.tokenizer import TokenizerSource
 from diglot.errors import UserError
 from diglot.evaluation.metrics import Scorer
 from diglot.sweeps.job import say
 from diglot.system.console import quiet, render
-from diglot.training.loss import token_loss
+from diglot.training.loss import batch_loss
 from diglot.training.run import Run
 
 
@@ -64,9 +61,7 @@ def main(config: DictConfig) -> None:
     if n_probed:
         plan |= probed(config, data, plan["updates"], n_probed)
     folder = Path(config.doctor.folder or data.cache_dir / "doctor")
-    write_bytes(
-        folder / "doctor.json", json.dumps({**asdict(found), "plan": plan}, ensure_ascii=False, indent=1).encode()
-    )
+    write_json(folder / "doctor.json", {**asdict(found), "plan": plan})
     write_bytes(folder / "doctor.png", histograms(data))
     say("\n".join(render(table(found, plan))))
     say(f"{found.summary()}\nMade in {folder}/: doctor.json, doctor.png")
@@ -113,19 +108,14 @@ def probed(config: DictConfig, data: TranslationData, n_updates: int, n_probed: 
     """Seconds that the run would train, and the memory that it would take: from a few updates."""
     device = torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu")
     torch.manual_seed(config.seed)
-    sizes = {"src_vocab_size": data.tokenizer.src_vocab_size, "tgt_vocab_size": data.tokenizer.tgt_vocab_size}
-    model = build(config.model, "model", **sizes).to(device)
+    model = build(config.model, "model", **data.tokenizer.vocab_sizes).to(device)
     optimizer = build(config.optimizer, "optimizer")(model.parameters(), lr=1e-6)
     data.n_updates = n_probed
     seconds: list[float] = []
     for micro_batch in data.updates():
         batch = data.train_pairs[micro_batch]
         began = time.perf_counter()
-        src, mask, tgt_in, labels, tgt_mask = (
-            tensor.to(device) for tensor in (batch.src, batch.src_mask, batch.tgt_in, batch.labels, batch.tgt_mask)
-        )
-        with sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext():
-            sums = token_loss(model(src, tgt_in, mask), labels, tgt_mask, config.label_smoothing)
+        sums = batch_loss(model, batch.on(device), config.label_smoothing)
         (sums.smoothed / batch.update_target_tokens).backward()
         optimizer.step()
         optimizer.zero_grad()

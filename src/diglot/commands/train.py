@@ -132,8 +132,7 @@ def train(config: DictConfig) -> Path:
         data.prepare_data()
     data.setup()
     torch.manual_seed(config.seed)
-    sizes = {"src_vocab_size": data.tokenizer.src_vocab_size, "tgt_vocab_size": data.tokenizer.tgt_vocab_size}
-    model = build(config.model, "model", **sizes)
+    model = build(config.model, "model", **data.tokenizer.vocab_sizes)
     if options["precision"] in ("64", "64-true"):  # which callbacks that copy the weights would round otherwise
         model.double()
     check_lengths(model, data, config.model)

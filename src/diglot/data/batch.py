@@ -1,6 +1,6 @@
 """From numbered pairs to padded tensors."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,6 +37,13 @@ class Batch(NamedTuple):
     position: int
     passes: float
     place: tuple[int, ...] = ()
+
+    def on(self, device: torch.device) -> "Batch":
+        """Return the batch with its tensors on a device."""
+        moved: dict[str, Any] = {
+            name: part.to(device) for name, part in self._asdict().items() if isinstance(part, Tensor)
+        }
+        return self._replace(**moved)
 
 
 class Pairs(torch.utils.data.Dataset):

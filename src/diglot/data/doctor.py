@@ -16,7 +16,7 @@ from diglot.data.forms import comparable, count_forms, mixed_forms
 from diglot.data.preparation import main_scripts, script_of
 from diglot.data.shards import SIDES, Shards
 from diglot.data.split import normalise
-from diglot.data.text import Parallel, ParallelText, corpora_of, hash_pair, write_bytes
+from diglot.data.text import Parallel, ParallelText, corpora_of, hash_pair, write_json
 from diglot.data.tokenizer import UNK, Side, Tokenizer
 from diglot.system.progress import step
 
@@ -130,7 +130,7 @@ def diagnose(
             raise LookupError("not looked at yet") from None
     with step("looking for faults in the data", total=shards.count("read")) as advance:
         found = _diagnose(train, held_out, shards, tokenizer, advance)
-    write_bytes(file, json.dumps(asdict(found), ensure_ascii=False, indent=1).encode())
+    write_json(file, asdict(found))
     return found
 
 

@@ -5,6 +5,7 @@ import glob
 import gzip
 import hashlib
 import itertools
+import json
 import re
 import sys
 import unicodedata
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from diglot.data.forms import comparable
 from diglot.errors import UserError
@@ -398,6 +399,15 @@ def write_bytes(path: str | Path, content: bytes) -> None:
             file.write(content)
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def write_json(path: str | Path, content: Any) -> None:
+    """Write plain data as JSON for people and programs, complete or not at all.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    write_bytes(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def hash_pair(src: str, tgt: str) -> bytes:

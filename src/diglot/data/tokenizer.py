@@ -16,6 +16,7 @@ from diglot.data.forms import comparable, composing_rules
 from diglot.data.pieces import BOS, EOS, PAD, UNK, adopt, composing, is_composing, opened, tag
 from diglot.data.placeholders import Placeholders, check_placeholder
 from diglot.data.sampling import Sampler, Sampling
+from diglot.data.special_ids import SpecialIds
 from diglot.data.text import Parallel, read_lines, write_bytes, write_lines
 from diglot.errors import UserError
 from diglot.system.atomic import scratch_folder
@@ -102,6 +103,16 @@ class Tokenizer:
     def is_joint(self) -> bool:
         """Whether both sides have one vocabulary."""
         return self.tgt_model is None
+
+    @property
+    def special(self) -> SpecialIds:
+        """The ids that are no text, on both sides."""
+        return SpecialIds(self.pad_id, self.unk_id, self.bos_id, self.eos_id)
+
+    @property
+    def vocab_sizes(self) -> dict[str, int]:
+        """The sizes of both vocabularies, named as a model's arguments."""
+        return {"src_vocab_size": self.src_vocab_size, "tgt_vocab_size": self.tgt_vocab_size}
 
     @property
     def src_vocab_size(self) -> int:

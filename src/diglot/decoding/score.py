@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from diglot.decoding.state import SpecialIds, log_softmax
-from diglot.model import EncoderDecoder
+from diglot.data.special_ids import SpecialIds
+from diglot.decoding.state import log_softmax
+from diglot.model import EncoderDecoder, evaluating
 
 
 @torch.inference_mode()
@@ -34,14 +35,8 @@ def pair_scores(model: EncoderDecoder, src: Tensor, labels: Tensor, special: Spe
     tgt_in = labels.roll(1, 1)
     tgt_in[tgt_in == special.eos] = special.pad  # of what comes after </s> nothing is read
     tgt_in[:, 0] = special.bos
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        with torch.autocast(src.device.type, enabled=False):
-            log_probs = log_softmax(model(src, tgt_in, src != special.pad))  # (B, T, V)
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    with evaluating(model), torch.autocast(src.device.type, enabled=False):
+        log_probs = log_softmax(model(src, tgt_in, src != special.pad))  # (B, T, V)
     chosen = log_probs.gather(-1, labels[:, :, None])[:, :, 0]  # (B, T)
     lengths = (labels != special.pad).sum(1)
     return [row[:length] for row, length in zip(chosen.tolist(), lengths.tolist(), strict=True)]

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diglot.decoding.state import Choice, History, Hypothesis, SpecialIds, State, log_softmax
+from diglot.data.special_ids import SpecialIds
+from diglot.decoding.state import Choice, History, Hypothesis, State, log_softmax
 from diglot.model import EncoderDecoder
 
 MOST_A, MOST_B = 1_000, 1_000_000  # beyond that a limit is a slip

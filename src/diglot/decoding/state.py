@@ -8,15 +8,6 @@ from torch import Tensor
 NEAR = 1e-5  # what is less apart is a near tie
 
 
-class SpecialIds(NamedTuple):
-    """The four ids that are no text."""
-
-    pad: int
-    unk: int
-    bos: int
-    eos: int
-
-
 class Hypothesis(NamedTuple):
     """One translation of a sentence.
 

@@ -21,7 +21,7 @@ from diglot.data.text import (
     read_parallel,
     refuse_address,
     side_endings,
-    write_bytes,
+    write_json,
     write_lines,
 )
 from diglot.errors import UserError
@@ -90,7 +90,7 @@ def keep_text(folder: Path, evaluated: EvaluationSet, src_lang: str, tgt_lang: s
     for file, lines in zip(sides, (evaluated.pairs.src, evaluated.pairs.tgt), strict=True):
         write_lines(file, lines)
     content = {"name": evaluated.name, "memory": [[m.similarity, m.target] for m in evaluated.memory]}
-    write_bytes(about, json.dumps(content, ensure_ascii=False, indent=0).encode())
+    write_json(about, content)
     return [*sides, about]
 
 
@@ -236,7 +236,7 @@ def evaluate(
     if baseline is not None:
         write_lines(folder / f"baseline.{tgt}", others)
     results["folder"] = masked(str(folder))
-    write_bytes(folder / "results.json", (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
+    write_json(folder / "results.json", results)
     return results
 
 

@@ -85,7 +85,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, record: dict[str, Any]) 
     write_bytes(folder / names["src"], tokenizer.model)
     if tokenizer.tgt_model is not None:
         write_bytes(folder / names["tgt"], tokenizer.tgt_model)
-    ids = {"pad": tokenizer.pad_id, "unk": tokenizer.unk_id, "bos": tokenizer.bos_id, "eos": tokenizer.eos_id}
+    ids = tokenizer.special._asdict()
     return {
         "diglot": __version__,
         "update": record.get("update"),

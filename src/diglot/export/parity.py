@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from diglot.checkpoint.file import Checkpoint
 from diglot.data.text import read_lines
 from diglot.data.tokenizer import Encoded, Tokenizer
-from diglot.decoding import BeamSearch, Search, SpecialIds
+from diglot.decoding import BeamSearch, Search
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import kept_text
 from diglot.evaluation.metrics import Scorer, recorded_tokenizer
@@ -137,7 +137,7 @@ def checked(
 def of_model(model: EncoderDecoder, tokenizer: Tokenizer, limits: Search) -> Greedy:
     """Greedy search with our own model, of sources without </s>, no longer than `limits` allows."""
     search = BeamSearch(beam_size=1, length_penalty=0.0, max_len_a=limits.max_len_a, max_len_b=limits.max_len_b)
-    special = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+    special = tokenizer.special
 
     def translate(sources: Sequence[Sequence[int]]) -> list[Output]:
         rows = [torch.tensor([*source, special.eos]) for source in sources]

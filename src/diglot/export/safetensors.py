@@ -30,7 +30,7 @@ def write(loaded: Checkpoint, folder: Path) -> None:
         "format": "safetensors",
         **write_tokenizer(folder, loaded.tokenizer, loaded.record),
         "model": loaded.record["model"],
-        "sizes": {"src_vocab_size": loaded.tokenizer.src_vocab_size, "tgt_vocab_size": loaded.tokenizer.tgt_vocab_size},
+        "sizes": loaded.tokenizer.vocab_sizes,
         "tied": {name: first for name, first in tied.items() if name != first},
     }
     write_json(folder / "config.json", about)

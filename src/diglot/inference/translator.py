@@ -15,7 +15,7 @@ from diglot.checkpoint import file as checkpoint
 from diglot.data.batching import in_batches
 from diglot.data.flat import FlatIds
 from diglot.data.tokenizer import PAD, Encoded, Tokenizer
-from diglot.decoding import BeamSearch, Ensemble, Hypothesis, Search, SpecialIds
+from diglot.decoding import BeamSearch, Ensemble, Hypothesis, Search
 from diglot.decoding.layout import lay_out_for_few_rows
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
@@ -94,7 +94,7 @@ class Translator:
         known = tokenizer.languages or ([own] if own else [])
         if self.tgt_lang is not None and self.tgt_lang not in known:
             raise UserError(f"tgt_lang={self.tgt_lang}: this model translates into {', '.join(known)}")
-        self.special = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+        self.special = tokenizer.special
 
     @classmethod
     def load(

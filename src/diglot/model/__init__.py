@@ -7,9 +7,9 @@ A mask is boolean and True where information may flow: `src_mask` (B, S) is True
 A bias is a float added to attention scores. Neither is ever given as the other.
 """
 
-from diglot.model.encoder_decoder import AttentionWeights, EncoderDecoder
+from diglot.model.encoder_decoder import AttentionWeights, EncoderDecoder, evaluating
 from diglot.model.norm import RMSNorm
 from diglot.model.recurrent import GruAttention
 from diglot.model.transformer import Transformer
 
-__all__ = ["AttentionWeights", "EncoderDecoder", "GruAttention", "RMSNorm", "Transformer"]
+__all__ = ["AttentionWeights", "EncoderDecoder", "GruAttention", "RMSNorm", "Transformer", "evaluating"]

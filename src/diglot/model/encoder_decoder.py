@@ -1,11 +1,23 @@
 """The small interface that training, search and evaluation know a model by, and what all such models share."""
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Let a model compute without dropout, and leave each of its modules in the mode that it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 class AttentionWeights(NamedTuple):
@@ -124,21 +136,18 @@ class EncoderDecoder(nn.Module):
         """
         found: dict[str, list[list[Tensor]]] = {kind: [] for kind in AttentionWeights._fields}
         attentions = self.attentions()
-        modes = [(module, module.training) for module in self.modules()]
         try:
-            self.eval()
             for kind, layers in attentions.items():
                 for attention in layers:
                     calls: list[Tensor] = []  # one for all target tokens, or one for each
                     found[kind].append(calls)
                     attention.watcher = calls.append
             # The meta device, on which a model is only tried, knows no autocast.
-            with nullcontext() if src.is_meta else torch.autocast(src.device.type, enabled=False):
+            autocast = nullcontext() if src.is_meta else torch.autocast(src.device.type, enabled=False)
+            with evaluating(self), autocast:
                 self.decode(tgt_in, self.encode(src, src_mask), src_mask)
         finally:
             for layers in attentions.values():
                 for attention in layers:
                     attention.watcher = None
-            for module, training in modes:
-                module.training = training
         return AttentionWeights(**{kind: [torch.cat(calls, 2) for calls in layers] for kind, layers in found.items()})

@@ -1,6 +1,5 @@
 """What a training run says of itself before it starts and after it ends."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.text import Text
 from torch import nn
 
 from diglot.data.module import TranslationData
-from diglot.data.text import ParallelText, write_bytes
+from diglot.data.text import ParallelText, write_json
 from diglot.evaluation.metrics import Score
 from diglot.runs.folder import RESULTS
 from diglot.system.console import render
@@ -131,7 +130,7 @@ def write_results(
         "test": test,
         "contents": dict(contents),
     }
-    write_bytes(folder / RESULTS, (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
+    write_json(folder / RESULTS, results)
 
 
 def end_report(folder: Path, kept: Checkpoints, speed: Speed, updates: int, scores: Sequence[Score]) -> str:

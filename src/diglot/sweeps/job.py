@@ -1,7 +1,6 @@
 """One job of a sweep: its folder and record, its process, its log."""
 
 import contextlib
-import ctypes
 import json
 import os
 import re
@@ -16,11 +15,11 @@ from types import FrameType
 from typing import Any
 
 from diglot.config import carrying
-from diglot.data.text import write_bytes
+from diglot.data.text import write_json
 from diglot.errors import RESUME_ME, UserError
 from diglot.runs.contents import Contents, changed_contents, contents_in
 from diglot.runs.folder import JOB, RESULTS, refuse_links
-from diglot.system.children import how_it_ended
+from diglot.system.children import be_signalled_with_parent, how_it_ended
 from diglot.system.interruption import ASKING
 from diglot.system.masking import shortened
 from diglot.system.quoting import quoted
@@ -90,7 +89,7 @@ class Job:
 
     def write(self) -> None:
         record = {name: getattr(self, name) for name in self._kept()}
-        write_bytes(self.folder / JOB, (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())
+        write_json(self.folder / JOB, record)
 
     @classmethod
     def _kept(cls) -> list[str]:
@@ -174,14 +173,13 @@ def run(job: Job, words: Sequence[str], signals: "Signals | None" = None, tries_
 
 def start(words: Sequence[str], output: Any) -> subprocess.Popen[bytes]:
     """Start a job's process: no signal meant for others reaches it, and it does not outlive this one."""
-    libc, launcher = ctypes.CDLL(None), os.getpid()
+    launcher = os.getpid()
 
     def prepare() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background process ignores it
-        if hasattr(libc, "prctl"):  # Linux
-            libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-            if os.getppid() != launcher:
-                os._exit(1)
+        be_signalled_with_parent(signal.SIGKILL)
+        if os.getppid() != launcher:
+            os._exit(1)
 
     environment = {name: value for name, value in os.environ.items() if name not in DISTRIBUTED}
     return subprocess.Popen(

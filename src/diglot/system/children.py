@@ -1,5 +1,6 @@
 """Processes that this one starts: how many, how they end when it has died, and how to say how they ended."""
 
+import ctypes
 import math
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 CGROUPS = Path("/sys/fs/cgroup")
+_LIBC = ctypes.CDLL(None)  # loaded before there are threads
 
 
 def n_cores() -> int:
@@ -43,6 +45,13 @@ def how_it_ended(status: int) -> str:
     except ValueError:
         return f"failed with exit status {status}"
     return f"was killed by {name}" if status < 0 else f"was stopped by {name}"
+
+
+def be_signalled_with_parent(number: int) -> None:
+    """Let the system send this process a signal when its parent ends (Linux alone). May be called between fork and
+    exec."""
+    if hasattr(_LIBC, "prctl"):
+        _LIBC.prctl(1, number)  # PR_SET_PDEATHSIG
 
 
 def end_with_parent(*_: Any) -> None:

@@ -1,6 +1,5 @@
 """How a run ends before its time: what is said, what is kept, and with which exit status."""
 
-import json
 import logging
 import signal
 import sys
@@ -11,7 +10,7 @@ from typing import Any, NoReturn
 import lightning as L
 
 from diglot.data.module import TranslationData
-from diglot.data.text import write_bytes
+from diglot.data.text import write_json
 from diglot.errors import NON_FINITE, RESUME_ME, UserError
 from diglot.system import interruption
 from diglot.system.masking import in_one_line
@@ -61,7 +60,7 @@ def fail(
     """
     if isinstance(error, NonFiniteError):
         file = folder / f"non_finite_{processes.rank}.json"
-        write_bytes(file, json.dumps(explained(error, data), ensure_ascii=False, indent=1).encode())
+        write_json(file, explained(error, data))
         print(f"diglot-train: {error}; {printable(file)} tells more. {kept.describe()}", file=sys.stderr)
         sys.exit(NON_FINITE)
     if isinstance(error, SystemExit):  # Lightning's answer to a signal outside training, or a callback's own exit

@@ -10,7 +10,7 @@ import torch
 from diglot.data.batch import Batch
 from diglot.data.module import TranslationData, worker_failure
 from diglot.errors import UserError, is_out_of_memory
-from diglot.training.loss import token_loss
+from diglot.training.loss import batch_loss
 from diglot.training.task import TranslationTask
 
 
@@ -82,8 +82,7 @@ class LargestBatch(L.Callback):
 
     def _train(self, trainer: L.Trainer, task: TranslationTask, batch: Batch) -> None:
         with trainer.precision_plugin.forward_context():
-            logits = task.model(batch.src, batch.tgt_in, batch.src_mask)
-            loss = token_loss(logits, batch.labels, batch.tgt_mask, task.label_smoothing).smoothed
+            loss = batch_loss(task.model, batch, task.label_smoothing).smoothed
         (loss / batch.labels.numel()).backward()
 
     def _validate(self, trainer: L.Trainer, task: TranslationTask, batch: Batch) -> None:
@@ -99,11 +98,8 @@ def _rows(batch: Batch, n_rows: int) -> Batch:
 
 
 def _fits(compute: Callable[..., None], trainer: L.Trainer, task: TranslationTask, batch: Batch) -> bool:
-    here: dict[str, Any] = {
-        name: part.to(task.device) for name, part in batch._asdict().items() if isinstance(part, torch.Tensor)
-    }
     try:
-        compute(trainer, task, batch._replace(**here))
+        compute(trainer, task, batch.on(task.device))
     except Exception as error:
         if not is_out_of_memory(error):
             raise

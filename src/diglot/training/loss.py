@@ -1,10 +1,14 @@
 """Label-smoothed cross-entropy, in sums: whoever knows the update divides."""
 
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from diglot.data.batch import Batch
 
 
 class TokenLoss(NamedTuple):
@@ -55,3 +59,12 @@ def token_loss(logits: Tensor, labels: Tensor, mask: Tensor, label_smoothing: fl
     """
     smoothed, nll = _SmoothedCrossEntropy.apply(logits, labels, mask, label_smoothing)
     return TokenLoss(smoothed, nll, mask.sum())
+
+
+def batch_loss(model: nn.Module, batch: Batch, label_smoothing: float) -> TokenLoss:
+    """Compute a training batch's loss with teacher forcing: each target token is predicted from those before it."""
+    # A CPU's fused attention spends more on its backward pass than it saves on sentences this short
+    # (benchmarks/training.py); a GPU's does not.
+    with sdpa_kernel(SDPBackend.MATH) if batch.src.device.type == "cpu" else nullcontext():
+        logits = model(batch.src, batch.tgt_in, batch.src_mask)
+    return token_loss(logits, batch.labels, batch.tgt_mask, label_smoothing)

@@ -2,7 +2,6 @@
 together."""
 
 import contextlib
-import ctypes
 import json
 import os
 import platform
@@ -26,7 +25,7 @@ from lightning.pytorch.strategies.launchers.subprocess_script import _Subprocess
 
 from diglot.errors import UserError
 from diglot.system import interruption
-from diglot.system.children import how_it_ended
+from diglot.system.children import be_signalled_with_parent, how_it_ended
 from diglot.system.interruption import ASKING, STARTED_BY
 from diglot.system.quoting import TYPED
 
@@ -155,9 +154,7 @@ def end_with_first() -> None:
     first = os.environ.get(STARTED_BY)
     if first is None or "LOCAL_RANK" not in os.environ or os.getpid() == int(first):
         return
-    with contextlib.suppress(OSError, AttributeError):  # Linux alone
-        # Of PR_SET_PDEATHSIG: one that is stopped goes on when the first has died, to see that and to end.
-        ctypes.CDLL(None).prctl(1, signal.SIGCONT)
+    be_signalled_with_parent(signal.SIGCONT)  # one that is stopped goes on when the first has died, to see that and end
 
     def watch() -> None:
         while os.getppid() == int(first):

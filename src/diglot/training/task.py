@@ -3,22 +3,20 @@
 import logging
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import lightning as L
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from diglot.data.batch import Batch
 from diglot.data.tokenizer import Tokenizer
-from diglot.decoding import Hypothesis, Search, SpecialIds
+from diglot.decoding import Hypothesis, Search
 from diglot.model import EncoderDecoder
-from diglot.training.loss import token_loss
+from diglot.training.loss import batch_loss, token_loss
 
 say = logging.getLogger("diglot").info
 
@@ -84,7 +82,7 @@ class TranslationTask(L.LightningModule):
         self._pairs: list[Tensor] = []  # of the update so far
         self.model, self.search = model, search
         self.read = read or (lambda pair, tokens: tokenizer.decode(tokens))
-        self.special = SpecialIds(tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
+        self.special = tokenizer.special
         self.make_optimizer, self.make_scheduler, self.total_updates = optimizer, scheduler, total_updates
         self.label_smoothing, self.seed, self.record = label_smoothing, seed, record
         self.record["skipped"] = 0
@@ -140,12 +138,7 @@ class TranslationTask(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         self._pairs.append(batch.pairs)
-        # A CPU's fused attention spends more on its backward pass than it saves on sentences this short
-        # (benchmarks/training.py); a GPU's does not.
-        kernels = sdpa_kernel(SDPBackend.MATH) if self.device.type == "cpu" else nullcontext()
-        with kernels:
-            logits = self.model(batch.src, batch.tgt_in, batch.src_mask)
-        sums = token_loss(logits, batch.labels, batch.tgt_mask, self.label_smoothing)
+        sums = batch_loss(self.model, batch, self.label_smoothing)
         self._log_update(torch.stack((sums.smoothed.detach(), sums.nll, sums.tokens)))
         # Lightning divides by the accumulation and DDP by the number of processes: undo both.
         shares = self.trainer.world_size * self.trainer.accumulate_grad_batches
