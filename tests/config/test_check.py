@@ -9,8 +9,8 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from diglot import config as root
-from diglot.commands import train
 from diglot.errors import UserError
+from diglot.runs import plan
 from diglot.system.masking import masked
 
 CHOICES = sorted(
@@ -300,7 +300,7 @@ def test_every_experiment_is_accepted(compose_train, name):
     config = compose_train(f"experiment={name}")
     root.check(config, "train")
     root.trial_build(config)
-    train.build_run(config)
+    plan.build_run(config)
 
 
 @pytest.mark.parametrize("name", [c.partition("=")[2] for c in CHOICES if c.startswith("data=")])
@@ -317,8 +317,8 @@ def test_every_corpus_is_accepted(compose_train, name):
 
 
 def test_max_steps_and_passes_say_how_long_the_run_is(compose_train):
-    assert train.build_run(compose_train("trainer.max_steps=7")).updates == 7
-    run = train.build_run(compose_train("run.passes=3"))
+    assert plan.build_run(compose_train("trainer.max_steps=7")).updates == 7
+    run = plan.build_run(compose_train("run.passes=3"))
     assert (run.updates, run.passes) == (None, 3)
 
 

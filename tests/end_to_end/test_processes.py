@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from diglot.commands.train import refuse_other_config
 from diglot.config import without_secrets
 from diglot.data.text import read_lines
 from diglot.errors import UserError
+from diglot.runs.plan import refuse_other_config
 from diglot.system.interruption import Interrupted
 from diglot.training import processes
 from diglot.training.processes import Launcher, check_number

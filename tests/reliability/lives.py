@@ -33,6 +33,7 @@ import diglot.commands.train  # noqa: E402
 from diglot.checkpoint import file as checkpoint  # noqa: E402
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO  # noqa: E402
 from diglot.errors import RESUME_ME  # noqa: E402
+from diglot.runs import conclusion, plan  # noqa: E402
 from diglot.system.interruption import ASKING, answer_by_exception  # noqa: E402
 from support.commands import scalars  # noqa: E402
 
@@ -235,8 +236,8 @@ def live(
         counted = strike(fault.number, fault.operation)
     if change is not None:
         change()
-    for within, name in (("preparation", "check_lengths"), ("end", "evaluate")):
-        setattr(diglot.commands.train, name, struck(within, getattr(diglot.commands.train, name)))
+    plan.check_lengths = struck("preparation", plan.check_lengths)
+    conclusion.evaluate = struck("end", conclusion.evaluate)
     sys.argv = ["diglot-train", *words]
     status = 1
     try:

@@ -7,9 +7,8 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
-from diglot.commands import train
 from diglot.data.batching import Updates
-from diglot.runs import resume
+from diglot.runs import open_run, resume, session
 from diglot.training import loggers, schedule, signals, task
 from diglot.training.checkpoints import Checkpoints, TakeUp
 
@@ -28,14 +27,14 @@ def the_stream_begins_anew() -> None:
 
 
 def the_stream_stands_one_batch_off() -> None:
-    take_up = train.take_up
+    take_up = open_run.take_up
 
     def off(*arguments: Any) -> resume.Begun:
         begun = take_up(*arguments)
         place = begun.place and begun.place._replace(batch=begun.place.batch + 1)
         return begun._replace(place=place)
 
-    train.take_up = off
+    open_run.take_up = off
 
 
 def dropout_goes_its_own_way() -> None:
@@ -91,7 +90,7 @@ def validations_that_were_cut_short_are_left_out() -> None:
 
 def validations_are_logged_twice() -> None:
     resumed = loggers.Resumed
-    train.loggers.Resumed = lambda update, _: resumed(update)  # type: ignore[misc,assignment]
+    session.loggers.Resumed = lambda update, _: resumed(update)  # type: ignore[misc,assignment]
 
 
 def the_best_is_forgotten() -> None:
@@ -115,15 +114,15 @@ def the_logger_fails() -> None:
 
 def the_logger_fails_and_stops_training() -> None:
     the_logger_fails()
-    train.loggers.forgiving = lambda logger: logger
+    session.loggers.forgiving = lambda logger: logger
 
 
 def results_come_first() -> None:
     """A run counts as finished before it is."""
-    conclude = train.conclude
+    conclude = session.conclude
 
     def early(folder: Path, *arguments: Any) -> None:
         (folder / "results.json").write_text('{"finished": true}')
         conclude(folder, *arguments)
 
-    train.conclude = early
+    session.conclude = early

@@ -26,8 +26,10 @@ ROOMS = {
     "inference": {"errors", "system", "model", "data", "decoding", "checkpoint"},
     "evaluation": {"errors", "system", "data", "inference"},
     "training": {"errors", "system", "model", "data", "decoding", "evaluation"},
-    "export": {"errors", "system", "model", "data", "decoding", "checkpoint", "evaluation"},
-    "runs": {"errors", "system", "data", "config", "checkpoint", "evaluation", "training"},
+    "export": {"errors", "system", "model", "data", "decoding", "config", "checkpoint", "evaluation"},
+    "runs": {
+        *("errors", "system", "model", "data", "config", "checkpoint", "inference", "evaluation", "training", "export"),
+    },
     "sweeps": {"errors", "system", "data", "config", "runs"},
 }
 ROOMS["commands"] = set(ROOMS)
@@ -39,7 +41,7 @@ OTHERS = {"model": {"torch"}, "decoding": {"torch", "sacrebleu"}}  # in which mi
 HOMES = {
     "hydra": {"commands", "config", "checkpoint/file.py", "runs", "sweeps"},
     "omegaconf": {"commands", "config", "checkpoint", "runs", "sweeps"},
-    "lightning": {"training", "checkpoint/atomic_io.py", "data/module.py", "commands/train.py", "runs/report.py"},
+    "lightning": {"training", "checkpoint/atomic_io.py", "data/module.py", "runs"},
 }
 
 

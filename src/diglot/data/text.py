@@ -407,7 +407,7 @@ def write_json(path: str | Path, content: Any) -> None:
     Raises:
         UserError: the file cannot be written.
     """
-    write_bytes(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    write_bytes(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
 
 
 def hash_pair(src: str, tgt: str) -> bytes:

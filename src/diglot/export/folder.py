@@ -71,10 +71,6 @@ def _says_so(file: Path) -> bool:
         return False
 
 
-def write_json(file: Path, content: dict[str, Any]) -> None:
-    write_bytes(file, (json.dumps(content, indent=2) + "\n").encode())
-
-
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, record: dict[str, Any]) -> dict[str, Any]:
     """Write a model's SentencePiece files.
 

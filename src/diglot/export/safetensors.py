@@ -5,8 +5,8 @@ from pathlib import Path
 from safetensors.torch import save
 
 from diglot.checkpoint.file import Checkpoint
-from diglot.data.text import write_bytes
-from diglot.export.folder import write_json, write_tokenizer
+from diglot.data.text import write_bytes, write_json
+from diglot.export.folder import write_tokenizer
 
 
 def write(loaded: Checkpoint, folder: Path) -> None:

@@ -1,6 +1,5 @@
 """What a run goes on from, where it goes on."""
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +23,8 @@ from diglot.errors import RESUME_ME, UserError
 from diglot.evaluation.metrics import recorded_tokenizer
 from diglot.runs.contents import NAMES, Contents, changed_contents, contents_in, how_compared, same_contents
 from diglot.runs.folder import CONFIG, RESULTS, is_finished, is_held
+from diglot.system.console import say
 from diglot.system.quoting import reading, resuming
-
-say = logging.getLogger("diglot").info
 
 AUTO = "auto"  # resume=auto
 

@@ -18,6 +18,8 @@ from diglot.errors import UserError
 from diglot.system import progress
 from diglot.system.quoting import printable
 
+say = logging.getLogger("diglot").info  # one line of the run's own
+
 
 class PrintHandler(logging.Handler):
     """Prints to whatever standard output is now: a progress bar puts itself in between."""

@@ -1,6 +1,5 @@
 """The callback that writes checkpoints, and nothing else does."""
 
-import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,11 +13,11 @@ import torch
 from diglot.data.batch import Batch
 from diglot.errors import UserError
 from diglot.system.atomic import remove_leftovers, sync_folder, temporary_name, whole_file
+from diglot.system.console import say
 from diglot.system.quoting import printable, resuming
 from diglot.training.loggers import flush, now
 from diglot.training.task import TranslationTask
 
-say = logging.getLogger("diglot").info
 Rank = tuple[float, ...]
 
 

@@ -1,6 +1,5 @@
 """How a run ends before its time: what is said, what is kept, and with which exit status."""
 
-import logging
 import signal
 import sys
 import traceback
@@ -13,14 +12,13 @@ from diglot.data.module import TranslationData
 from diglot.data.text import write_json
 from diglot.errors import NON_FINITE, RESUME_ME, UserError
 from diglot.system import interruption
+from diglot.system.console import say
 from diglot.system.masking import in_one_line
 from diglot.system.quoting import override, printable, resuming
 from diglot.training.checkpoints import Checkpoints
 from diglot.training.largest import LargestBatch
 from diglot.training.processes import Processes, end_lost, end_others, lost_another
 from diglot.training.task import NonFiniteError
-
-say = logging.getLogger("diglot").info
 
 
 def leave(name: str, folder: Path, trainer: L.Trainer, kept: Checkpoints) -> NoReturn:

@@ -1,6 +1,5 @@
 """The callback that scores the translations of every validation."""
 
-import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from diglot.data.module import TranslationData
 from diglot.data.text import write_lines
 from diglot.errors import UserError
 from diglot.evaluation.metrics import Score, Scorer
-
-say = logging.getLogger("diglot").info
+from diglot.system.console import say
 
 
 class Scores(L.Callback):

@@ -1,6 +1,5 @@
 """The LightningModule: what a training and a validation step compute."""
 
-import logging
 import math
 from collections.abc import Callable
 from functools import partial
@@ -16,9 +15,8 @@ from diglot.data.batch import Batch
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import Hypothesis, Search
 from diglot.model import EncoderDecoder
+from diglot.system.console import say
 from diglot.training.loss import batch_loss, token_loss
-
-say = logging.getLogger("diglot").info
 
 
 class NonFiniteError(Exception):

@@ -154,9 +154,9 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
         UserError: naming the job.
     """
     from diglot.commands.frame import explain
-    from diglot.commands.train import build_run, build_watchers
     from diglot.config import NOT_HASHED, build_corpus, check, config_hash, trial_build
     from diglot.errors import UserError
+    from diglot.runs.plan import build_run, build_watchers
 
     try:
         composed = context.config_loader.load_sweep_config(sweep_config, overrides)

@@ -1,0 +1,74 @@
+"""Writing an export: the folder appears complete, and only if what is in it says what the model says."""
+
+from pathlib import Path
+from typing import Any
+
+from diglot.checkpoint.file import Checkpoint
+from diglot.config.exportable import check_format
+from diglot.data.text import write_json
+from diglot.decoding import BeamSearch
+from diglot.export.folder import export_folder, write_tokenizer
+from diglot.model import Transformer
+
+CHECKED = 100  # sentences
+
+
+def export(
+    loaded: Checkpoint,
+    form: str,
+    folder: Path,
+    key: str,
+    n_checked: int = CHECKED,
+    file: str | None = None,
+) -> list[str]:
+    """Write a checkpoint's model into a folder, which appears whole, and only if it says what the model says.
+
+    Args:
+        loaded: the checkpoint, on the CPU.
+        form: ctranslate2 or safetensors.
+        folder: new, or an earlier export's.
+        key: of the config, that names the format.
+        n_checked: sentences to compare.
+        file: of source lines to compare; None: the run's dev text, else random tokens.
+
+    Returns:
+        What was done, in lines to print.
+
+    Raises:
+        UserError: the format cannot hold the model, it translates otherwise, or it cannot be written.
+    """
+    check_format(form, loaded.record["model"], key)
+    model, tokenizer = loaded.model, loaded.tokenizer
+    if form == "safetensors":
+        from diglot.export import safetensors
+
+        with export_folder(folder) as temporary:
+            safetensors.write(loaded, temporary)
+        return [f"Written: {folder}/ (safetensors)"]
+
+    from diglot.export import ctranslate2, parity
+
+    assert isinstance(model, Transformer)  # all else is refused
+    longest = ctranslate2.longest(model)
+    sentences = parity.some_sentences(loaded, n_checked, file, longest["source"])
+    with export_folder(folder) as temporary:
+        ctranslate2.write(model, tokenizer, temporary)
+        figures, lines = None, ["Nothing was compared."]
+        if n_checked:
+            figures, lines = parity.checked(loaded, temporary, sentences, longest["target"])
+        search: dict[str, Any] = {"beam_size": 1}
+        if isinstance(loaded.search, BeamSearch):
+            penalty = loaded.search.length_penalty
+            search = {"beam_size": loaded.search.beam_size, "length_penalty": 1.0 if penalty == "mean" else penalty}
+        about = {
+            "format": "ctranslate2",
+            **write_tokenizer(temporary, tokenizer, loaded.record),
+            "longest": longest,
+            "translate_batch": {**search, **parity.options(tokenizer)},
+            "parity": figures,
+        }
+        write_json(temporary / "diglot.json", about)
+    return [
+        *lines,
+        f"Written: {folder}/ (CTranslate2; in float32, which compute_type='int8' quantises when it is loaded)",
+    ]

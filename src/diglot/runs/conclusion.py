@@ -1,0 +1,76 @@
+"""The end of a run: test scores of its best checkpoint, its results, and what to type next."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.loggers import TensorBoardLogger
+from omegaconf import DictConfig
+
+from diglot.checkpoint import file as checkpoints
+from diglot.config import trusted, without_secrets
+from diglot.errors import UserError
+from diglot.evaluation.evaluate import EvaluationSet, evaluate, table
+from diglot.evaluation.metrics import Scorer
+from diglot.export.writing import export
+from diglot.inference.translator import Translator
+from diglot.runs.contents import Contents
+from diglot.runs.folder import CONFIG, RESULTS
+from diglot.runs.report import best_scores, end_report, hyper_parameters, samples, write_results
+from diglot.system.console import say
+from diglot.system.quoting import printable, reading
+from diglot.training.checkpoints import Checkpoints
+from diglot.training.scores import Scores
+from diglot.training.speed import Speed
+
+
+def conclude(
+    folder: Path,
+    held_out: dict[str, EvaluationSet],
+    scorer: Scorer,
+    scores: Scores,
+    kept: Checkpoints,
+    speed: Speed,
+    trainer: L.Trainer,
+    config: DictConfig,
+    reads: Contents,
+) -> None:
+    """Score the best checkpoint on test text, write what the run came to, and say it.
+
+    Raises:
+        UserError: there is no checkpoint, or something cannot be written.
+    """
+    if not kept.best.exists() and kept.last.exists():
+        raise UserError(f"{kept.best} has gone; {kept.last} holds the last weights")
+    if not kept.best.exists():
+        raise UserError(f"the run ended before its first validation: there is no checkpoint in {folder}/")
+    if trainer.global_step < trainer.max_steps:
+        say(f"Ended before all {trainer.max_steps:,} updates: so a callback or trainer.max_time said")
+    say(end_report(folder, kept, speed, trainer.global_step, scores.latest))
+    translator = Translator.load(kept.best, trust=trusted(config))
+    test: dict[str, Any] | None = None
+    if "test" in held_out:
+        # As diglot-evaluate would: the text's writing is its own, and BLEU's tokenizer that of the dev scores.
+        scorer = Scorer(scorer.tgt_lang, held_out["test"].pairs.tgt, scorer.tokenizer)
+        test = evaluate(translator, held_out["test"], scorer, folder / "evaluation" / "test", is_repeated=True)
+        say("\n".join(table(test)))
+    shown = held_out.get("test", held_out["dev"])
+    say("\n".join([f"Translations by {kept.best.name} ({shown.split}):", *samples(translator.translate, shown.pairs)]))
+    best = {f"best/{name}": float(value) for name, value in best_scores(kept).items()}
+    for logger in trainer.loggers:
+        compared = (best,) if isinstance(logger, TensorBoardLogger) else ()
+        logger.log_hyperparams(hyper_parameters(without_secrets(config)), *compared)
+        logger.save()
+    made = ""
+    if (form := config.export) is not None:
+        say("\n".join(export(checkpoints.load(kept.best, trusted(config)), form, folder / form, "export")))
+        made = f"{form}/, "
+    # Last: now the run is finished.
+    write_results(folder, kept, speed, translator.model, trainer.global_step, test, reads)
+    trust = trusted(config)
+    say(
+        f"Made in {printable(folder)}/: best.ckpt, last.ckpt, {made}{CONFIG}, {RESULTS}, log.txt, curves and pictures\n"
+        f"Next:  {reading('evaluate', kept.best, trust)}\n"
+        f"       echo 'some text' | {reading('translate', kept.best, trust)}\n"
+        f"       make tensorboard"
+    )

@@ -1,0 +1,120 @@
+"""A run's folder that this process holds, and where the run goes on from."""
+
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from diglot.checkpoint import file as checkpoints
+from diglot.config import as_yaml, trusted, without_secrets
+from diglot.errors import UserError
+from diglot.evaluation.metrics import Scorer
+from diglot.runs.contents import Contents, contents, contents_now
+from diglot.runs.folder import LOG, environment, one_at_a_time, resumable_folder, run_folder, write_about
+from diglot.runs.plan import Plan
+from diglot.runs.resume import AUTO, Begun, nothing_left, outcome, refuse_other_job, take_up, unfinished
+from diglot.system import interruption
+from diglot.system.console import log_to, say
+from diglot.system.quoting import masked_words, printable
+
+
+def finished_folder(config: DictConfig) -> Path | None:
+    """Return the folder of the run that is to go on, if it has come to its end, and say so; else None.
+
+    Raises:
+        UserError: there is no such run, or it would be trained as another one.
+    """
+    known = config.run.folder if config.resume == AUTO else config.resume
+    if known is not None:
+        interruption.outcome = partial(outcome, Path(known).expanduser())
+    if config.resume in (None, AUTO):
+        return None
+    folder = resumable_folder(config.resume)
+    if config.run.folder is not None and Path(config.run.folder).expanduser().absolute() != folder.absolute():
+        raise UserError(f"resume={config.resume} and run.folder={config.run.folder} are two folders: give one")
+    refuse_other_job(folder, config)
+    line = nothing_left(folder, without_secrets(config), lambda: contents_now(config))
+    if line is None:
+        return None
+    say(line)
+    return folder
+
+
+@dataclass
+class OpenRun:
+    """A run's folder, which no other process writes into as long as this one lives.
+
+    Attributes:
+        folder: where it is.
+        config_yaml: the config that stands in it.
+        about: what the run's numbers may depend on beside its config.
+        reads: what the config reads, by content.
+        record: what every checkpoint carries.
+        scorer: of dev translations.
+        begun: where the run goes on from.
+        goes_on: whether it had been begun before.
+        finished_line: what to say where nothing is left to do; None: there is.
+    """
+
+    folder: Path
+    config_yaml: str
+    about: dict[str, Any]
+    reads: Contents
+    record: dict[str, Any]
+    scorer: Scorer
+    goes_on: bool
+    begun: Begun = field(default_factory=Begun)
+    finished_line: str | None = None
+
+    @classmethod
+    def begin(cls, plan: Plan) -> "OpenRun":
+        """Find or make the run's folder and take up what is in it, as the first process decides for all.
+
+        Raises:
+            UserError: it cannot be used, or the run would go on as another one.
+        """
+        config, data, processes, corpus = plan.config, plan.data, plan.processes, plan.corpus
+        scorer = Scorer(corpus.tgt_lang, data.held_out["dev"].tgt, config.bleu_tokenizer)
+        plain = without_secrets(config)
+        record = checkpoints.record(config, data.tokenizer, corpus.name, corpus.src_lang, corpus.tgt_lang)
+        record["data"], record["bleu_tokenizer"] = data.shards.key, scorer.tokenizer
+        checkpoints.check_readable(record, trusted(config))
+        reads = contents(config, corpus, data.digests)
+        config_yaml = as_yaml(plain)
+        about = environment(masked_words(sys.argv[1:]), reads) if processes.is_first else {}
+        resume = config.resume
+        with one_at_a_time(plan.budget, processes):
+            if resume == AUTO:
+                resume = unfinished(config.run.folder, plain, reads) if processes.is_first else None
+                if processes.is_first:
+                    which = (
+                        f"goes on in {printable(resume)}/" if resume else "no such run is unfinished, a new one begins"
+                    )
+                    say(f"resume=auto: {which}")
+            name = f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}"
+            folder = run_folder(plan.budget, name, resume, processes)
+            interruption.outcome = partial(outcome, folder)
+            if processes.is_first and resume is None:
+                write_about(folder, config_yaml, data.tokenizer, about)
+        goes_on = processes.shared(resume is not None)  # as the first process has decided
+        run = cls(folder, config_yaml, about, reads, record, scorer, goes_on)
+        if goes_on:
+            run._take_up(plan, plain)
+        if processes.is_first and run.finished_line is None:
+            log_to(folder / LOG)
+        return run
+
+    def _take_up(self, plan: Plan, plain: dict[str, Any]) -> None:
+        """Go on where the run stands."""
+        data = plan.data
+        self.finished_line = nothing_left(self.folder, plain, lambda: self.reads)
+        if self.finished_line is not None:
+            return
+        self.begun = take_up(self.folder, plain, data.tokenizer, data.shards, self.reads)
+        if self.begun.bleu_tokenizer not in (None, self.scorer.tokenizer):  # which an earlier version chose
+            self.scorer = Scorer(plan.corpus.tgt_lang, data.held_out["dev"].tgt, self.begun.bleu_tokenizer)
+            self.record["bleu_tokenizer"] = self.scorer.tokenizer
+        data.start, data.place = self.begun.update, self.begun.place

@@ -1,0 +1,231 @@
+"""What a run is made of, as far as it is known before its data are read: a wrong value costs a second."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from diglot.checkpoint import file as checkpoints
+from diglot.checkpoint.file import Checkpoint
+from diglot.config import (
+    build,
+    build_corpus,
+    build_data,
+    changes,
+    check_tying,
+    choose_precision,
+    place_of,
+    resolved,
+    trusted,
+    without_secrets,
+)
+from diglot.data.corpus import Corpus
+from diglot.data.module import TranslationData
+from diglot.data.tokenizer import Tokenizer, TokenizerSource
+from diglot.errors import UserError
+from diglot.evaluation.metrics import Scorer
+from diglot.model import EncoderDecoder
+from diglot.training import loggers
+from diglot.training.processes import Processes, check_number, strategy
+from diglot.training.run import Run
+from diglot.training.watch import Watcher
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The parts of a run that need no data.
+
+    Attributes:
+        config: of the run.
+        budget: its length.
+        corpus: what it reads.
+        initial: the checkpoint whose weights and tokenizer it begins with; None: it begins with neither.
+        data: not yet read.
+        watchers: callbacks that watch the model.
+        callbacks: others that the config names.
+        options: the trainer's, as far as they are the user's.
+        processes: that share the run.
+    """
+
+    config: DictConfig
+    budget: Run
+    corpus: Corpus
+    initial: Checkpoint | None
+    data: TranslationData
+    watchers: list[L.Callback]
+    callbacks: list[L.Callback]
+    options: dict[str, Any]
+    processes: Processes
+
+    @classmethod
+    def of(cls, config: DictConfig, trial: EncoderDecoder, watchers: list[L.Callback]) -> "Plan":
+        """Build the parts of a run.
+
+        Args:
+            config: of the run.
+            trial: a model like the run's, without values.
+            watchers: see `build_watchers`.
+
+        Raises:
+            UserError: a value cannot be used.
+        """
+        budget = build_run(config)
+        corpus = build_corpus(config.data)
+        Scorer(corpus.tgt_lang, tokenizer=config.bleu_tokenizer)  # what it needs is better missed before all the work
+        initial = checkpoints.load(config.init_from, trusted(config)) if config.init_from is not None else None
+        source: TokenizerSource = build(config.tokenizer, "tokenizer")
+        tokenizer: TokenizerSource | Tokenizer = initial.tokenizer if initial else source
+        check_tying(trial, tokenizer)
+        data = build_data(config.data, corpus, tokenizer, source.sampling, config.seed)
+        options, processes = build_trainer_options(config)
+        callbacks = build_callbacks(config.callbacks, "callbacks")
+        loggers.check(config.logger)
+        data.check_processes(processes.world_size)
+        return cls(config, budget, corpus, initial, data, watchers, callbacks, options, processes)
+
+    def prepare_data(self) -> None:
+        """Read, tokenise and split the text, once for all processes."""
+        self.processes.meet()
+        refuse_other_config(self.config, self.processes)
+        with self.processes.first_alone():
+            self.data.prepare_data()
+        self.data.setup()
+
+    def build_model(self) -> EncoderDecoder:
+        """Build the run's model, with the weights that it begins with.
+
+        Raises:
+            UserError: it does not fit the data, or the weights do not fit it.
+        """
+        torch.manual_seed(self.config.seed)
+        model: EncoderDecoder = build(self.config.model, "model", **self.data.tokenizer.vocab_sizes)
+        if self.options["precision"] in (
+            "64",
+            "64-true",
+        ):  # which callbacks that copy the weights would round otherwise
+            model.double()
+        check_lengths(model, self.data, self.config.model)
+        if self.initial:
+            try:
+                checkpoints.load_weights(model, self.initial.model.state_dict())
+                checkpoints.refuse_other_model(resolved(self.config.model), self.initial.record["model"])
+            except UserError as error:
+                raise UserError(f"init_from={self.config.init_from}: {error}") from None
+        return model
+
+    def settle(self) -> None:
+        """Write into the config and the data what is known since the data were read."""
+        self.data.n_updates, self.data.timeout = (
+            self.budget.total_updates(self.data),
+            self.config.trainer.process_timeout,
+        )
+        self.config.run.updates, self.config.run.passes = self.data.n_updates, None
+        self.config.trainer.precision = self.options["precision"]
+
+
+def refuse_other_config(config: DictConfig, processes: Processes) -> None:
+    """Make sure that processes that were started from outside were all given one config; their paths may differ.
+
+    Raises:
+        UserError: in one whose config is not the first one's.
+    """
+    mine = without_secrets(config)
+    others = [change for change in changes(processes.shared(mine), mine) if place_of(change.key) is None]
+    if others:
+        which = f"process {processes.rank + 1} of {processes.world_size}"
+        raise UserError(f"{which} was given another config than the first one: {others[0]}")
+
+
+def build_run(config: DictConfig) -> Run:
+    """The run's budget. trainer.max_steps is another spelling of run.updates."""
+    node = config.run
+    if config.trainer.get("max_steps") is not None:
+        node = OmegaConf.merge(node, {"updates": config.trainer.max_steps, "passes": None})
+    elif node.passes is not None and OmegaConf.select(config, "run.updates") is not None:
+        # run.updates has a default; passes=N on the command line means instead of it
+        node = OmegaConf.merge(node, {"updates": None})
+    return build(node, "run")
+
+
+def build_watchers(config: DictConfig, model: EncoderDecoder) -> list[L.Callback]:
+    """The callbacks that watch the model.
+
+    Args:
+        config: of the run.
+        model: one like the run's, to find what they ask for and it has not.
+    """
+    watching = build_callbacks(config.watch, "watch")
+    for watcher in watching:
+        if isinstance(watcher, Watcher):
+            watcher.check(model)
+    return watching
+
+
+def build_callbacks(nodes: DictConfig | None, path: str) -> list[L.Callback]:
+    """What a mapping of callbacks by name holds; null in place of one leaves it out."""
+    callbacks = []
+    for name, node in (nodes or {}).items():
+        if node is not None:
+            here = f"{path}.{name!s}"
+            callback = build(node, here)
+            if not isinstance(callback, L.Callback):
+                raise UserError(f"{here} is no callback: it needs a _target_")
+            callbacks.append(callback)
+    return callbacks
+
+
+def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes]:
+    """The trainer's options that are the user's, tried on a trainer that does nothing, and the run's processes."""
+    ours = ("_target_", "max_steps", "process_timeout", "strategy")
+    options = {k: v for k, v in resolved(config.trainer).items() if k not in ours and v is not None}
+    if config.trainer.process_timeout <= 0:
+        raise UserError(f"trainer.process_timeout={config.trainer.process_timeout}: must be positive")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    wanted = options.pop("precision", "auto")
+
+    def trial(spread: Any) -> L.Trainer:
+        try:
+            return L.Trainer(
+                **{**options, "fast_dev_run": False},
+                strategy=spread,
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+            )
+        except Exception as error:  # Lightning and what it looks for raise all kinds
+            raise UserError(f"trainer: {error}") from None
+
+    trainer = trial(config.trainer.strategy)
+    check_number(trainer)
+    for name, least in (("log_every_n_steps", 1), ("gradient_clip_val", 0)):
+        if options.get(name, least) < least:
+            raise UserError(f"trainer.{name}={options[name]}: must be at least {least}")
+    options["precision"] = choose_precision(wanted, trainer.strategy.root_device.type)
+    if options["precision"] in ("16-mixed", "16") and config.optimizer.get("fused"):
+        raise UserError(
+            "trainer.precision=16-mixed scales gradients, which a fused optimizer hides: optimizer.fused=false"
+        )
+    try:
+        L.Trainer(accelerator="cpu", precision=options["precision"], logger=False, barebones=True)
+    except Exception:
+        raise UserError(f"trainer.precision={options['precision']}: there is no such precision here") from None
+    spread = strategy(config.trainer.strategy, trainer.world_size, config.trainer.process_timeout)
+    return options, Processes(trial(spread))
+
+
+def check_lengths(model: EncoderDecoder, data: TranslationData, node: DictConfig) -> None:
+    """Refuse sequences longer than the model's positions reach, before training meets them."""
+    tgt_position = "decoder_position" if node.get("decoder_position") is not None else "position"
+    dev, train = data.dev_pairs, data.batching
+    sides = {
+        "source": ("position", model.max_src_positions, max(train.src_lengths.max(), dev.src.lengths.max())),
+        "target": (tgt_position, model.max_tgt_positions, max(train.tgt_lengths.max(), dev.tgt.lengths.max())),
+    }
+    for side, (name, known, longest) in sides.items():
+        if known is not None and longest > known:
+            raise UserError(
+                f"model.{name}.max_positions={known} is too few: the longest {side} sentence has {longest} tokens"
+            )

@@ -1,0 +1,232 @@
+"""A run at work: its trainer and callbacks, and how it ends."""
+
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import lightning as L
+from hydra.core.hydra_config import HydraConfig
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers.logger import DummyLogger
+from omegaconf import DictConfig
+
+from diglot.checkpoint import file as checkpoints
+from diglot.checkpoint.atomic_io import AtomicCheckpointIO
+from diglot.config import build, carrying, write_carried
+from diglot.data.module import TranslationData
+from diglot.data.text import ending_of
+from diglot.errors import UserError
+from diglot.evaluation.evaluate import EvaluationSet, keep_text, remember
+from diglot.model import EncoderDecoder
+from diglot.runs.conclusion import conclude
+from diglot.runs.folder import make_whole, write_about
+from diglot.runs.open_run import OpenRun
+from diglot.runs.plan import Plan
+from diglot.runs.report import start_report
+from diglot.runs.resume import begin_again
+from diglot.system.console import say
+from diglot.system.quoting import quoted, resuming
+from diglot.training import loggers
+from diglot.training.checkpoints import Checkpoints, TakeUp
+from diglot.training.ending import fail, leave
+from diglot.training.largest import LargestBatch
+from diglot.training.processes import strategy
+from diglot.training.progress import progress_callbacks
+from diglot.training.run import StopAfterLastUpdate
+from diglot.training.scores import Scores
+from diglot.training.signals import LeaveFirst, Signals, Stopped, leaving_at_once
+from diglot.training.speed import Speed
+from diglot.training.task import TranslationTask
+
+
+@dataclass
+class Session:
+    """The parts of a run that is at work.
+
+    Attributes:
+        plan: what was known before the data were read.
+        run: its folder.
+        task: its model.
+        scores: of its validations.
+        kept: its checkpoints.
+        speed: how fast it is.
+        largest: the largest batch.
+        signals: that ask it to end.
+        trainer: Lightning's.
+        held_out: text that is not trained on, in the first process once it is announced.
+    """
+
+    plan: Plan
+    run: OpenRun
+    task: TranslationTask
+    scores: Scores
+    kept: Checkpoints
+    speed: Speed
+    largest: LargestBatch
+    signals: Signals
+    trainer: L.Trainer
+    held_out: dict[str, EvaluationSet] = field(default_factory=dict)
+
+    def announce(self) -> None:
+        """Write into the run's folder what the run is, and say it, in the first process."""
+        plan, run = self.plan, self.run
+        if not plan.processes.is_first:
+            return
+        folder, data = run.folder, plan.data
+        begin_again(folder, run.begun, run.config_yaml)
+        about = write_about(folder, run.config_yaml, data.tokenizer, run.about)
+        self.held_out, text = keep_held_out(folder, data)
+        self.kept.restore = partial(make_whole, folder, {file: file.read_bytes() for file in (*text, *about)})
+        if plan.processes.starts_others:
+            write_carried(folder, plan.config)
+        report = start_report(folder, data, self.task.model, self.trainer, plan.options["precision"])
+        say("\n".join([report, *run.scorer.notes]))
+
+    def fit(self) -> None:
+        """Train to the end of the run.
+
+        Raises:
+            SystemExit: a signal has asked it to end.
+        """
+        begun = self.run.begun
+        try:
+            self.trainer.fit(self.task, self.plan.data, ckpt_path=begun.checkpoint)
+        except Stopped as stopped:
+            self.leave(stopped)
+        except BaseException as error:
+            taken_up = (begun.checkpoint, begun.update) if begun.checkpoint else None
+            fail(
+                error,
+                self.run.folder,
+                self.trainer,
+                self.plan.data,
+                self.plan.processes,
+                self.kept,
+                self.largest,
+                taken_up,
+            )
+            raise
+        if self.signals.received:  # when the last validation was over
+            self.leave(Stopped(self.signals.received))
+
+    def conclude(self) -> None:
+        """Score the best checkpoint and write the results, in the first process.
+
+        Raises:
+            SystemExit: a signal has asked it to end.
+            UserError: something cannot be written.
+        """
+        if self.trainer.fast_dev_run:  # type: ignore[attr-defined]
+            say("fast_dev_run: training and validation went through; no checkpoint was kept")
+            return
+        if not self.plan.processes.is_first:
+            return
+        run, kept = self.run, self.kept
+        try:
+            with leaving_at_once():
+                conclude(
+                    run.folder,
+                    self.held_out,
+                    run.scorer,
+                    self.scores,
+                    kept,
+                    self.speed,
+                    self.trainer,
+                    self.plan.config,
+                    run.reads,
+                )
+        except Stopped as stopped:
+            self.leave(stopped)
+        except UserError as error:
+            rest = f"{resuming(run.folder)} does the rest. {kept.describe()}"
+            raise UserError(f"{error}. Training is done, and {rest}") from None
+
+    def leave(self, stopped: Stopped) -> None:
+        leave(str(stopped), self.run.folder, self.trainer, self.kept)
+
+
+def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
+    """Build the trainer of a run and all that takes part in it."""
+    config, data, budget, processes, begun = plan.config, plan.data, plan.budget, plan.processes, run.begun
+    task = TranslationTask(
+        model=model,
+        tokenizer=data.tokenizer,
+        search=build(config.search, "search"),
+        optimizer=build(config.optimizer, "optimizer"),
+        scheduler=build(config.scheduler, "scheduler"),
+        total_updates=data.n_updates,
+        label_smoothing=config.label_smoothing,
+        seed=config.seed,
+        record=run.record,
+        read=data.decode_dev,
+        skip_non_finite=budget.skip_non_finite,
+    )
+    if budget.compile:
+        model.compile(dynamic=True)
+    scores = Scores(data, run.scorer, run.folder / "text" / f"dev.translated.{ending_of(plan.corpus.tgt_lang)}")
+    kept = Checkpoints(run.folder, budget.keep_best, budget.keep_last)
+    kept.place, kept.due_since = tuple(begun.place or ()), begun.validation_due_since
+    speed, largest, signals = Speed(), LargestBatch(data), Signals(kept, budget.validate_every)
+    resumed = loggers.Resumed(begun.update, begun.validation_due_since) if run.goes_on else None
+    accumulation = data.updates(world_size=processes.world_size).accumulation
+    others: list[str] = []
+    if processes.starts_others:
+        resumes = quoted(str(run.folder)) if run.goes_on else "null"  # as is decided, whatever they find
+        others = [*carrying("diglot.commands.train", HydraConfig.get(), run.folder), f"resume={resumes}"]
+    trainer = L.Trainer(
+        **plan.options,
+        strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout, others),
+        logger=make_loggers(config.logger, run.folder, resumed) if processes.is_first else [DummyLogger()],
+        callbacks=[
+            LeaveFirst(signals),
+            largest,
+            scores,
+            *plan.watchers,
+            *plan.callbacks,
+            kept,
+            StopAfterLastUpdate(),
+            *progress_callbacks(kept),
+            speed,
+            signals,  # after all that may end the run by itself
+            TakeUp(kept, data.n_updates, begun.has_stopped),
+        ],
+        plugins=[AtomicCheckpointIO(checkpoints.read, checkpoints.check_made_of)],
+        max_epochs=1,
+        max_steps=data.n_updates + (begun.update >= data.n_updates),
+        accumulate_grad_batches=accumulation,
+        val_check_interval=budget.validate_every * accumulation,
+        check_val_every_n_epoch=None,
+        use_distributed_sampler=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=sys.stdout.isatty() and processes.is_first,
+        default_root_dir=run.folder,
+    )
+    return Session(plan, run, task, scores, kept, speed, largest, signals, trainer)
+
+
+def make_loggers(nodes: DictConfig, folder: Path, resumed: loggers.Resumed | None) -> list[Logger]:
+    """What a mapping of loggers by name holds; null in place of one leaves it out. One that fails stops nothing."""
+    made = []
+    for name, node in nodes.items():
+        if node is not None:
+            with loggers.beginning(f"logger.{name!s}"):
+                make = build(node, f"logger.{name!s}")
+                made.append(loggers.forgiving(make if isinstance(make, Logger) else make(folder, resumed)))
+    return made
+
+
+def keep_held_out(folder: Path, data: TranslationData) -> tuple[dict[str, EvaluationSet], list[Path]]:
+    """Write the held-out text into the run's folder, with what a translation memory answers where that is asked for.
+
+    Returns:
+        The text by split, and the files written.
+    """
+    held_out: dict[str, EvaluationSet] = {}
+    files: list[Path] = []
+    for split, pairs in data.held_out.items():
+        memory = remember(data.train_text.load(), pairs.src) if data.memory_baseline else ()
+        held_out[split] = EvaluationSet(data.corpus.name, split, pairs, memory)
+        files += keep_text(folder / "text", held_out[split], data.corpus.src_lang, data.corpus.tgt_lang)
+    return held_out, files
