@@ -230,6 +230,10 @@ def test_a_stream_entered_late_is_the_tail_of_the_whole(
     assert [batch.position for batch in whole] == list(range(len(whole)))
 
 
+def position(batch: tuple) -> int:
+    return batch[batch.index("|") + 3]
+
+
 @settings(max_examples=30)
 @given(LENGTHS, st.sampled_from([4, 8]))
 def test_one_two_and_four_processes_make_the_same_updates(
@@ -241,12 +245,14 @@ def test_one_two_and_four_processes_make_the_same_updates(
         shares = [Updates(made, n_updates, batches_per_update, rank, world_size) for rank in range(world_size)]
         parts = [content(list(share)) for share in shares]
         each = batches_per_update // world_size
+        ends = [*[False] * (each - 1), True] * n_updates
+        assert all([batch.ends_update for batch in share] == ends for share in shares)
         assert {share.accumulation for share in shares} == {each}
         assert {len(part) for part in parts} == {len(share) for share in shares} == {n_updates * each}
         for update in range(n_updates):
             group = [batch for part in parts for batch in part[update * each : (update + 1) * each]]
             expected = alone[update * batches_per_update : (update + 1) * batches_per_update]
-            assert sorted(group, key=lambda batch: batch[batch.index("|") + 3]) == expected
+            assert [batch[:-1] for batch in sorted(group, key=position)] == [batch[:-1] for batch in expected]
 
 
 @given(LENGTHS, st.integers(1, 5))

@@ -62,8 +62,8 @@ def signals_are_saved_within_an_update() -> None:
     def changed(self: Any, *arguments: Any) -> None:
         init(self, *arguments)
 
-        def on_train_batch_end(trainer: Any, pl_module: Any, *_: Any) -> None:
-            if self.received and trainer.fit_loop._should_accumulate():
+        def on_train_batch_end(trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+            if self.received and not batch.ends_update:
                 self.kept.save(trainer, pl_module)
                 raise signals.Stopped(self.received)
 

@@ -22,14 +22,16 @@ class Kept(list[int]):
         self.append(trainer.global_step)
 
 
-def stub_trainer(update: int, accumulates: bool = False) -> Any:
-    loop = SimpleNamespace(_should_accumulate=lambda: accumulates)
+def stub_batch(ends_update: bool = True) -> Any:
+    return SimpleNamespace(ends_update=ends_update)
+
+
+def stub_trainer(update: int) -> Any:
     connector = SimpleNamespace(_get_loops_state_dict=lambda: {"after": update})
     return SimpleNamespace(
         global_step=update,
         max_steps=100,
         world_size=1,
-        fit_loop=loop,
         should_stop=False,
         _checkpoint_connector=connector,
     )
@@ -52,8 +54,8 @@ def test_a_signal_is_heeded_after_the_update_and_its_logs(number: int, task: Tra
         first = LeaveFirst(signals)
         first.on_train_batch_start(stub_trainer(3), task, None, 0)  # type: ignore[arg-type]
         os.kill(os.getpid(), number)
-        for trainer in (stub_trainer(3, accumulates=True), stub_trainer(4)):
-            signals.on_train_batch_end(trainer, task, None, None, 0)  # type: ignore[arg-type]
+        for trainer, ends_update in ((stub_trainer(3), False), (stub_trainer(4), True)):
+            signals.on_train_batch_end(trainer, task, None, stub_batch(ends_update), 0)
             assert not kept  # the update is still to be logged
         with pytest.raises(Stopped, match=signal.Signals(number).name):
             first.on_train_batch_start(trainer, task, None, 0)  # type: ignore[arg-type]
@@ -71,14 +73,14 @@ def test_where_a_validation_follows_it_writes_the_checkpoint(task: TranslationTa
     kept = Kept()
     signals = Signals(kept, validate_every=10)  # type: ignore[arg-type]
     signals.received = signal.SIGTERM
-    signals.on_train_batch_end(stub_trainer(20), task, None, None, 0)  # type: ignore[arg-type]
+    signals.on_train_batch_end(stub_trainer(20), task, None, stub_batch(), 0)
     assert not kept
     with pytest.raises(Stopped):
         signals.on_validation_start(stub_trainer(20), task)
     # So it is with the last one, which follows where no other one would.
     last = stub_trainer(33)
     last.should_stop = True
-    signals.on_train_batch_end(last, task, None, None, 0)  # type: ignore[arg-type]
+    signals.on_train_batch_end(last, task, None, stub_batch(), 0)
     assert not kept
     with pytest.raises(Stopped):
         signals.on_validation_batch_end(last)

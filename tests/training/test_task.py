@@ -83,6 +83,7 @@ class KeepGradients(L.Callback):
 
 def fit(task: TranslationTask, batches: list[Batch], accumulation: int, *callbacks: L.Callback, **options: Any) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    batches = [batch._replace(ends_update=not i % accumulation) for i, batch in enumerate(batches, 1)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = L.Trainer(
@@ -135,9 +136,9 @@ def test_an_update_is_the_same_on_two_processes(task: TranslationTask) -> None:
     losses = []
     for rank in (0, 1):
         task._trainer = SimpleNamespace(  # type: ignore[assignment]
-            world_size=2, accumulate_grad_batches=1, fit_loop=SimpleNamespace(_should_accumulate=lambda: True)
+            world_size=2, accumulate_grad_batches=1
         )
-        losses.append(task.training_step(batch_of([rank]), 0))
+        losses.append(task.training_step(batch_of([rank])._replace(ends_update=False), 0))
     ((losses[0] + losses[1]) / 2).backward()
     found = {name: p.grad for name, p in task.named_parameters() if p.grad is not None}
     assert difference(found, expected) < 1e-6

@@ -25,6 +25,7 @@ class Batch(NamedTuple):
         position: the micro-batch's number in the run's stream.
         passes: how often the data have been seen after it, as a fraction.
         place: where the stream stands after its update.
+        ends_update: whether it is the last micro-batch of its update on this process.
     """
 
     src: Tensor
@@ -37,6 +38,7 @@ class Batch(NamedTuple):
     position: int
     passes: float
     place: tuple[int, ...] = ()
+    ends_update: bool = True
 
     def on(self, device: torch.device) -> "Batch":
         """Return the batch with its tensors on a device."""
@@ -91,4 +93,5 @@ class Pairs(torch.utils.data.Dataset):
             position=micro_batch.position,
             passes=micro_batch.pass_number + micro_batch.progress,
             place=tuple(micro_batch.place),
+            ends_update=micro_batch.ends_update,
         )

@@ -59,6 +59,7 @@ class MicroBatch(NamedTuple):
     is_spare: bool = False  # computed to keep step with the other processes, and counted nowhere
     shape: Shape | None = None  # what to fill up to; None: what the longest pair needs
     place: Place = Place()  # where the stream stands after its update
+    ends_update: bool = True  # whether it is the last one of its update on this process
 
 
 class Shuffle:
@@ -386,7 +387,8 @@ class Updates:
         for i in range(self.rank, self.batches_per_update, self.world_size):
             pairs, shape, pass_number, progress, _ = group[i]
             position = update * self.batches_per_update + i
-            yield MicroBatch(pairs, pass_number, progress, position, target_tokens, False, shape, after)
+            is_last = i + self.world_size >= self.batches_per_update
+            yield MicroBatch(pairs, pass_number, progress, position, target_tokens, False, shape, after, is_last)
 
 
 def updates_in(batching: Batching, passes: int, batches_per_update: int | None = None) -> int:

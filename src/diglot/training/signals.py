@@ -95,7 +95,7 @@ class Signals(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        if trainer.fit_loop._should_accumulate():
+        if not batch.ends_update:
             return
         number = self._asked(trainer)
         # A validation writes a checkpoint of its own before it begins.

@@ -137,15 +137,15 @@ class TranslationTask(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         self._pairs.append(batch.pairs)
         sums = batch_loss(self.model, batch, self.label_smoothing)
-        self._log_update(torch.stack((sums.smoothed.detach(), sums.nll, sums.tokens)))
+        self._log_update(torch.stack((sums.smoothed.detach(), sums.nll, sums.tokens)), batch.ends_update)
         # Lightning divides by the accumulation and DDP by the number of processes: undo both.
         shares = self.trainer.world_size * self.trainer.accumulate_grad_batches
         return sums.smoothed * shares / batch.update_target_tokens
 
-    def _log_update(self, sums: Tensor) -> None:
+    def _log_update(self, sums: Tensor, ends_update: bool) -> None:
         """Log what an update's micro-batches add up to, after the last of them and as often as the trainer logs."""
         self._sums = sums if self._sums is None else self._sums + sums
-        if self.trainer.fit_loop._should_accumulate():
+        if not ends_update:
             return
         self._newest, self._sums = (self._sums, self.trainer.optimizers[0].param_groups[0]["lr"]), None
         update = self.trainer.global_step + 1  # it follows right after this
@@ -161,7 +161,7 @@ class TranslationTask(L.LightningModule):
         self.log("step", float(update))  # Lightning writes one less otherwise, and a constant epoch
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        if not self.trainer.fit_loop._should_accumulate():
+        if batch.ends_update:
             self._pairs = []
         update = self.trainer.global_step
         # Where a run is stopped before its time Lightning logs once more: let it be this update, not an old one again.
