@@ -171,22 +171,28 @@ def main() -> None:
             print("transformers is not installed: left out")
         print(f"{len(sources)} sentences, batches of {BATCH}, {options.threads} thread(s), {options.rounds} rounds")
         for beam in (1, 4):
-            speeds: dict[str, list[float]] = {name: [] for name in runs}
-            outputs: dict[str, list] = {}
-            for number in range(options.rounds + 1):  # the first one warms up
-                for name, run in runs.items():
-                    start, outputs[name] = time.process_time(), []
-                    for batch in batches:
-                        outputs[name] += list(run(batch, beam))
-                    if number:
-                        speeds[name].append(len(sources) / (time.process_time() - start))
-            for name, each in speeds.items():
-                ratio = statistics.median(a / b for a, b in zip(each, speeds["diglot"], strict=True))
-                line = f"beam {beam}  {name:22} {statistics.median(each):7.1f} sentences/s  {ratio:5.2f} x ours"
-                if name.startswith("CTranslate2"):
-                    same = sum(a == b for a, b in zip(outputs[name], outputs["diglot"], strict=True))
-                    line += f"  {same} of {len(sources)} the same"
-                print(line, flush=True)
+            compare(runs, batches, beam, options.rounds)
+
+
+def compare(runs: dict[str, Run], batches: list[list[list[int]]], beam: int, rounds: int) -> None:
+    """Let all engines translate in turn, and print how fast each is."""
+    n_sentences = sum(map(len, batches))
+    speeds: dict[str, list[float]] = {name: [] for name in runs}
+    outputs: dict[str, list] = {}
+    for number in range(rounds + 1):  # the first one warms up
+        for name, run in runs.items():
+            start, outputs[name] = time.process_time(), []
+            for batch in batches:
+                outputs[name] += list(run(batch, beam))
+            if number:
+                speeds[name].append(n_sentences / (time.process_time() - start))
+    for name, each in speeds.items():
+        ratio = statistics.median(a / b for a, b in zip(each, speeds["diglot"], strict=True))
+        line = f"beam {beam}  {name:22} {statistics.median(each):7.1f} sentences/s  {ratio:5.2f} x ours"
+        if name.startswith("CTranslate2"):
+            same = sum(a == b for a, b in zip(outputs[name], outputs["diglot"], strict=True))
+            line += f"  {same} of {n_sentences} the same"
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -35,61 +35,74 @@ def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callabl
 
     def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
         def main() -> None:
-            failed = started = False
-            # Hydra passes errors on instead of printing them; a user who asks for that wants the traceback.
-            # (In a process that another one of ours has started, it is that one's setting that is seen.)
-            wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1" and "LOCAL_RANK" not in os.environ
-
-            def fail(error: BaseException) -> None:
-                nonlocal failed
-                if wants_traceback:
-                    raise error
-                failed = True
-                print(masked(f"diglot-{config_name}: {printable(explain(error, config_name))}"), file=sys.stderr)
-
-            def checked(config: DictConfig) -> Any:
-                nonlocal started
-                started = True
-                logging.getLogger("diglot").addFilter(mask_record)
-                try:
-                    check(config, config_name)
-                    return function(config)
-                except UserError as error:  # not passed through Hydra, which would add lines of its own
-                    if HydraConfig.get().mode == RunMode.MULTIRUN:  # but its launcher has to know of it
-                        raise
-                    fail(error)
-                except BrokenPipeError:  # nor is this, whose reader has gone
-                    sys.exit(READER_GONE)
-                except OmegaConfBaseException as error:  # past the check it is no mistake of the user's
-                    raise RuntimeError(f"a fault of diglot's: {error}") from error
-
-            try:
-                os.environ["HYDRA_FULL_ERROR"] = "1"
-                refuse_other_encodings(sys.argv[1:])
-                prefer_our_files()
-                if any(re.match("--experimental-r", word) for word in sys.argv[1:]):
-                    raise UserError("--experimental-rerun: not used here; resume=FOLDER goes on with a run")
-                with mock.patch.object(ConfigLoaderImpl, "load_configuration", load_checked):
-                    hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(checked)()
-            except KeyboardInterrupt:
-                interruption.leave(config_name)
-            except BrokenPipeError:
-                sys.exit(READER_GONE)
-            except Exception as error:
-                if interruption.received:  # a library has made it of the signal
-                    interruption.leave(config_name)
-                if started and not isinstance(error, UserError):  # a fault of ours
-                    raise
-                fail(error)
-            finally:
-                if not wants_traceback:
-                    os.environ.pop("HYDRA_FULL_ERROR", None)
-            if failed:
-                sys.exit(2)
+            _Call(config_name, function).run()
 
         return main
 
     return decorate
+
+
+class _Call:
+    """One call of a command.
+
+    Args:
+        name: of the command and its config.
+        function: what it does.
+    """
+
+    def __init__(self, name: str, function: Callable[[DictConfig], Any]) -> None:
+        self.name, self.function = name, function
+        self.has_failed = self.has_begun = False
+        # Hydra passes errors on instead of printing them; a user who asks for that wants the traceback.
+        # (In a process that another one of ours has started, it is that one's setting that is seen.)
+        self.wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1" and "LOCAL_RANK" not in os.environ
+
+    def run(self) -> None:
+        """Compose the config and do what the command does."""
+        try:
+            os.environ["HYDRA_FULL_ERROR"] = "1"
+            refuse_other_encodings(sys.argv[1:])
+            prefer_our_files()
+            if any(re.match("--experimental-r", word) for word in sys.argv[1:]):
+                raise UserError("--experimental-rerun: not used here; resume=FOLDER goes on with a run")
+            with mock.patch.object(ConfigLoaderImpl, "load_configuration", load_checked):
+                hydra.main(version_base="1.3", config_path=str(CONF), config_name=self.name)(self._checked)()
+        except KeyboardInterrupt:
+            interruption.leave(self.name)
+        except BrokenPipeError:
+            sys.exit(READER_GONE)
+        except Exception as error:
+            if interruption.received:  # a library has made it of the signal
+                interruption.leave(self.name)
+            if self.has_begun and not isinstance(error, UserError):  # a fault of ours
+                raise
+            self._fail(error)
+        finally:
+            if not self.wants_traceback:
+                os.environ.pop("HYDRA_FULL_ERROR", None)
+        if self.has_failed:
+            sys.exit(2)
+
+    def _checked(self, config: DictConfig) -> Any:
+        self.has_begun = True
+        logging.getLogger("diglot").addFilter(mask_record)
+        try:
+            check(config, self.name)
+            return self.function(config)
+        except UserError as error:  # not passed through Hydra, which would add lines of its own
+            if HydraConfig.get().mode == RunMode.MULTIRUN:  # but its launcher has to know of it
+                raise
+            self._fail(error)
+        except BrokenPipeError:  # nor is this, whose reader has gone
+            sys.exit(READER_GONE)
+        except OmegaConfBaseException as error:  # past the check it is no mistake of the user's
+            raise RuntimeError(f"a fault of diglot's: {error}") from error
+
+    def _fail(self, error: BaseException) -> None:
+        if self.wants_traceback:
+            raise error
+        self.has_failed = True
+        print(masked(f"diglot-{self.name}: {printable(explain(error, self.name))}"), file=sys.stderr)
 
 
 def refuse_other_encodings(words: Sequence[str]) -> None:
@@ -165,37 +178,16 @@ def explain(error: BaseException, config_name: str, words: Sequence[str] | None 
     text = str(error)
     key = getattr(cause, "full_key", None) or ""
     if match := re.search(r"Could not (?:override|append to config|delete from config)[^']*'([^']*)'", text):
-        key = match.group(1)
-        if reason := not_of_this_choice(key, config_name, words):
-            return reason
-        if reason := not_said_to_be_new(key, words) or without_name(key, words):
-            return reason
-        if f"~{key}" in words and (key in known_keys(config_name) or key.startswith("model.decoder_")):
-            return f"{key} is null already: there is nothing to remove"
-        detail = str(cause).splitlines()[0]
-        if "not in struct" in str(cause) or "No match" in text or "does not exist" in text or "not in" in detail:
-            return unknown_key(key, known_keys(config_name))
-        return f"{key}: {detail}"
+        return _cannot_override(match.group(1), text, cause, config_name, words)
     if match := re.search(r"Key '([^']*)' is not in struct\s+full_key: (\S+)", text):
         key = match.group(2)
         reason = not_of_this_choice(key, config_name, words) or not_said_to_be_new(key, words)
         reason = reason or without_name(key, words)
         return reason or unknown_key(key, known_keys(config_name))
     if match := re.search(r"(?:Could not find|Could not load) '([^']*)'", text):
-        group, _, choice = match.group(1).rpartition("/")
-        options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
-        nearest = difflib.get_close_matches(choice, options, 1)
-        hint = f"; did you mean {group}={nearest[0]}?" if nearest else ""
-        return f"{group}={choice}: there is no such choice; there are {', '.join(options)}{hint}"
-    if "Config group override must be" in text:
-        groups = {str(folder.relative_to(CONF)) for folder in CONF.rglob("*") if folder.is_dir()}
-        typed = [word.lstrip("+").partition("=") for word in words]
-        for group, _, choice in typed:
-            if "@" in group and choice == "null":
-                return f"{group}={choice} names no choice: leave it out, and the decoder has what the encoder has"
-            options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
-            if group in groups and choice not in options:
-                return f"{group}={choice} names no choice; there are {', '.join(options)}"
+        return _no_such_choice(match.group(1))
+    if "Config group override must be" in text and (reason := _names_no_choice(words)):
+        return reason
     if match := re.search(r"Unknown plugin class : '\S*(optuna|submitit)", text):
         extra = {"optuna": "optuna", "submitit": "slurm"}[match.group(1)]
         how = f"pip install 'diglot[{extra}]', or in a checkout .venv/bin/pip install -e '.[{extra}]'"
@@ -205,6 +197,41 @@ def explain(error: BaseException, config_name: str, words: Sequence[str] | None 
         return f"cannot read the override {what}: put a value with special characters in quotes, 'key=\"value\"'"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return printable((f"{key}: " if key and key not in text else "") + "; ".join(lines[:3]))
+
+
+def _cannot_override(key: str, text: str, cause: BaseException, config_name: str, words: Sequence[str]) -> str:
+    """Why Hydra cannot override a key."""
+    if reason := not_of_this_choice(key, config_name, words):
+        return reason
+    if reason := not_said_to_be_new(key, words) or without_name(key, words):
+        return reason
+    if f"~{key}" in words and (key in known_keys(config_name) or key.startswith("model.decoder_")):
+        return f"{key} is null already: there is nothing to remove"
+    detail = str(cause).splitlines()[0]
+    if "not in struct" in str(cause) or "No match" in text or "does not exist" in text or "not in" in detail:
+        return unknown_key(key, known_keys(config_name))
+    return f"{key}: {detail}"
+
+
+def _no_such_choice(path: str) -> str:
+    """What to say of a choice, group/choice, that there is no file of."""
+    group, _, choice = path.rpartition("/")
+    options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
+    nearest = difflib.get_close_matches(choice, options, 1)
+    hint = f"; did you mean {group}={nearest[0]}?" if nearest else ""
+    return f"{group}={choice}: there is no such choice; there are {', '.join(options)}{hint}"
+
+
+def _names_no_choice(words: Sequence[str]) -> str | None:
+    """What to say where a group is given what is no choice's name; None if no word does that."""
+    groups = {str(folder.relative_to(CONF)) for folder in CONF.rglob("*") if folder.is_dir()}
+    for group, _, choice in (word.lstrip("+").partition("=") for word in words):
+        if "@" in group and choice == "null":
+            return f"{group}={choice} names no choice: leave it out, and the decoder has what the encoder has"
+        options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
+        if group in groups and choice not in options:
+            return f"{group}={choice} names no choice; there are {', '.join(options)}"
+    return None
 
 
 def not_said_to_be_new(key: str, words: Sequence[str]) -> str | None:

@@ -89,6 +89,11 @@ def main(config: DictConfig) -> None:
         with written(config.html, "html") as write:
             for text in page(title, records()):
                 write(text)
+    _report(n_lines, n_cut, n_near_ties, [path for path in (config.output, config.html) if path])
+
+
+def _report(n_lines: int, n_cut: int, n_near_ties: int, files: Sequence[str]) -> None:
+    """Say on standard error what became of the lines, and where they are."""
     if n_cut:
         told = f"{n_cut} of {n_lines} outputs were cut by the length limit (search.max_len_a, search.max_len_b)"
         print(told, file=sys.stderr)
@@ -97,7 +102,7 @@ def main(config: DictConfig) -> None:
             f"{n_near_ties} of {n_lines} searches had a near tie, which other batches may decide otherwise",
             file=sys.stderr,
         )
-    for path in filter(None, (config.output, config.html)):
+    for path in files:
         print(f"{n_lines:,} lines: {printable(path)}", file=sys.stderr)
 
 

@@ -178,61 +178,69 @@ def mistakes(node: Any, path: str, wanted: Any = None) -> Iterator[str]:
             yield from mistakes(item, f"{path}[{i}]")
     if not isinstance(node, dict):
         return
-    target = node.get("_target_")
-    if "_target_" in node and path == "logger":
-        yield f"{path}._target_: loggers stand under names of their own: {path}.NAME._target_={target}"
-        return
     parameters: dict[str, Any] = {}
+    target = node.get("_target_")
     if "_target_" in node:
-        if not isinstance(target, str):
-            yield f"{path}._target_={target!r}: must name a class or a function"
+        if wrong := _wrong_target(target, path, wanted):
+            yield wrong
             return
-        try:
-            wrong = wrong_target(target, wanted or kind_of(path))
-        except ImportError:
-            yield f"{path}._target_: there is no {target}"
-            return
-        if wrong:
-            yield f"{path}._target_: {target} {wrong}"
-            return
-        parameters = parameters_of(get_object(target))
-        if path == "data":
-            parameters = {**parameters_of(TranslationData), "vocab_size": int} | parameters
-            for name in ("corpus", "tokenizer", "sampling", "seed"):
-                parameters.pop(name)
-        if path == "trainer":
-            parameters["process_timeout"] = float
+        parameters = _parameters_at(path, str(target))
     for key, value in node.items():
-        here = f"{path}.{key}"
-        if key in ("_target_", "_partial_", "_recursive_", "_convert_"):
-            continue
-        if key == "_args_":
-            yield f"{here}: give arguments by their names"
-            continue
-        if path.startswith("logger.") and target is not None and key in GIVEN_BY_CODE["logger"]:
-            yield f"{here} is not used here: diglot gives it"
-            continue
-        if here in OURS_INSTEAD:
-            if value is not None:
-                yield unknown_key(here, [])
-            continue
-        if target is not None and key not in parameters:
-            if "**" in parameters:
-                yield from mistakes(value, here)
-            else:
-                known = [f"{path}.{name}" for name in parameters if name not in GIVEN_BY_CODE.get(path, ())]
-                is_anothers = path == "model" and here in known_keys("train")
-                yield f"{target.rpartition('.')[2]} has no {here}" if is_anothers else unknown_key(here, known)
-            continue
-        if path in ("sweep", "doctor") and here not in OUR_TYPES:
-            yield unknown_key(here, [name for name in OUR_TYPES if name.startswith(f"{path}.")])
-            continue
+        if key not in ("_target_", "_partial_", "_recursive_", "_convert_"):
+            yield from _mistakes_of(key, value, path, target, parameters)
+
+
+def _wrong_target(target: Any, path: str, wanted: Any) -> str | None:
+    """What is wrong with a node's `_target_`; None: nothing."""
+    if path == "logger":
+        return f"{path}._target_: loggers stand under names of their own: {path}.NAME._target_={target}"
+    if not isinstance(target, str):
+        return f"{path}._target_={target!r}: must name a class or a function"
+    try:
+        wrong = wrong_target(target, wanted or kind_of(path))
+    except ImportError:
+        return f"{path}._target_: there is no {target}"
+    return f"{path}._target_: {target} {wrong}" if wrong else None
+
+
+def _parameters_at(path: str, target: str) -> dict[str, Any]:
+    """Names and annotations of what may stand beside a `_target_`."""
+    parameters = parameters_of(get_object(target))
+    if path == "data":
+        parameters = {**parameters_of(TranslationData), "vocab_size": int} | parameters
+        for name in ("corpus", "tokenizer", "sampling", "seed"):
+            parameters.pop(name)
+    if path == "trainer":
+        parameters["process_timeout"] = float
+    return parameters
+
+
+def _mistakes_of(key: str, value: Any, path: str, target: str | None, parameters: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with one key of a node, and below it."""
+    here = f"{path}.{key}"
+    if key == "_args_":
+        yield f"{here}: give arguments by their names"
+    elif path.startswith("logger.") and target is not None and key in GIVEN_BY_CODE["logger"]:
+        yield f"{here} is not used here: diglot gives it"
+    elif here in OURS_INSTEAD:
+        if value is not None:
+            yield unknown_key(here, [])
+    elif target is not None and key not in parameters:
+        if "**" in parameters:
+            yield from mistakes(value, here)
+        else:
+            known = [f"{path}.{name}" for name in parameters if name not in GIVEN_BY_CODE.get(path, ())]
+            is_anothers = path == "model" and here in known_keys("train")
+            yield f"{target.rpartition('.')[2]} has no {here}" if is_anothers else unknown_key(here, known)
+    elif path in ("sweep", "doctor") and here not in OUR_TYPES:
+        yield unknown_key(here, [name for name in OUR_TYPES if name.startswith(f"{path}.")])
+    else:
         takes = OUR_TYPES.get(here, parameters.get(key, Any))
-        if not fits(value, takes):
+        if fits(value, takes):
+            yield from mistakes(value, here, takes if target is not None else None)
+        else:
             wrong = wrong_entry(value, takes)
             yield f"{here}={value!r}: must be {describe(takes)}" + (f"; {wrong}" if wrong else "")
-            continue
-        yield from mistakes(value, here, takes if target is not None else None)
 
 
 def parameters_of(target: Any) -> dict[str, Any]:
@@ -265,17 +273,23 @@ def fits(value: Any, annotation: Any) -> bool:
         return any(fits(value, a) for a in arguments)
     if origin is typing.Literal:
         return value in arguments
-    if annotation is bool:
-        return isinstance(value, bool)
-    if annotation is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if annotation is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if annotation is str:
-        return isinstance(value, str)
-    if annotation is Path:
-        return isinstance(value, str)
-    kind = origin or annotation
+    if annotation in _PLAIN:
+        return _PLAIN[annotation](value)
+    return _is_a(value, origin or annotation, arguments)
+
+
+# Whether a value is of a plain type. To Python True is a number.
+_PLAIN: dict[Any, Callable[[Any], bool]] = {
+    bool: lambda value: isinstance(value, bool),
+    int: lambda value: isinstance(value, int) and not isinstance(value, bool),
+    float: lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value),
+    str: lambda value: isinstance(value, str),
+    Path: lambda value: isinstance(value, str),
+}
+
+
+def _is_a(value: Any, kind: Any, arguments: tuple[Any, ...]) -> bool:
+    """Whether a config value can stand for an object of a class, which may have parameters."""
     if typing.is_typeddict(kind):
         keys = typing.get_type_hints(kind)
         return isinstance(value, dict) and value.keys() == keys.keys() and all(fits(value[k], keys[k]) for k in keys)

@@ -6,7 +6,7 @@ An accented letter may be one character (composed, NFC) or a letter and a combin
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import permutations, product
 from typing import Literal
@@ -86,21 +86,29 @@ def composing_rules() -> str:
         parts = unicodedata.decomposition(character).split()
         if len(parts) == 2 and unicodedata.is_normalized("NFC", character):
             pairs.append((chr(int(parts[0], 16)), chr(int(parts[1], 16))))
+    for text in _with_marks(pairs):
+        add(text)
+    return "".join(f"{_codes(text)}\t{_codes(composed)}\n" for text, composed in sorted(rules.items()))
+
+
+def _with_marks(pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Return texts with marks in an order that is not that of NFC.
+
+    Args:
+        pairs: letters and marks that compose.
+    """
     marks = sorted({mark for _, mark in pairs if unicodedata.combining(mark)} | set(_MORE_MARKS))
-    for base, mark in pairs:
-        for between in marks:
-            if 0 < unicodedata.combining(mark) != unicodedata.combining(between):
-                add(base + between + mark)
-                add(unicodedata.normalize("NFC", base + between) + mark)
+    for (base, mark), between in product(pairs, marks):
+        if 0 < unicodedata.combining(mark) != unicodedata.combining(between):
+            yield base + between + mark
+            yield unicodedata.normalize("NFC", base + between) + mark
     for first, last in _MARK_BLOCKS:  # marks behind a letter that does not compose, in the order that NFC has them in
-        for one in range(first, last):
-            for other in range(first, last):
-                add(chr(one) + chr(other))
+        for one, other in product(range(first, last), repeat=2):
+            yield chr(one) + chr(other)
     for points in _POINTS:  # a shin's dot, dagesh and vowel; shadda, vowel and hamza
         for three in product(points, repeat=3):
-            add("".join(three))
-            add("\u05e9" + "".join(three))  # of which the rules above have two points, which would match first
-    return "".join(f"{_codes(text)}\t{_codes(composed)}\n" for text, composed in sorted(rules.items()))
+            yield "".join(three)
+            yield "\u05e9" + "".join(three)  # of which the rules above have two points, which would match first
 
 
 def _spellings(character: str) -> set[str]:

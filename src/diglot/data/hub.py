@@ -76,17 +76,11 @@ class Hub(Corpus):
         super().__init__()
         if not path:
             raise UserError("data.path is missing: a set of the hub, a folder, or json, parquet or arrow")
-        for key, language in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
-            if not language:
-                raise UserError(f"data.{key} is missing: name the language as the set spells it")
-            if "/" in language or "\0" in language:
-                raise UserError(f"data.{key}={language}: cannot be the name of a file")
-        if src_lang == tgt_lang:
-            raise UserError(f"data.src_lang and data.tgt_lang are both {src_lang}")
+        self.src_lang, self.tgt_lang = _languages(src_lang, tgt_lang)
         self.name = "hub"
         self.path = os.path.expanduser(path)  # noqa: PTH111 - not a path, if it is the name of a set
         self.config, self.revision = config, revision
-        self.src_lang, self.tgt_lang, self.column = str(src_lang), str(tgt_lang), column
+        self.column = column
         names = {"train": "train", "dev": "validation", "test": "test"} if splits is None else splits
         self.splits = {split: name for split, name in names.items() if name is not None}
         self.data_files = _listed(data_files) if data_files else None
@@ -352,6 +346,22 @@ class Hub(Corpus):
         for key, language in (("src_lang", self.src_lang), ("tgt_lang", self.tgt_lang)):
             if language not in languages:
                 raise UserError(f"data.{key}={language}: the set {self.path} has {', '.join(languages)}")
+
+
+def _languages(src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
+    """Return the two languages' codes.
+
+    Raises:
+        UserError: one is missing, both are one, or a file cannot be named after one.
+    """
+    for key, language in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
+        if not language:
+            raise UserError(f"data.{key} is missing: name the language as the set spells it")
+        if "/" in language or "\0" in language:
+            raise UserError(f"data.{key}={language}: cannot be the name of a file")
+    if src_lang == tgt_lang:
+        raise UserError(f"data.src_lang and data.tgt_lang are both {src_lang}")
+    return str(src_lang), str(tgt_lang)
 
 
 def _write_pairs(

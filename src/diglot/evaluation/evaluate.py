@@ -300,6 +300,15 @@ def table(results: dict[str, Any]) -> list[str]:
         lines.append(f"{forms}; to sacreBLEU the two forms are different words")
     lines += render(_length_table(results["by_length"]))
     lines += render(_counts_table(results["outputs"]))
+    lines += _notes(results)
+    if "baseline" in results:
+        lines += _comparison(results["baseline"], results["sentences"])
+    return lines
+
+
+def _notes(results: dict[str, Any]) -> list[str]:
+    """What went wrong in how many lines."""
+    lines = []
     if (errors := results.get("placeholder_errors")) and errors["of"]:
         lines.append(f"{errors['lines']} of {errors['of']} lines with placeholders have wrong ones")
     if results.get("cut_by_length_limit"):
@@ -309,18 +318,17 @@ def table(results: dict[str, Any]) -> list[str]:
     if (errors := results.get("search_errors")) and errors["of"]:
         told = f"Search errors: {errors['n_search_errors']:,} of {errors['of']:,} ({errors['share']:.1%}), where the"
         lines.append(f"{told} model prefers a reference; errors of the model itself: {errors['n_model_errors']:,}")
-    if "baseline" in results:
-        found = results["baseline"]
-        lines += render(_comparison_table(found))
-        n, n_trials = (found[name]["n"] for name in ("paired_bootstrap", "paired_approximate_randomisation"))
-        if n:
-            lines.append(
-                f"In brackets mean and 95% confidence of {n:,} resamples; {n_trials:,} trials of randomisation"
-            )
-        else:
-            told = f"No p-values and no confidence: {results['sentences']} sentences"
-            lines.append(f"{told} are too few to resample, at least {FEWEST} are needed")
     return lines
+
+
+def _comparison(found: dict[str, Any], n_sentences: int) -> list[str]:
+    """How a system compares with the one that it is measured against."""
+    n, n_trials = (found[name]["n"] for name in ("paired_bootstrap", "paired_approximate_randomisation"))
+    told = f"In brackets mean and 95% confidence of {n:,} resamples; {n_trials:,} trials of randomisation"
+    if not n:
+        told = f"No p-values and no confidence: {n_sentences} sentences are too few to resample, at least {FEWEST} are"
+        told = f"{told} needed"
+    return [*render(_comparison_table(found)), told]
 
 
 def _length_table(found: dict[str, Any]) -> Table:

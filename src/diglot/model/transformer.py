@@ -121,6 +121,18 @@ class Heads(NamedTuple):
     n_kv_heads: int | None
 
 
+def _check_positive(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} ({size}) must be positive")
+
+
+def _check_shares(**shares: float) -> None:
+    for name, share in shares.items():
+        if not 0 <= share < 1:
+            raise ValueError(f"{name} ({share}) must be at least 0 and below 1")
+
+
 class Transformer(EncoderDecoder):
     """Attention alone, in layers whose parts are chosen one by one.
 
@@ -176,23 +188,16 @@ class Transformer(EncoderDecoder):
         decoder_norm: Callable[[int], nn.Module] | None = None,
         decoder_feed_forward: Callable[..., FeedForward] | None = None,
     ) -> None:
-        for name, value in {
-            "d_model": d_model,
-            "d_ff": d_ff,
-            "n_encoder_layers": n_encoder_layers,
-            "n_decoder_layers": n_decoder_layers,
-        }.items():
-            if value < 1:
-                raise ValueError(f"{name} ({value}) must be positive")
+        _check_positive(
+            d_model=d_model, d_ff=d_ff, n_encoder_layers=n_encoder_layers, n_decoder_layers=n_decoder_layers
+        )
         embedding_dropout = dropout if embedding_dropout is None else embedding_dropout
-        for name, share in {
-            "dropout": dropout,
-            "attention_dropout": attention_dropout,
-            "activation_dropout": activation_dropout,
-            "embedding_dropout": embedding_dropout,
-        }.items():
-            if not 0 <= share < 1:
-                raise ValueError(f"{name} ({share}) must be at least 0 and below 1")
+        _check_shares(
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            activation_dropout=activation_dropout,
+            embedding_dropout=embedding_dropout,
+        )
         heads = {kind: heads_of(kind, d_model, n_heads, d_head, n_kv_heads) for kind in OneEach.__annotations__}
         for name, make in (("norm", norm), ("decoder_norm", decoder_norm or norm)):
             eps = getattr(make(d_model), "eps", None)  # torch's norms take any

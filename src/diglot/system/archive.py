@@ -137,7 +137,8 @@ def _check_records(records: list[zipfile.ZipInfo]) -> dict[str, int]:
     return sizes
 
 
-def check_pickle(content: bytes, sizes: dict[str, int]) -> int:
+# One branch for each operation that a checkpoint may hold: a table of functions would be longer and hide the order.
+def check_pickle(content: bytes, sizes: dict[str, int]) -> int:  # noqa: C901, PLR0915
     """Go through a pickle as its reader would, making tuples of what it says and nothing else.
 
     Args:
