@@ -1,5 +1,6 @@
 """`python -m diglot COMMAND ...`, for what starts modules: `torchrun -m diglot train ...`."""
 
+import difflib
 import sys
 
 from diglot.commands.start import COMMANDS, start
@@ -10,12 +11,16 @@ def main() -> None:
     named = sys.argv[1] if len(sys.argv) > 1 else ""
     if named in COMMANDS:
         start(sys.argv.pop(1))
-    asked = named in ("-h", "--help")
-    usage = (
-        f"python -m diglot COMMAND [override ...]\nCOMMAND is one of {', '.join(COMMANDS)}; COMMAND --help says more."
+    there_are = f"there are {', '.join(COMMANDS)}"
+    if named in ("-h", "--help"):
+        print(f"python -m diglot COMMAND [override ...]: {there_are}; COMMAND --help says more")
+        sys.exit(0)
+    nearest = difflib.get_close_matches(named, COMMANDS, 1)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    print(
+        f"diglot: {f'{named!r} is no command' if named else 'no command is named'}, {there_are}{hint}", file=sys.stderr
     )
-    print(usage, file=sys.stdout if asked else sys.stderr)
-    sys.exit(0 if asked else 2)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,35 @@
+"""`python -m diglot COMMAND`; that it starts each command is in test_interruption and test_threads."""
+
+import re
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+
+from diglot import __main__ as entry
+from diglot.commands.start import COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["trian", "seed=1"], 2, "diglot: 'trian' is no command, there are prepare, doctor, .*; did you mean train[?]"),
+        ([], 2, "diglot: no command is named, there are prepare, .*export$"),
+        (["--help"], 0, "python -m diglot COMMAND .*: there are prepare, .*export; COMMAND --help says more"),
+    ],
+)
+def test_a_word_that_is_no_command_is_answered_by_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, words: list[str], status: int, says: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["diglot", *words])
+    with pytest.raises(SystemExit, match=str(status)):
+        entry.main()
+    out, error = capsys.readouterr()
+    assert [out, error][status > 0].count("\n") == 1
+    assert not [error, out][status > 0]
+    assert re.match(says, (out + error).strip())
+
+
+def test_every_script_is_a_command() -> None:
+    scripts = {point.name for point in entry_points(group="console_scripts") if point.name.startswith("diglot-")}
+    assert scripts == {f"diglot-{command}" for command in COMMANDS}
