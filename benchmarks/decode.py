@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from diglot.system.glibc import keep_memory  # before torch: see diglot.threads
+from diglot.system.glibc import keep_freed_memory  # before torch: see diglot.threads
 
 # isort: split
 import torch
@@ -30,7 +30,7 @@ from diglot.checkpoint import file as checkpoint
 from diglot.config import CONF, build
 from diglot.data.text import read_lines
 from diglot.decoding import BeamSearch, SpecialIds
-from diglot.decoding.layout import lay_out_for_few_rows
+from diglot.decoding.layout import pack_for_decoding
 from diglot.model import Transformer
 
 LENGTH, BATCH, VOCABULARY = 15, 64, 8000
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--input")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    keep_memory()
+    keep_freed_memory()
     if options.checkpoint:
         loaded = checkpoint.load(options.checkpoint)
         model, tokenizer = loaded.model, loaded.tokenizer
@@ -153,7 +153,7 @@ def main() -> None:
     batches = [sources[i : i + BATCH] for i in range(0, len(sources), BATCH)]
     with tempfile.TemporaryDirectory() as folder:
         laid_out = copy.deepcopy(model)
-        lay_out_for_few_rows(laid_out)
+        pack_for_decoding(laid_out)
         runs: dict[str, Run] = {"diglot": ours(laid_out, limits), "diglot, not laid out": ours(model, limits)}
         if find_spec("ctranslate2"):
             from diglot.export import ctranslate2

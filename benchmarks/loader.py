@@ -50,7 +50,7 @@ def iterate(folder: Path, shapes: str, at: float) -> None:
     import torch
 
     from diglot.data.batch import Pairs
-    from diglot.data.batching import Batching, Place, Updates
+    from diglot.data.batching import Batching, StreamPosition, Updates
     from diglot.data.shards import open_shards
 
     torch.set_num_threads(1)
@@ -59,7 +59,7 @@ def iterate(folder: Path, shapes: str, at: float) -> None:
     shards = open_shards(folder)
     batching = Batching(shards.src.lengths, shards.tgt.lengths, BUDGET, 1, shapes=shapes, longest=150)
     pairs = Pairs(shards.src, shards.tgt)
-    place = Place(0, int(at * batching.n_pools), 7)
+    place = StreamPosition(0, int(at * batching.n_pools), 7)
     tokens = batches = real = area = 0
     first = 0.0
     for micro_batch in Updates(batching, 10**9, 1, start=1, place=place):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from unittest import mock
 
-from diglot.system.glibc import keep_memory  # before torch: see diglot.threads
+from diglot.system.glibc import keep_freed_memory  # before torch: see diglot.threads
 from diglot.system.threads import SHORT_SPIN
 
 # isort: split
@@ -94,7 +94,7 @@ def main() -> None:
     options = arguments.parse_args()
     torch.set_num_threads(options.threads)
     if options.memory != "given-back":
-        keep_memory()
+        keep_freed_memory()
     if options.memory:
         step = Step()
         timed(lambda: step(token_loss, NATIVE, SDPBackend.MATH), 2)

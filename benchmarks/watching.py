@@ -16,7 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from diglot.system.glibc import keep_memory  # before torch: see diglot.threads
+from diglot.system.glibc import keep_freed_memory  # before torch: see diglot.threads
 
 # isort: split
 import lightning as L
@@ -114,7 +114,7 @@ def main() -> None:
     arguments.add_argument("overrides", nargs="*", help="keys of the config, such as model=tiny")
     options = arguments.parse_args()
     torch.set_num_threads(options.threads)
-    keep_memory()
+    keep_freed_memory()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as cache:

@@ -254,7 +254,7 @@ def test_a_full_disk_leaves_what_there_was(monkeypatch, untrained, tokenizer, tm
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(TransformerSpec, "save", fill)
-    monkeypatch.setattr("diglot.data.text.whole_file", fill)
+    monkeypatch.setattr("diglot.data.text.atomic_file", fill)
     with pytest.raises(UserError, match="cannot be written: No space left on device"):
         exporting.export(loaded, form, tmp_path / "out", "format", 0)
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before

@@ -14,8 +14,8 @@ from diglot.data.batching import (
     Batching,
     MicroBatch,
     Mixture,
-    Place,
     Shuffle,
+    StreamPosition,
     Updates,
     bucket_shapes,
     split_by_budget,
@@ -223,7 +223,7 @@ def test_a_stream_entered_late_is_the_tail_of_the_whole(
     made = batching(pairs, pool_size=pool_size, shapes=shapes, longest=max(map(max, pairs)))
     whole = list(Updates(made, 12, batches_per_update))
     rest = content(whole[start * batches_per_update :])
-    place = whole[start * batches_per_update - 1].place if start else Place()
+    place = whole[start * batches_per_update - 1].place if start else StreamPosition()
     for entered in (None, place):
         assert content(list(Updates(made, 12, batches_per_update, start=start, place=entered))) == rest
     assert len(whole) == len(Updates(made, 12, batches_per_update)) == 12 * batches_per_update
@@ -264,7 +264,7 @@ def test_processes_that_share_the_rows_of_a_batch_make_the_updates_of_one(
     assert [len(Updates(made, n_updates, None, rank, world_size)) for rank in range(world_size)] == [7] * world_size
     shares = [list(Updates(made, n_updates, None, rank, world_size)) for rank in range(world_size)]
     for whole, *parts in zip(alone, *shares, strict=True):
-        rows = [pair for part in parts if not part.is_spare for pair in part.pairs.tolist()]
+        rows = [pair for part in parts if not part.is_dummy for pair in part.pairs.tolist()]
         assert sorted(rows) == sorted(whole.pairs.tolist())  # disjoint, and none is missing
         assert all(len(part.pairs) for part in parts)
         assert {part.update_target_tokens for part in parts} == {whole.update_target_tokens}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diglot.data.corpus import Files, Sample, prepared_folder, read_splits, whole_folder, write_splits
+from diglot.data.corpus import Files, Sample, atomic_folder, prepared_folder, read_splits, write_splits
 from diglot.data.home_assistant import HomeAssistant
 from diglot.data.mixed import Mixed
 from diglot.data.text import MixedText, ParallelText, write_lines, zstd
@@ -131,7 +131,7 @@ def test_the_sample_corpus_is_there_without_preparation(tmp_path: Path) -> None:
 
 def test_a_killed_preparation_leaves_nothing_under_the_name(tmp_path: Path) -> None:
     def prepare() -> None:
-        with whole_folder(tmp_path / "kind" / "corpus") as temporary:
+        with atomic_folder(tmp_path / "kind" / "corpus") as temporary:
             write_lines(temporary / "train.de", ["a"])
             assert not (tmp_path / "kind" / "corpus").exists()
             raise KeyboardInterrupt
@@ -143,9 +143,9 @@ def test_a_killed_preparation_leaves_nothing_under_the_name(tmp_path: Path) -> N
 
 def test_of_two_preparations_the_first_to_finish_wins(tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
-    with whole_folder(folder) as slow:
+    with atomic_folder(folder) as slow:
         write_lines(slow / "who", ["slow"])
-        with whole_folder(folder) as fast:
+        with atomic_folder(folder) as fast:
             write_lines(fast / "who", ["fast"])
     assert (folder / "who").read_text() == "fast\n"
     assert list(tmp_path.iterdir()) == [folder]
@@ -153,7 +153,7 @@ def test_of_two_preparations_the_first_to_finish_wins(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be made"), whole_folder(tmp_path / "file" / "corpus"):
+    with pytest.raises(UserError, match="cannot be made"), atomic_folder(tmp_path / "file" / "corpus"):
         pass
 
 

@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader
 
 from diglot.data import preparation
 from diglot.data.batch import Batch
-from diglot.data.batching import Batching, MicroBatch, Mixture, Place, Updates
+from diglot.data.batching import Batching, MicroBatch, Mixture, StreamPosition, Updates
 from diglot.data.corpus import Corpus, Files, Sample
 from diglot.data.module import TranslationData
 from diglot.data.preparation import DROPPED, Cleaning, prepare
@@ -191,7 +191,7 @@ def test_each_pair_comes_as_often_as_it_should_and_no_batch_is_over_budget(strea
 def test_a_stream_goes_on_the_same_from_wherever_it_is_entered(stream: Any, skipped: int) -> None:
     made, _, _ = stream
     whole = list(itertools.islice(made.stream(), skipped + 6))
-    entered = made.stream(whole[skipped - 1].next if skipped else Place())
+    entered = made.stream(whole[skipped - 1].next if skipped else StreamPosition())
     for expected, found in zip(whole[skipped:], entered):
         assert found.pairs.tolist() == expected.pairs.tolist()
         assert found[1:] == expected[1:]
@@ -205,7 +205,7 @@ def test_any_number_of_processes_makes_the_same_updates_wherever_they_begin(
     made, _, _ = stream
     whole = list(Updates(made, 6, per_update))
     n = per_update or 1
-    place = whole[start * n - 1].place if start else Place()
+    place = whole[start * n - 1].place if start else StreamPosition()
     shares = [list(Updates(made, 6, per_update, rank, world_size, start, place)) for rank in range(world_size)]
     assert len({len(share) for share in shares}) == 1
     each = len(shares[0]) // (6 - start)
@@ -217,7 +217,7 @@ def test_any_number_of_processes_makes_the_same_updates_wherever_they_begin(
         if per_update:
             assert content(sorted(parts, key=lambda batch: batch.position)) == content(wanted)
             continue
-        found = [pair for batch in parts if not batch.is_spare for pair in batch.pairs.tolist()]
+        found = [pair for batch in parts if not batch.is_dummy for pair in batch.pairs.tolist()]
         assert sorted(found) == sorted(wanted[0].pairs.tolist())
         for batch in parts:
             assert len(batch.pairs) <= (batch.shape.rows if batch.shape else len(batch.pairs))

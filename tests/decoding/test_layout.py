@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from diglot.decoding.layout import lay_out_for_few_rows
+from diglot.decoding.layout import pack_for_decoding
 from diglot.model import Transformer
 
 
@@ -18,7 +18,7 @@ def test_a_model_that_is_laid_out_for_few_rows_says_the_same(
     src, tgt = torch.tensor([[5, 6, 7, 3]]), torch.tensor([[2, 9, 8]])
     with torch.no_grad():
         before, state = model(src, tgt), {name: value.clone() for name, value in model.state_dict().items()}
-        lay_out_for_few_rows(model)
+        pack_for_decoding(model)
         assert torch.allclose(model(src, tgt), before, atol=1e-5)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert model.src_embedding.weight.is_contiguous()

@@ -10,7 +10,7 @@ from diglot.checkpoint.atomic_io import AtomicCheckpointIO
 from diglot.data.batching import Updates
 from diglot.runs import open_run, resume, session
 from diglot.training import loggers, schedule, signals, task
-from diglot.training.checkpoints import Checkpoints, TakeUp
+from diglot.training.checkpoints import Checkpoints, MissedValidation
 
 
 def the_stream_begins_anew() -> None:
@@ -29,7 +29,7 @@ def the_stream_begins_anew() -> None:
 def the_stream_stands_one_batch_off() -> None:
     take_up = open_run.take_up
 
-    def off(*arguments: Any) -> resume.Begun:
+    def off(*arguments: Any) -> resume.ResumePoint:
         begun = take_up(*arguments)
         place = begun.place and begun.place._replace(batch=begun.place.batch + 1)
         return begun._replace(place=place)
@@ -85,7 +85,7 @@ def checkpoints_are_written_where_they_stand() -> None:
 
 
 def validations_that_were_cut_short_are_left_out() -> None:
-    TakeUp._validate = lambda *_: None  # type: ignore[method-assign]
+    MissedValidation._validate = lambda *_: None  # type: ignore[method-assign]
 
 
 def validations_are_logged_twice() -> None:

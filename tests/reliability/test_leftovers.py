@@ -29,7 +29,7 @@ def names(folder: Path) -> list[str]:
 
 
 def make_a_file(path: Path, ready: Any) -> None:
-    with whole.whole_file(path) as file:
+    with whole.atomic_file(path) as file:
         file.write(b"half")
         file.flush()
         ready.set()
@@ -155,7 +155,7 @@ def test_a_file_taken_for_a_leftover_before_it_is_locked_is_made_again(
         return lock(descriptor)
 
     monkeypatch.setattr(whole, "lock", late)
-    with whole.whole_file(tmp_path / "a") as file:
+    with whole.atomic_file(tmp_path / "a") as file:
         file.write(b"whole")
     assert len(calls) == 2
     assert (tmp_path / "a").read_bytes() == b"whole"

@@ -19,7 +19,7 @@ from diglot.config import changes, config_hash, read_config, without_secrets
 from diglot.errors import UserError
 from diglot.runs import contents as reads
 from diglot.runs.folder import one_at_a_time, run_folder
-from diglot.runs.resume import nothing_left, refuse_other_contents, unfinished
+from diglot.runs.resume import finished_line, refuse_other_contents, unfinished
 from diglot.sweeps.sweep import Sweep
 from diglot.training.run import Run
 
@@ -53,7 +53,7 @@ def begin(folder: Path, config: Any, *, finished: bool) -> None:
 
 
 def said_of_finished(folder: Path, config: Any) -> str | None:
-    return nothing_left(folder, without_secrets(config), lambda: reads.contents_now(config))
+    return finished_line(folder, without_secrets(config), lambda: reads.contents_now(config))
 
 
 def test_a_corpus_that_has_moved_is_the_same_corpus(words, compose_train, tmp_path):

@@ -26,7 +26,7 @@ def test_what_others_have_called_by_a_date_is_no_leftover(tmp_path: Path) -> Non
     for name in (".out.txt.20251129", ".out.txt.deadbeef", ".out.txt.lock", ".out.txt.tmp", ".out.txt.partial"):
         (tmp_path / name).touch()
     before = names(tmp_path)
-    with whole.whole_file(tmp_path / "out.txt") as file:
+    with whole.atomic_file(tmp_path / "out.txt") as file:
         file.write(b"whole")
     with whole.scratch_folder(tmp_path / "backup"):
         pass
@@ -47,7 +47,7 @@ def lacking(number: int) -> Any:
 def write_all(folder: Path) -> None:
     """Whatever this module makes."""
     for content in (b"first", b"second"):
-        with whole.whole_file(folder / "file") as file:
+        with whole.atomic_file(folder / "file") as file:
             file.write(content)
     with whole.scratch_folder(folder / "made") as made:
         (made / "x").touch()
@@ -84,7 +84,7 @@ def test_a_disk_that_is_full_or_broken_is_no_such_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(os, "fsync", lacking(number))
-    with pytest.raises(OSError, match=os.strerror(number)), whole.whole_file(tmp_path / "file"):
+    with pytest.raises(OSError, match=os.strerror(number)), whole.atomic_file(tmp_path / "file"):
         pass
     with pytest.raises(OSError, match=os.strerror(number)):
         whole.sync_folder(tmp_path)
@@ -129,7 +129,7 @@ def test_a_file_system_on_which_an_open_file_keeps_its_name_is_written_to(
         return real(source, target) if opened[0].closed else lacking(errno.EBUSY)()
 
     monkeypatch.setattr(Path, "replace", replace)
-    with whole.whole_file(tmp_path / "file") as file:
+    with whole.atomic_file(tmp_path / "file") as file:
         opened.append(file)
         file.write(b"whole")
     assert (tmp_path / "file").read_bytes() == b"whole"

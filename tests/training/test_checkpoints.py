@@ -16,7 +16,7 @@ from diglot.checkpoint.file import FORMAT, KINDS, check_training_state, newest_w
 from diglot.errors import UserError
 from diglot.runs import folder as folders
 from diglot.system import console
-from diglot.training.checkpoints import Checkpoints, TakeUp
+from diglot.training.checkpoints import Checkpoints, MissedValidation
 from diglot.training.task import TranslationTask
 
 
@@ -372,4 +372,4 @@ def test_a_process_that_goes_on_from_another_update_than_the_first_is_refused(ta
     other: Any = SimpleNamespace(broadcast=lambda _: 1200)
     trainer: Any = SimpleNamespace(global_step=0, global_rank=1, world_size=2, strategy=other, optimizers=[])
     with pytest.raises(UserError, match="process 2 of 2 has found update 0 to go on from, the first one 1,200"):
-        TakeUp(Checkpoints(Path()), 9, has_stopped=False).on_train_start(trainer, task)
+        MissedValidation(Checkpoints(Path()), 9, has_stopped=False).on_train_start(trainer, task)

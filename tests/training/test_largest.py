@@ -13,7 +13,7 @@ from diglot.data.module import TranslationData
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.training import largest
-from diglot.training.largest import LargestBatch
+from diglot.training.largest import OutOfMemoryProbe
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ class Task(nn.Module):
 def start(monkeypatch: pytest.MonkeyPatch, data: TranslationData, memory: int, everywhere: bool = True) -> Task:
     monkeypatch.setattr(largest, "TranslationTask", Task)
     task: Any = Task(memory)
-    LargestBatch(data, everywhere).on_train_start(SimpleNamespace(precision_plugin=Precision(), world_size=1), task)  # type: ignore[arg-type]
+    OutOfMemoryProbe(data, everywhere).on_train_start(SimpleNamespace(precision_plugin=Precision(), world_size=1), task)  # type: ignore[arg-type]
     return task
 
 

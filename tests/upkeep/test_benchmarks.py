@@ -46,7 +46,7 @@ def benchmark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, t
     for name, value in SIZES.get(request.param, {}).items():
         monkeypatch.setattr(module, name, value)
     # What cannot be undone in a process that has other tests to run.
-    monkeypatch.setattr(module, "keep_memory", lambda: None, raising=False)
+    monkeypatch.setattr(module, "keep_freed_memory", lambda: None, raising=False)
     monkeypatch.setattr(sys, "argv", [f"{request.param}.py", *TINY[request.param]])
     monkeypatch.setattr(subprocess, "run", in_this_process)
     monkeypatch.chdir(tmp_path)

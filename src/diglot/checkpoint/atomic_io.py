@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from diglot.errors import UserError
-from diglot.system.atomic import whole_file
+from diglot.system.atomic import atomic_file
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -31,7 +31,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         path = Path(path)
         file: Failing | None = None
         try:
-            with whole_file(path) as whole:
+            with atomic_file(path) as whole:
                 file = Failing(whole)
                 torch.save(checkpoint, file)  # type: ignore[arg-type]  # it has all that torch asks for
                 whole.flush()

@@ -23,13 +23,13 @@ from diglot.evaluation.evaluate import Baseline, EvaluationSet, Hypotheses, eval
 from diglot.evaluation.metrics import Scorer, recorded_tokenizer
 from diglot.inference.translator import Translator
 from diglot.runs.folder import refuse_way_out
-from diglot.system.glibc import keep_memory
+from diglot.system.glibc import keep_freed_memory
 from diglot.system.quoting import printable
 
 
 @command("evaluate")
 def main(config: DictConfig) -> None:
-    keep_memory()
+    keep_freed_memory()
     if (config.checkpoint is None) == (config.hypotheses is None):
         also = "" if config.checkpoint is None else ", not both"
         raise UserError(f"checkpoint must be given: checkpoint=PATH, or hypotheses=FILE{also}")

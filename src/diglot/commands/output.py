@@ -7,7 +7,7 @@ from pathlib import Path
 
 from diglot.data.text import refuse_address
 from diglot.errors import UserError
-from diglot.system.atomic import scratch_folder, whole_file
+from diglot.system.atomic import atomic_file, scratch_folder
 from diglot.system.streams import failure
 
 
@@ -29,7 +29,7 @@ def written(path: str | None, key: str = "output") -> Iterator[Callable[[str], N
         if file.is_dir():
             raise UserError(f"{key}={path}: is a folder, and a file is to be written")
         is_special = file.exists() and not file.is_file()
-        with _explained(path), file.open("wb") if is_special else whole_file(file.resolve()) as opened:
+        with _explained(path), file.open("wb") if is_special else atomic_file(file.resolve()) as opened:
 
             def write_file(text: str) -> None:
                 opened.write(text.encode())

@@ -21,13 +21,13 @@ from diglot.data.text import read_parallel
 from diglot.errors import UserError
 from diglot.inference.scoring import PairScore, score_pairs
 from diglot.inference.translator import Translator
-from diglot.system.glibc import keep_memory
+from diglot.system.glibc import keep_freed_memory
 from diglot.system.quoting import printable
 
 
 @command("score")
 def main(config: DictConfig) -> None:
-    keep_memory()
+    keep_freed_memory()
     if config.tokens_per_batch < 1:
         raise UserError(f"tokens_per_batch={config.tokens_per_batch}: must be positive")
     pairs = read_parallel(config.src, config.tgt, "src and tgt")

@@ -20,7 +20,7 @@ from diglot.runs.session import build_session
 from diglot.sweeps import sweep
 from diglot.system import interruption
 from diglot.system.console import only_warnings, quiet, say
-from diglot.system.glibc import keep_memory
+from diglot.system.glibc import keep_freed_memory
 from diglot.training.processes import end_with_first
 
 
@@ -36,7 +36,7 @@ def train(config: DictConfig) -> Path:
     """Train as a config says and return the run's folder."""
     end_with_first()
     quiet()
-    keep_memory()
+    keep_freed_memory()
     interruption.outcome = interruption.nothing_to_go_on_with
     trial = trial_build(config)
     watchers = build_watchers(config, trial)

@@ -25,7 +25,7 @@ from diglot.data.text import read_blocks, split_lines
 from diglot.errors import UserError
 from diglot.inference.html_page import page
 from diglot.inference.translator import Translation, Translator, together
-from diglot.system.glibc import keep_memory
+from diglot.system.glibc import keep_freed_memory
 from diglot.system.masking import masked
 from diglot.system.progress import step
 from diglot.system.quoting import printable
@@ -37,7 +37,7 @@ Lines = list[str]
 
 @command("translate")
 def main(config: DictConfig) -> None:
-    keep_memory()
+    keep_freed_memory()
     paths = config.checkpoint if isinstance(config.checkpoint, ListConfig) else [config.checkpoint]
     if not paths:
         raise UserError("checkpoint=[]: names no checkpoint")

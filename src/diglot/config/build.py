@@ -156,7 +156,7 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
     check_number_of_weights(model)
     if config.export is not None:
         check_format(config.export, resolved(config.model), "export")
-    if config.run.compile and not model.captures_whole:
+    if config.run.compile and not model.compiles_whole:
         raise UserError(f"run.compile: {type(model).__name__} is a loop over target tokens, which is not compiled")
     if not 0 <= config.label_smoothing < 1:
         raise UserError(f"label_smoothing={config.label_smoothing}: must be at least 0 and below 1")

@@ -79,7 +79,7 @@ class Pairs(torch.utils.data.Dataset):
         tgt_in[tgt_in == EOS] = PAD
         tgt_in[: len(numbers), 0] = BOS
         tgt_in[len(numbers) :, 0] = PAD
-        tgt_mask = torch.zeros_like(labels, dtype=torch.bool) if micro_batch.is_spare else labels != PAD
+        tgt_mask = torch.zeros_like(labels, dtype=torch.bool) if micro_batch.is_dummy else labels != PAD
         if self.counts is not None:
             tgt_mask[: len(numbers)] &= torch.from_numpy(self.counts[numbers])[:, None]
         return Batch(

@@ -25,7 +25,7 @@ class Lengths(Protocol):
     def max(self) -> int: ...
 
 
-class Place(NamedTuple):
+class StreamPosition(NamedTuple):
     """Where a stream stands: its next batch."""
 
     pass_number: int = 0  # 0 for the first pass over the data
@@ -56,9 +56,9 @@ class MicroBatch(NamedTuple):
     progress: float  # share of the pass that is done after it
     position: int  # number in the whole stream, from 0
     update_target_tokens: int  # in all micro-batches of its update together, on all processes
-    is_spare: bool = False  # computed to keep step with the other processes, and counted nowhere
+    is_dummy: bool = False  # computed to keep step with the other processes, and counted nowhere
     shape: Shape | None = None  # what to fill up to; None: what the longest pair needs
-    place: Place = Place()  # where the stream stands after its update
+    place: StreamPosition = StreamPosition()  # where the stream stands after its update
     ends_update: bool = True  # whether it is the last one of its update on this process
 
 
@@ -219,7 +219,7 @@ class StreamBatch(NamedTuple):
     shape: Shape | None
     pass_number: int
     progress: float  # share of the pass that is done after it
-    next: Place
+    next: StreamPosition
 
 
 class Batching:
@@ -305,7 +305,7 @@ class Batching:
         """How many batches a pass has."""
         return sum(len(self.pool(pass_number, number)) for number in range(self.n_pools))
 
-    def stream(self, place: Place = Place()) -> Iterator[StreamBatch]:  # noqa: B008 - immutable
+    def stream(self, place: StreamPosition = StreamPosition()) -> Iterator[StreamBatch]:  # noqa: B008 - immutable
         """All batches from a place on, pass after pass without end."""
         pass_number, number, skipped = place
         while True:
@@ -315,10 +315,10 @@ class Batching:
                 done += len(pairs)
                 if i <= skipped:
                     continue
-                following = Place(pass_number, number, i)
+                following = StreamPosition(pass_number, number, i)
                 if i == len(pool):
                     is_last = number + 1 == self.n_pools
-                    following = Place(pass_number + 1) if is_last else Place(pass_number, number + 1)
+                    following = StreamPosition(pass_number + 1) if is_last else StreamPosition(pass_number, number + 1)
                 yield StreamBatch(pairs, shape, pass_number, done / len(self), following)
             pass_number, number, skipped = following
 
@@ -348,7 +348,7 @@ class Updates:
         rank: int = 0,
         world_size: int = 1,
         start: int = 0,
-        place: Place | None = None,
+        place: StreamPosition | None = None,
     ) -> None:
         if batches_per_update is not None and batches_per_update % world_size:
             raise ValueError(f"{world_size} processes do not divide {batches_per_update} batches per update")
@@ -367,7 +367,7 @@ class Updates:
 
     def __iter__(self) -> Iterator[MicroBatch]:
         first = 0 if self.place is None else self.start
-        stream = self.batching.stream(self.place or Place())
+        stream = self.batching.stream(self.place or StreamPosition())
         for update in range(first, self.n_updates):
             group = [next(stream) for _ in range(self.batches_per_update)]
             if update >= self.start:
@@ -378,11 +378,11 @@ class Updates:
         after = group[-1].next
         if self.shares_rows:
             pairs, shape, pass_number, progress, _ = group[0]
-            mine, is_spare = share_rows(pairs, self.rank, self.world_size)
+            mine, is_dummy = share_rows(pairs, self.rank, self.world_size)
             position = update * self.world_size + self.rank
             if shape:
                 shape = Shape(-(-shape.rows // self.world_size), shape.length)
-            yield MicroBatch(mine, pass_number, progress, position, target_tokens, is_spare, shape, after)
+            yield MicroBatch(mine, pass_number, progress, position, target_tokens, is_dummy, shape, after)
             return
         for i in range(self.rank, self.batches_per_update, self.world_size):
             pairs, shape, pass_number, progress, _ = group[i]

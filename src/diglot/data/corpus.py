@@ -204,7 +204,7 @@ def prepared_folder(cache_dir: Path, kind: str, label: str, options: object) -> 
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """A folder to fill that appears under its name only when the block ends well.
 
     Whoever is killed leaves nothing under that name; of two who fill the same folder at once, the first to finish wins

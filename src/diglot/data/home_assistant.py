@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from diglot.data.corpus import Corpus, check_sizes, prepared_folder, read_prepared, whole_folder, write_splits
+from diglot.data.corpus import Corpus, atomic_folder, check_sizes, prepared_folder, read_prepared, write_splits
 from diglot.data.forms import comparable
 from diglot.data.split import grouped_split
 from diglot.data.text import Parallel, ParallelText, write_lines
@@ -87,7 +87,7 @@ class HomeAssistant(Corpus):
             if not len(pairs):
                 raise UserError(f"data.pair={self.src_lang}-{self.tgt_lang}: the two languages have no text in common")
             splits, n_dropped = grouped_split(pairs, self.dev_size, self.test_size, self.split_seed)
-            with whole_folder(folder) as temporary:
+            with atomic_folder(folder) as temporary:
                 write_splits(temporary, splits, self.src_lang, self.tgt_lang)
                 write_lines(temporary / "SOURCE.txt", self._source_note(len(pairs), splits, n_dropped))
 

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diglot.data.corpus import SPLITS, Corpus, prepared_folder, read_prepared, whole_folder
+from diglot.data.corpus import SPLITS, Corpus, atomic_folder, prepared_folder, read_prepared
 from diglot.data.json_lines import checked_text, json_objects
 from diglot.data.slices import Batch, Source, parse_parts, sliced
 from diglot.data.text import Parallel, side_endings, write_lines
@@ -115,7 +115,7 @@ class Hub(Corpus):
             return
         counts = []
         with (
-            whole_folder(folder) as temporary,
+            atomic_folder(folder) as temporary,
             # Which `datasets` asks for, but it keeps nothing of a stream. Not under TMPDIR, which may be full.
             scratch_folder(folder) as unused,
             step(f"converting {self.path}", total=self._n_rows()) as advance,

@@ -24,7 +24,7 @@ from diglot.data.batching import (
     Lengths,
     MicroBatch,
     Mixture,
-    Place,
+    StreamPosition,
     Updates,
     share_rows,
     split_by_budget,
@@ -122,7 +122,7 @@ class TranslationData(L.LightningDataModule):
         self.looked_at: float = LOOKED_AT  # train pairs up to which prepare_data looks for faults
         self.start = 0  # updates of it that are done already
         self.timeout = 0.0  # seconds that a batch may take a process that collates; 0: any
-        self.place: Place | None = None  # where the stream of batches stands after these; None: not known
+        self.place: StreamPosition | None = None  # where the stream of batches stands after these; None: not known
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -441,6 +441,6 @@ def eval_batches(
     runs = split_by_budget(longest[order], tokens_per_batch)
     batches = []
     for i, run in enumerate(reversed(runs)):
-        mine, is_spare = share_rows(order[slice(*run)], rank, world_size)
-        batches.append(MicroBatch(mine, 0, 0.0, position=i, update_target_tokens=0, is_spare=is_spare))
+        mine, is_dummy = share_rows(order[slice(*run)], rank, world_size)
+        batches.append(MicroBatch(mine, 0, 0.0, position=i, update_target_tokens=0, is_dummy=is_dummy))
     return batches

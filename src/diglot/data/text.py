@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Protocol
 
 from diglot.data.forms import comparable
 from diglot.errors import UserError
-from diglot.system.atomic import whole_file
+from diglot.system.atomic import atomic_file
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -395,7 +395,7 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     """
     path = Path(path)
     try:
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             file.write(content)
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from None

@@ -3,7 +3,7 @@
 from torch import nn
 
 
-def lay_out_for_few_rows(model: nn.Module) -> None:
+def pack_for_decoding(model: nn.Module) -> None:
     """Store the weights of projections with the outputs of an input side by side, in place.
 
     A step of a search multiplies them by as few rows as there are sentences in a batch: so laid out, a CPU is sooner

@@ -16,7 +16,7 @@ from diglot.data.batching import in_batches
 from diglot.data.flat import FlatIds
 from diglot.data.tokenizer import PAD, Encoded, Tokenizer
 from diglot.decoding import BeamSearch, Ensemble, Hypothesis, Search
-from diglot.decoding.layout import lay_out_for_few_rows
+from diglot.decoding.layout import pack_for_decoding
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
 from diglot.system.progress import step
@@ -128,7 +128,7 @@ class Translator:
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise UserError(f"device={device}: cannot be used ({str(error).splitlines()[0]})") from None
         if torch.device(device).type == "cpu":
-            lay_out_for_few_rows(model)
+            pack_for_decoding(model)
         return cls(model, loaded.tokenizer, search or loaded.search, loaded.record, tgt_lang)
 
     def translate(self, lines: Sequence[str], beam: int | None = None) -> list[str]:

@@ -76,7 +76,7 @@ class EncoderDecoder(nn.Module):
 
     max_src_positions: int | None = None  # the longest source that the model knows, in tokens; None: any length
     max_tgt_positions: int | None = None  # the longest target
-    captures_whole = True  # whether torch.compile makes one graph of it, whatever the lengths
+    compiles_whole = True  # whether torch.compile makes one graph of it, whatever the lengths
 
     def __init__(
         self, src_vocab_size: int, tgt_vocab_size: int, d_model: int, tying: Literal["none", "target", "all"]

@@ -85,7 +85,7 @@ class GruAttention(EncoderDecoder):
         ValueError: if a size is not positive, or the share none.
     """
 
-    captures_whole = False  # the decoder is a loop over target tokens
+    compiles_whole = False  # the decoder is a loop over target tokens
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from diglot.evaluation.metrics import Scorer
 from diglot.runs.contents import Contents, contents, contents_now
 from diglot.runs.folder import LOG, environment, one_at_a_time, resumable_folder, run_folder, write_about
 from diglot.runs.plan import Plan
-from diglot.runs.resume import AUTO, Begun, nothing_left, outcome, refuse_other_job, take_up, unfinished
+from diglot.runs.resume import AUTO, ResumePoint, finished_line, outcome, refuse_other_job, take_up, unfinished
 from diglot.system import interruption
 from diglot.system.console import log_to, say
 from diglot.system.quoting import masked_words, printable
@@ -36,7 +36,7 @@ def finished_folder(config: DictConfig) -> Path | None:
     if config.run.folder is not None and Path(config.run.folder).expanduser().absolute() != folder.absolute():
         raise UserError(f"resume={config.resume} and run.folder={config.run.folder} are two folders: give one")
     refuse_other_job(folder, config)
-    line = nothing_left(folder, without_secrets(config), lambda: contents_now(config))
+    line = finished_line(folder, without_secrets(config), lambda: contents_now(config))
     if line is None:
         return None
     say(line)
@@ -66,7 +66,7 @@ class OpenRun:
     record: dict[str, Any]
     scorer: Scorer
     goes_on: bool
-    begun: Begun = field(default_factory=Begun)
+    begun: ResumePoint = field(default_factory=ResumePoint)
     finished_line: str | None = None
 
     @classmethod
@@ -110,7 +110,7 @@ class OpenRun:
     def _take_up(self, plan: Plan, plain: dict[str, Any]) -> None:
         """Go on where the run stands."""
         data = plan.data
-        self.finished_line = nothing_left(self.folder, plain, lambda: self.reads)
+        self.finished_line = finished_line(self.folder, plain, lambda: self.reads)
         if self.finished_line is not None:
             return
         self.begun = take_up(self.folder, plain, data.tokenizer, data.shards, self.reads)

@@ -15,7 +15,7 @@ from diglot.config import (
     without_folders,
     without_secrets,
 )
-from diglot.data.batching import Place
+from diglot.data.batching import StreamPosition
 from diglot.data.shards import Shards
 from diglot.data.text import write_bytes
 from diglot.data.tokenizer import Tokenizer
@@ -29,7 +29,7 @@ from diglot.system.quoting import reading, resuming
 AUTO = "auto"  # resume=auto
 
 
-class Begun(NamedTuple):
+class ResumePoint(NamedTuple):
     """Where a run stands.
 
     Attributes:
@@ -45,7 +45,7 @@ class Begun(NamedTuple):
 
     checkpoint: Path | None = None
     update: int = 0
-    place: Place | None = None
+    place: StreamPosition | None = None
     validation_due_since: float | None = None
     has_stopped: bool = False
     changed: tuple[Change, ...] = ()
@@ -81,7 +81,7 @@ def unfinished(folder: str | None, config: dict[str, Any], now: Contents) -> str
     return str(found[0]) if found else None
 
 
-def nothing_left(folder: Path, config: dict[str, Any], read_now: Callable[[], Contents]) -> str | None:
+def finished_line(folder: Path, config: dict[str, Any], read_now: Callable[[], Contents]) -> str | None:
     """What to say where the run in a folder has come to its end and no more updates are asked for; None elsewhere.
 
     Args:
@@ -144,7 +144,7 @@ def refuse_other_job(folder: Path, config: Any) -> None:
         refuse_other_run(f"resume={folder}: the sweep's job would be trained as another one", found)
 
 
-def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: Shards, now: Contents) -> Begun:
+def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: Shards, now: Contents) -> ResumePoint:
     """Where the run in a folder stands, from its newest checkpoint that is whole.
 
     Args:
@@ -164,7 +164,7 @@ def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: 
     refuse_other_contents(f"resume={folder}", before, now)
     found = checkpoints.newest_whole(folder)
     if found is None:
-        return Begun(changed=tuple(changed))
+        return ResumePoint(changed=tuple(changed))
     checkpoint, content, damaged = found
     checkpoints.check_training_state(content, checkpoint)
     record, update, updates = content["diglot"], content["global_step"], config["run"]["updates"]
@@ -184,10 +184,10 @@ def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: 
     if updates < update:
         raise UserError(f"resume={folder}: run.updates is {updates:,}, and {update:,} are done already")
     place = record.get("place")
-    return Begun(
+    return ResumePoint(
         checkpoint,
         update,
-        Place(*place) if place else None,
+        StreamPosition(*place) if place else None,
         record.get("validation_due_since"),
         # One that has become longer goes on.
         record.get("has_stopped", False) and not any(change.key == "run.updates" for change in since_checkpoint),
@@ -206,7 +206,7 @@ def refuse_other_contents(what: str, before: Contents, now: Contents) -> None:
         raise UserError(f"{what}: {changed} is no longer the one that the run began with{how_compared(changed)}")
 
 
-def begin_again(folder: Path, begun: Begun, config_yaml: str) -> None:
+def begin_again(folder: Path, begun: ResumePoint, config_yaml: str) -> None:
     """Make a finished run one that is not, and keep the config that it had until now where it changes."""
     if is_finished(folder):
         (folder / RESULTS).rename(folder / f"results_until_{begun.update}.json")

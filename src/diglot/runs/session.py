@@ -28,9 +28,9 @@ from diglot.runs.resume import begin_again
 from diglot.system.console import say
 from diglot.system.quoting import quoted, resuming
 from diglot.training import loggers
-from diglot.training.checkpoints import Checkpoints, TakeUp
+from diglot.training.checkpoints import Checkpoints, MissedValidation
 from diglot.training.ending import fail, leave
-from diglot.training.largest import LargestBatch
+from diglot.training.largest import OutOfMemoryProbe
 from diglot.training.processes import strategy
 from diglot.training.progress import progress_callbacks
 from diglot.training.run import StopAfterLastUpdate
@@ -63,7 +63,7 @@ class Session:
     scores: Scores
     kept: Checkpoints
     speed: Speed
-    largest: LargestBatch
+    largest: OutOfMemoryProbe
     signals: Signals
     trainer: L.Trainer
     held_out: dict[str, EvaluationSet] = field(default_factory=dict)
@@ -167,7 +167,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
     scores = Scores(data, run.scorer, run.folder / "text" / f"dev.translated.{ending_of(plan.corpus.tgt_lang)}")
     kept = Checkpoints(run.folder, budget.keep_best, budget.keep_last)
     kept.place, kept.due_since = tuple(begun.place or ()), begun.validation_due_since
-    speed, largest, signals = Speed(), LargestBatch(data), Signals(kept, budget.validate_every)
+    speed, largest, signals = Speed(), OutOfMemoryProbe(data), Signals(kept, budget.validate_every)
     resumed = loggers.Resumed(begun.update, begun.validation_due_since) if run.goes_on else None
     accumulation = data.updates(world_size=processes.world_size).accumulation
     others: list[str] = []
@@ -189,7 +189,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
             *progress_callbacks(kept),
             speed,
             signals,  # after all that may end the run by itself
-            TakeUp(kept, data.n_updates, begun.has_stopped),
+            MissedValidation(kept, data.n_updates, begun.has_stopped),
         ],
         plugins=[AtomicCheckpointIO(checkpoints.read, checkpoints.check_made_of)],
         max_epochs=1,

@@ -32,7 +32,7 @@ _LONGEST = 200  # bytes of a name that a marked one holds as it is: file systems
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A file to fill that appears under its name only when the block ends well, and then is on the disk.
 
     Raises:

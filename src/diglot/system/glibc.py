@@ -4,7 +4,7 @@ import contextlib
 import ctypes
 
 
-def keep_memory() -> None:
+def keep_freed_memory() -> None:
     """Let glibc keep freed memory for the next batch. It gives large blocks back to the system at once, and on a CPU
     fetching them again page by page costs a tenth of the time of training and of translating (benchmarks/training.py,
     benchmarks/decode.py)."""

@@ -12,7 +12,7 @@ import torch
 
 from diglot.data.batch import Batch
 from diglot.errors import UserError
-from diglot.system.atomic import remove_leftovers, sync_folder, temporary_name, whole_file
+from diglot.system.atomic import atomic_file, remove_leftovers, sync_folder, temporary_name
 from diglot.system.console import say
 from diglot.system.quoting import printable, resuming
 from diglot.training.loggers import flush, now
@@ -209,7 +209,7 @@ def _is_state(state: Any) -> bool:
     )
 
 
-class TakeUp(L.Callback):
+class MissedValidation(L.Callback):
     """What a run that goes on does first.
 
     Args:
@@ -279,7 +279,7 @@ def _link(source: Path, name: Path) -> None:
             temporary.replace(name)
             sync_folder(name.parent)
         except OSError:
-            with source.open("rb") as whole, whole_file(name) as copy:
+            with source.open("rb") as whole, atomic_file(name) as copy:
                 shutil.copyfileobj(whole, copy)
         finally:
             temporary.unlink(missing_ok=True)

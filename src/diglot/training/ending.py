@@ -16,7 +16,7 @@ from diglot.system.console import say
 from diglot.system.masking import in_one_line
 from diglot.system.quoting import override, printable, resuming
 from diglot.training.checkpoints import Checkpoints
-from diglot.training.largest import LargestBatch
+from diglot.training.largest import OutOfMemoryProbe
 from diglot.training.processes import Processes, end_lost, end_others, lost_another
 from diglot.training.task import NonFiniteError
 
@@ -36,7 +36,7 @@ def fail(
     data: TranslationData,
     processes: Processes,
     kept: Checkpoints,
-    largest: LargestBatch,
+    largest: OutOfMemoryProbe,
     taken_up: tuple[Path, int] | None = None,
 ) -> None:
     """Say what ended training, where that is known; a fault of diglot's own, and a callback's own exit, is left to be

@@ -14,7 +14,7 @@ from diglot.training.loss import batch_loss
 from diglot.training.task import TranslationTask
 
 
-class LargestBatch(L.Callback):
+class OutOfMemoryProbe(L.Callback):
     """Names a budget that would fit where a batch does not, by trying ever fewer of its rows.
 
     On a GPU the largest batch is computed once forward and backward before the first update, and discarded, so that a
