@@ -15,6 +15,7 @@ from diglot.errors import UserError
 from diglot.system.atomic import atomic_file, remove_leftovers, sync_folder, temporary_name
 from diglot.system.console import say
 from diglot.system.quoting import printable, resuming
+from diglot.training.lightning_seams import validate_now
 from diglot.training.loggers import flush, now
 from diglot.training.task import TranslationTask
 
@@ -235,14 +236,7 @@ class MissedValidation(L.Callback):
             self._validate(trainer)
 
     def _validate(self, trainer: L.Trainer) -> None:
-        # As Lightning does it in the middle of training.
-        first = trainer._logger_connector._first_loop_iter
-        trainer.validating = True
-        loop = trainer.fit_loop.epoch_loop.val_loop
-        loop.restarting = False
-        loop.run()
-        trainer.training = True
-        trainer._logger_connector._first_loop_iter = first
+        validate_now(trainer)
 
 
 # Those of torch whose fused kernels write into moments of any shape as if they had their weight's.

@@ -31,6 +31,7 @@ from torch.utils.tensorboard import FileWriter, SummaryWriter
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
 from diglot.system.masking import in_one_line
+from diglot.training.lightning_seams import set_experiment, writer_options
 
 warn = logging.getLogger("diglot").warning
 _WRITING = re.compile(r"add_|log_|save$|flush$|close$|finalize$|after_save_checkpoint$")  # methods
@@ -95,7 +96,8 @@ def tensorboard(folder: Path, resumed: Resumed | None = None, **options: Any) ->
             options["purge_step"] = resumed.update
         again = _events(folder, resumed.update, until)
     logger = TensorBoardLogger(folder, name="", version="", default_hp_metric=False, **options)
-    logger._experiment = writer = _Events(logger.log_dir, **logger._kwargs)
+    writer = _Events(logger.log_dir, **writer_options(logger))
+    set_experiment(logger, writer)
     if resumed is not None:  # once more: a run that was begun by an earlier version has not had its first
         writer.file_writer.add_event(Event(session_log=SessionLog(status=SessionLog.START)), options["purge_step"])
     for event in again:
@@ -158,7 +160,7 @@ def csv(folder: Path, resumed: Resumed | None = None, flush_logs_every_n_steps: 
         if resumed.validation_due_since is not None:
             rows = [row for row in rows if int(row["step"]) < resumed.update or _is_of_training(row)]
     logger = CSVLogger(folder, name="", version="", flush_logs_every_n_steps=flush_logs_every_n_steps)
-    logger._experiment = _Table(str(folder), rows)
+    set_experiment(logger, _Table(str(folder), rows))
     return logger
 
 

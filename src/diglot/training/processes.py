@@ -18,16 +18,15 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 from diglot.errors import UserError
 from diglot.system import interruption
 from diglot.system.children import be_signalled_with_parent, how_it_ended
 from diglot.system.interruption import ASKING, STARTED_BY
 from diglot.system.quoting import TYPED
+from diglot.training.lightning_seams import ScriptLauncher, set_num_threads_if_needed
 
 
 def strategy(wanted: Any, world_size: int, timeout: float, command: Sequence[str] = ()) -> Any:
@@ -94,7 +93,7 @@ class Distributed(DDPStrategy):
         self._launcher.command = self.command
 
 
-class Launcher(_SubprocessScriptLauncher):
+class Launcher(ScriptLauncher):
     """Starts the other processes of this machine as Lightning does, but where one of them fails, this one has the time
     to say what that means, and to keep what it has. Lightning would kill it within five seconds. What they run is
     `command`: Lightning would have them compose the config again, of files that may have changed."""
@@ -107,7 +106,7 @@ class Launcher(_SubprocessScriptLauncher):
             os.environ[STARTED_BY] = str(os.getpid())
             self._call_children_scripts()
             threading.Thread(target=_end_with_any, args=(self.procs, is_over), daemon=True).start()
-        _set_num_threads_if_needed(num_processes=self.num_processes)
+        set_num_threads_if_needed(num_processes=self.num_processes)
         try:
             return function(*args, **kwargs)
         finally:

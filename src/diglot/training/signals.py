@@ -15,6 +15,7 @@ from torch import Tensor
 from diglot.data.batch import Batch
 from diglot.system.interruption import ASKING, again_where_ignored, send_again
 from diglot.training.checkpoints import Checkpoints
+from diglot.training.lightning_seams import loops_state
 from diglot.training.task import TranslationTask
 
 
@@ -102,7 +103,7 @@ class Signals(L.Callback):
         if number and trainer.global_step % self.validate_every and not trainer.should_stop:
             # Not yet: what the update came to is still to be logged, and a checkpoint never knows more than the curves.
             # Lightning goes on from where its loops stand now.
-            self._leaves, self._loops = number, trainer._checkpoint_connector._get_loops_state_dict()
+            self._leaves, self._loops = number, loops_state(trainer)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._leaves:

@@ -1,0 +1,40 @@
+"""What diglot uses of Lightning beside its public interface is there. How it works is shown where it is used."""
+
+import inspect
+from pathlib import Path
+
+import lightning as L
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+from diglot.training import lightning_seams as seams
+
+
+def test_a_trainer_knows_where_its_loops_stand() -> None:
+    trainer = L.Trainer(accelerator="cpu", barebones=True)
+    assert seams.loops_state(trainer).keys() >= {"fit_loop", "validate_loop"}, "Lightning changed the state of loops"
+
+
+def test_a_trainer_has_what_a_validation_in_between_needs() -> None:
+    trainer = L.Trainer(accelerator="cpu", barebones=True)
+    assert trainer._logger_connector._first_loop_iter is None, "Lightning changed _first_loop_iter"
+    assert callable(trainer.fit_loop.epoch_loop.val_loop.run), "Lightning changed the validation loop"
+
+
+def test_a_launcher_of_scripts_can_be_one_of_ours() -> None:
+    names = inspect.signature(seams.ScriptLauncher.__init__).parameters.keys()
+    assert names >= {"cluster_environment", "num_processes", "num_nodes"}, "Lightning changed _SubprocessScriptLauncher"
+    assert callable(seams.ScriptLauncher._call_children_scripts), "Lightning changed how it starts other processes"
+    names = inspect.signature(seams.set_num_threads_if_needed).parameters.keys()
+    assert "num_processes" in names, "Lightning changed _set_num_threads_if_needed"
+
+
+def test_a_logger_takes_an_experiment_of_ours(tmp_path: Path) -> None:
+    for make in (CSVLogger, TensorBoardLogger):
+        logger = make(tmp_path, name="", version="")
+        seams.set_experiment(logger, mine := object())
+        assert logger.experiment is mine, f"Lightning changed {make.__name__}"
+
+
+def test_the_options_of_a_logger_are_its_writer_s(tmp_path: Path) -> None:
+    logger = TensorBoardLogger(tmp_path, name="", version="", default_hp_metric=False, purge_step=7)
+    assert seams.writer_options(logger) == {"purge_step": 7}, "Lightning changed TensorBoardLogger"
