@@ -86,7 +86,7 @@ class TestTargets:
             ("+callbacks.x={_target_: os.system, command: touch CANARY}", "os.system is no Callback"),
             ("+callbacks.x={_target_: diglot.data.text.write_lines, path: CANARY, lines: [x]}", "is no Callback"),
             (
-                "+callbacks.x={_target_: diglot.commands.train.logging.os.system, command: touch CANARY}",
+                "+callbacks.x={_target_: diglot.runs.plan.logging.os.system, command: touch CANARY}",
                 "is no Callback",
             ),
             ("+callbacks.x={_target_: torch.utils.collect_env.run, command: touch CANARY}", "is no Callback"),

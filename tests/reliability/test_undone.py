@@ -31,12 +31,13 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 @pytest.mark.parametrize(
     ("change", "fault", "found"),
     [
-        (mutations.the_stream_begins_anew, KILLED, "micro-batch"),
+        # With so few batches Lightning takes each for the last one: updates are made that the stream does not end.
+        (mutations.the_stream_begins_anew, KILLED, "stands twice"),
         (mutations.the_stream_stands_one_batch_off, KILLED, "micro-batch"),
         (mutations.dropout_goes_its_own_way, KILLED, "micro-batch"),
         (mutations.the_moments_are_forgotten, KILLED, "micro-batch"),
         (mutations.the_schedule_begins_anew, KILLED, "micro-batch"),
-        (mutations.signals_are_saved_within_an_update, IN_ACCUMULATION, "micro-"),
+        (mutations.signals_are_saved_within_an_update, IN_ACCUMULATION, "stands twice"),
         (
             mutations.validations_that_were_cut_short_are_left_out,
             Fault(signal.SIGTERM, update=14, within="validation"),
