@@ -28,9 +28,9 @@ from omegaconf import DictConfig
 from diglot.config import CONF, build, build_corpus, build_data
 from diglot.data.module import TranslationData
 from diglot.evaluation.metrics import Scorer
-from diglot.training.scores import Scores
-from diglot.training.speed import Speed
+from diglot.training.dev_scores import DevScores
 from diglot.training.task import TranslationTask
+from diglot.training.throughput import Throughput
 from diglot.training.watch import Watcher
 
 N_VALIDATIONS = 4  # a run
@@ -80,7 +80,7 @@ def run(
         trainer = L.Trainer(
             accelerator="cpu",
             logger=TensorBoardLogger(folder, name="", version=""),
-            callbacks=[Scores(data, scorer), *watchers, *([Speed()] if watch else []), clock],
+            callbacks=[DevScores(data, scorer), *watchers, *([Throughput()] if watch else []), clock],
             max_epochs=1,
             max_steps=data.n_updates,
             val_check_interval=data.n_updates // N_VALIDATIONS,

@@ -300,7 +300,7 @@ def test_every_experiment_is_accepted(compose_train, name):
     config = compose_train(f"experiment={name}")
     root.check(config, "train")
     root.trial_build(config)
-    plan.build_run(config)
+    plan.build_budget(config)
 
 
 @pytest.mark.parametrize("name", [c.partition("=")[2] for c in CHOICES if c.startswith("data=")])
@@ -317,9 +317,9 @@ def test_every_corpus_is_accepted(compose_train, name):
 
 
 def test_max_steps_and_passes_say_how_long_the_run_is(compose_train):
-    assert plan.build_run(compose_train("trainer.max_steps=7")).updates == 7
-    run = plan.build_run(compose_train("run.passes=3"))
-    assert (run.updates, run.passes) == (None, 3)
+    assert plan.build_budget(compose_train("trainer.max_steps=7")).updates == 7
+    budget = plan.build_budget(compose_train("run.passes=3"))
+    assert (budget.updates, budget.passes) == (None, 3)
 
 
 def test_a_checkpoint_may_name_nothing_but_our_classes_and_layers(compose_train):

@@ -23,7 +23,7 @@ from diglot.evaluation.evaluate import EvaluationSet, evaluate
 from diglot.evaluation.metrics import Scorer
 from diglot.export.parity import some_sentences
 from diglot.inference.scoring import PairScore, score_pairs, search_errors
-from diglot.inference.translator import Translation, Translator, split_text, together
+from diglot.inference.translator import Translation, Translator, as_ensemble, split_text
 from support.commands import type_command
 from support.made import checkpoint_content, write_checkpoint
 
@@ -382,8 +382,8 @@ def test_checkpoints_that_read_placeholders_otherwise_are_no_ensemble(tmp_path, 
         write_checkpoint(file, content)
     one, other = map(checkpoint.load, files)
     with pytest.raises(UserError, match=r"b\.ckpt has another tokenizer than .*a\.ckpt: an ensemble needs"):
-        together([one, other])
-    assert together([one, one]).path == one.path
+        as_ensemble([one, other])
+    assert as_ensemble([one, one]).path == one.path
 
 
 @pytest.mark.end_to_end

@@ -10,7 +10,7 @@ from diglot.checkpoint.atomic_io import AtomicCheckpointIO
 from diglot.data.batching import Updates
 from diglot.runs import open_run, resume, session
 from diglot.training import loggers, schedule, signals, task
-from diglot.training.checkpoints import Checkpoints, MissedValidation
+from diglot.training.checkpoint_writer import CheckpointWriter, MissedValidation
 
 
 def the_stream_begins_anew() -> None:
@@ -94,7 +94,7 @@ def validations_are_logged_twice() -> None:
 
 
 def the_best_is_forgotten() -> None:
-    Checkpoints.load_state_dict = lambda *_: None  # type: ignore[method-assign]
+    CheckpointWriter.load_state_dict = lambda *_: None  # type: ignore[method-assign]
 
 
 def what_is_not_finite_is_trained_on() -> None:

@@ -16,7 +16,7 @@ from diglot.checkpoint.atomic_io import AtomicCheckpointIO
 from diglot.checkpoint.file import newest_whole, read
 from diglot.errors import UserError
 from diglot.system import atomic as whole
-from diglot.training.checkpoints import _link
+from diglot.training.checkpoint_writer import _link
 from runs import TINY, TWO, Ended, Run, is_whole, run, same_weights, text
 
 pytestmark = pytest.mark.reliability

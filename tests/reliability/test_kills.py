@@ -13,7 +13,7 @@ import lives
 import pytest
 from lives import SMALL, Fault
 
-from diglot.training.checkpoints import Checkpoints
+from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.task import TranslationTask
 
 pytestmark = pytest.mark.reliability
@@ -73,14 +73,16 @@ def test_a_validation_that_is_killed_again_and_again_is_logged_once(
 
 
 def die_when_it_has_saved() -> None:
-    save = Checkpoints.save
+    save = CheckpointWriter.save
 
-    def struck(self: Checkpoints, trainer: L.Trainer, task: TranslationTask, due_since: float | None = None) -> None:
+    def struck(
+        self: CheckpointWriter, trainer: L.Trainer, task: TranslationTask, due_since: float | None = None
+    ) -> None:
         save(self, trainer, task, due_since)
         if trainer.training:  # no validation is the reason
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Checkpoints.save = struck  # type: ignore[method-assign]
+    CheckpointWriter.save = struck  # type: ignore[method-assign]
 
 
 @pytest.mark.promise("A run that is killed at any time, as often as you like, ends as if it had not been, bit for bit")

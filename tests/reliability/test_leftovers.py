@@ -13,8 +13,8 @@ import pytest
 from diglot.data.text import write_bytes
 from diglot.runs.folder import run_folder
 from diglot.system import atomic as whole
-from diglot.training.checkpoints import _link
-from diglot.training.run import Run
+from diglot.training.checkpoint_writer import _link
+from diglot.training.run import Budget
 
 pytestmark = [
     pytest.mark.reliability,
@@ -136,7 +136,7 @@ def test_a_run_that_goes_on_removes_what_the_killed_one_left(tmp_path: Path, mon
         is_first, are_met = True, False
         shared = staticmethod(lambda value: value)
 
-    run_folder(Run(updates=1), "name", str(tmp_path), Alone())  # type: ignore[arg-type]
+    run_folder(Budget(updates=1), "name", str(tmp_path), Alone())  # type: ignore[arg-type]
     monkeypatch.delenv("DIGLOT_RUN_FOLDER")
     assert names(tmp_path) == ["config.yaml", "text"]
     assert names(tmp_path / "text") == []

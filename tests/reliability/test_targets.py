@@ -106,7 +106,7 @@ class TestTargets:
             ("search._target_=builtins.print", "is no Search"),
             ("data._target_=builtins.dict", "is no Corpus"),
             ("tokenizer._target_=builtins.dict", "is no tokenizer"),
-            ("run._target_=builtins.dict", "is no Run"),
+            ("run._target_=builtins.dict", "is no Budget"),
             ("trainer._target_=builtins.dict", "is no Trainer"),
             ("+trainer.profiler={_target_: torch.load, f: CANARY}", "trainer.profiler._target_: torch.load"),
             ("data.clean._target_=builtins.dict", "data.clean._target_"),

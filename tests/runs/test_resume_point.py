@@ -19,9 +19,9 @@ from diglot.config import changes, config_hash, read_config, without_secrets
 from diglot.errors import UserError
 from diglot.runs import contents as reads
 from diglot.runs.folder import one_at_a_time, run_folder
-from diglot.runs.resume import finished_line, refuse_other_contents, unfinished
+from diglot.runs.resume import finished_line, newest_unfinished, refuse_other_contents
 from diglot.sweeps.sweep import Sweep
-from diglot.training.run import Run
+from diglot.training.run import Budget
 
 ALONE: Any = SimpleNamespace(is_first=True, are_met=True, shared=lambda value: value)
 
@@ -65,7 +65,7 @@ def test_a_corpus_that_has_moved_is_the_same_corpus(words, compose_train, tmp_pa
         moved = compose_train("data=files", *of_folder(folder))
         assert "this run is finished" in str(said_of_finished(Path("runs/a"), moved))
         now = reads.contents_now(moved)
-        assert unfinished(None, without_secrets(moved), now) == "runs/b"
+        assert newest_unfinished(None, without_secrets(moved), now) == "runs/b"
         same = reads.same_contents(reads.contents_in(Path("runs/b")), now)
         found = changes(read_config(Path("runs/b/config.yaml")), without_secrets(moved), same)
         assert len(found) == 6
@@ -94,7 +94,7 @@ def test_a_text_that_has_changed_is_named(words, compose_train, split):
     with pytest.raises(UserError, match=f"runs/a: this run is finished, and {what} has changed since"):
         said_of_finished(Path("runs/a"), config)
     now = reads.contents_now(config)
-    assert unfinished(None, without_secrets(config), now) is None
+    assert newest_unfinished(None, without_secrets(config), now) is None
     with pytest.raises(UserError, match=f"{what} is no longer the one that the run began with"):
         refuse_other_contents("resume=runs/b", reads.contents_in(Path("runs/b")), now)
 
@@ -173,8 +173,8 @@ def test_of_several_processes_at_once_one_takes_the_run(words, compose_train, is
     def take(_: int) -> str:
         barrier.wait()
         try:
-            with one_at_a_time(Run(updates=1), ALONE):
-                folder = run_folder(Run(updates=1), "x", unfinished(None, plain, now), ALONE)
+            with one_at_a_time(Budget(updates=1), ALONE):
+                folder = run_folder(Budget(updates=1), "x", newest_unfinished(None, plain, now), ALONE)
                 (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(plain)))
             return f"took {folder}"
         except UserError as error:
@@ -231,14 +231,14 @@ def test_a_value_from_the_environment_that_has_changed_is_noticed(
     begin(Path("runs/a"), config, finished=True)
     begin(Path("runs/b"), config, finished=False)
     same, hash = without_secrets(config), config_hash(config)
-    assert unfinished(None, same, reads.contents_now(config)) == "runs/b"
+    assert newest_unfinished(None, same, reads.contents_now(config)) == "runs/b"
     assert said_of_finished(Path("runs/a"), config)
     monkeypatch.setenv("VALUE", now)
     assert config_hash(config) != hash
     (change,) = changes(read_config(Path("runs/b/config.yaml")), without_secrets(config))
     assert says in str(change)
     assert change.takes_effect == word.startswith(("optimizer", "trainer", "label_smoothing"))
-    assert unfinished(None, without_secrets(config), reads.contents_now(config)) is None
+    assert newest_unfinished(None, without_secrets(config), reads.contents_now(config)) is None
     with pytest.raises(UserError, match="this run is finished, nothing would be trained with what is another value"):
         said_of_finished(Path("runs/a"), config)
     assert "flores200" not in Path("runs/b/config.yaml").read_text()
@@ -252,7 +252,7 @@ def test_a_password_may_be_another_one_when_a_run_goes_on(words, compose_train, 
     hash = config_hash(config)
     monkeypatch.setenv("TOKEN", "hunter3")
     assert config_hash(config) == hash
-    assert unfinished(None, without_secrets(config), reads.contents_now(config)) == "runs/b"
+    assert newest_unfinished(None, without_secrets(config), reads.contents_now(config)) == "runs/b"
 
 
 def test_a_text_that_the_environment_places_elsewhere_is_the_same_text(words, compose_train, monkeypatch, tmp_path):
@@ -271,7 +271,7 @@ def test_a_text_that_the_environment_places_elsewhere_is_the_same_text(words, co
     assert len(found) == 6
     assert all(change.is_of_place for change in found)
     assert config_hash(config) == hash
-    assert unfinished(None, without_secrets(config), now) == "runs/b"
+    assert newest_unfinished(None, without_secrets(config), now) == "runs/b"
 
 
 def test_a_run_of_an_earlier_version_that_notes_no_values_of_the_environment_goes_on(words, compose_train, monkeypatch):

@@ -37,7 +37,7 @@ from diglot.sweeps import comparison, sweep
 from diglot.sweeps import job as one
 from diglot.system.interruption import ASKING
 from diglot.system.quoting import quoted
-from diglot.training.run import Run
+from diglot.training.run import Budget
 from hydra_plugins.diglot_launcher import launcher, sweeper
 from hydra_plugins.diglot_launcher.sweeper import filled_in
 
@@ -603,7 +603,7 @@ def test_of_jobs_with_the_same_score_the_better_chrf_and_then_the_smaller_loss_i
 
 def test_runs_started_in_the_same_second_have_folders_of_their_own(here):
     with ThreadPoolExecutor(3) as pool:
-        made = list(pool.map(lambda _: Run(updates=1).new_folder("x"), range(12)))
+        made = list(pool.map(lambda _: Budget(updates=1).new_folder("x"), range(12)))
     assert len(set(made)) == len(list((here / "runs").iterdir())) == 12
 
 

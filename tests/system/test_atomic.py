@@ -13,7 +13,7 @@ from diglot.data.shards import mapped
 from diglot.runs import folder as folders
 from diglot.sweeps.sweep import Sweep
 from diglot.system import atomic as whole
-from diglot.training.checkpoints import _link
+from diglot.training.checkpoint_writer import _link
 
 
 def names(folder: Path) -> list[str]:

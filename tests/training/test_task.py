@@ -20,8 +20,8 @@ from diglot.data.tokenizer import BOS, EOS, PAD, Encoded, Tokenizer
 from diglot.decoding import BeamSearch, Hypothesis, SamplingSearch
 from diglot.evaluation.metrics import Scorer
 from diglot.model import Transformer
+from diglot.training.dev_scores import DevScores
 from diglot.training.schedule import Constant
-from diglot.training.scores import Scores
 from diglot.training.task import NonFiniteError, TranslationTask
 
 V = 400
@@ -181,7 +181,7 @@ def test_dev_perplexity_is_that_of_all_target_tokens(
     data = SimpleNamespace(
         held_out={"dev": dev}, dev_sources=sources, decode_dev=lambda pair, tokens: f"{pair} {tokens}"
     )
-    scores, kept = Scores(data, Scorer("de")), KeepGradients()  # type: ignore[arg-type]
+    scores, kept = DevScores(data, Scorer("de")), KeepGradients()  # type: ignore[arg-type]
     batches = [batch_of([1, 0], 0)] if together else [batch_of([1], 0), batch_of([0], 0)]
     loader = torch.utils.data.DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
     fit(task, [batch_of([0, 1])] * 2, 1, scores, kept, val_dataloaders=loader)

@@ -33,10 +33,10 @@ from diglot.errors import UserError
 from diglot.evaluation.metrics import Scorer
 from diglot.model import Transformer
 from diglot.training import figures, watch
+from diglot.training.dev_scores import DevScores
 from diglot.training.figures import Panel, draw, log_figure, log_text
 from diglot.training.heads import HeadSums
 from diglot.training.schedule import Constant
-from diglot.training.scores import Scores
 from diglot.training.task import TranslationTask
 from diglot.training.watch import (
     AttentionMaps,
@@ -114,7 +114,7 @@ def fit(task: TranslationTask, data: TranslationData, folder: Path, *watchers: L
             enable_progress_bar=False,
             enable_model_summary=False,
             log_every_n_steps=1,
-            callbacks=[Scores(data, Scorer("bol")), *watchers, StopAndValidate()],
+            callbacks=[DevScores(data, Scorer("bol")), *watchers, StopAndValidate()],
             **default | options,
         )
         trainer.fit(task, data)
@@ -320,7 +320,7 @@ def test_markdown_shows_the_text_itself() -> None:
 
 
 def test_the_table_holds_source_reference_and_translation(data: TranslationData, tmp_path: Path) -> None:
-    scores = Scores(data, Scorer("bol"))
+    scores = DevScores(data, Scorer("bol"))
     scores.translations = {pair: f"<{pair}> | *" for pair in range(len(DEV)) if pair != 5}
     logger = CSVLogger(tmp_path, name="", version="")
     trainer: Any = SimpleNamespace(callbacks=[scores], loggers=[logger], global_step=7)

@@ -68,7 +68,7 @@ def _update(file: Path) -> int:
 
 
 def _rank(record: dict[str, Any]) -> list[float]:
-    """What validations are compared by, see diglot.training.checkpoints: in older checkpoints dev BLEU alone."""
+    """What validations are compared by, see diglot.training.checkpoint_writer: in older checkpoints dev BLEU alone."""
     rank = record.get("dev_rank", [record.get("dev_bleu")])
     is_one = isinstance(rank, list) and all(isinstance(score, float) for score in rank)
     return rank if is_one else []

@@ -35,7 +35,7 @@ from diglot.evaluation.metrics import Scorer
 from diglot.sweeps.job import say
 from diglot.system.console import quiet, render
 from diglot.training.loss import batch_loss
-from diglot.training.run import Run
+from diglot.training.run import Budget
 
 
 @command("doctor")
@@ -55,9 +55,9 @@ def main(config: DictConfig) -> None:
     data.looked_at = math.inf
     data.prepare_data()
     data.setup()
-    run: Run = build(config.run, "run")
+    budget: Budget = build(config.run, "run")
     found = data.diagnose()
-    plan = planned(data, run)
+    plan = planned(data, budget)
     if n_probed:
         plan |= probed(config, data, plan["updates"], n_probed)
     folder = Path(config.doctor.folder or data.cache_dir / "doctor")
@@ -77,9 +77,9 @@ def main(config: DictConfig) -> None:
         sys.exit(1)
 
 
-def planned(data: TranslationData, run: Run) -> dict[str, Any]:
+def planned(data: TranslationData, budget: Budget) -> dict[str, Any]:
     """What a run would do with the data."""
-    updates = run.total_updates(data)
+    updates = budget.total_updates(data)
     batches, padding = passed(data.batching)
     per_update = data.batches_per_update or 1
     return {"padding": padding, "updates_per_pass": batches / per_update, "updates": updates} | {

@@ -24,7 +24,7 @@ from diglot.config import build, mistakes, resolved, trusted
 from diglot.data.text import read_blocks, split_lines
 from diglot.errors import UserError
 from diglot.inference.html_page import page
-from diglot.inference.translator import Translation, Translator, together
+from diglot.inference.translator import Translation, Translator, as_ensemble
 from diglot.system.glibc import keep_freed_memory
 from diglot.system.masking import masked
 from diglot.system.progress import step
@@ -45,7 +45,7 @@ def main(config: DictConfig) -> None:
     read = {f"checkpoint {path}": checkpoints.find(path) for path in paths}
     refuse_same(files, read | {"input": config.input, "prefix": config.prefix})
     loaded = [checkpoints.load(path, trusted(config)) for path in paths]
-    translator = load_translator(config, loaded[0] if len(loaded) == 1 else together(loaded), config.tgt_lang)
+    translator = load_translator(config, loaded[0] if len(loaded) == 1 else as_ensemble(loaded), config.tgt_lang)
     refuse_nonsense(config, translator)
     is_typed = config.input is None and sys.stdin.isatty()
     is_interactive = is_typed if config.interactive is None else config.interactive and config.input is None

@@ -25,7 +25,7 @@ KINDS = {
     "optimizer": "torch.optim.Optimizer",
     "scheduler": "torch.optim.lr_scheduler.LRScheduler",
     "search": "diglot.decoding.Search",
-    "run": "diglot.training.run.Run",
+    "run": "diglot.training.run.Budget",
     "trainer": "lightning.Trainer",
     "logger": "lightning.pytorch.loggers.Logger",  # each of them
     "callbacks": "lightning.Callback",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from diglot.decoding.search import Search
-from diglot.decoding.state import Choice, Hypothesis, State, best
+from diglot.decoding.state import Choice, Hypothesis, State, topk
 
 
 class BeamSearch(Search):
@@ -100,7 +100,7 @@ class BeamSearch(Search):
         n, k = self.n_live, self.n_best
         # Each prefix can end in one way only, so the best 2 n of all extensions hold n that go on; one more says how
         # close it was.
-        log_probs, tokens = best(log_probs, 2 * n + 1)  # (R, n, 2 n + 1)
+        log_probs, tokens = topk(log_probs, 2 * n + 1)  # (R, n, 2 n + 1)
         totals = (state.scores[..., None] + log_probs).flatten(1)
         totals, places = totals.topk(min(2 * n + 1, totals.size(1)))  # (R, 2 n + 1)
         parents = places // log_probs.size(2)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from diglot.decoding.bayes_risk import by_expected_utility
 from diglot.decoding.search import Search
-from diglot.decoding.state import Choice, Hypothesis, State, best
+from diglot.decoding.state import Choice, Hypothesis, State, topk
 
 
 class SamplingSearch(Search):
@@ -112,14 +112,14 @@ class SamplingSearch(Search):
         """
         ids = torch.arange(log_probs.size(-1), device=keys.device)
         if self.top_k is not None:
-            log_probs, ids = best(log_probs, min(self.top_k, log_probs.size(-1)))
+            log_probs, ids = topk(log_probs, min(self.top_k, log_probs.size(-1)))
         values = log_probs.to(dtype) / self.temperature
         if self.top_p is not None:
             weights, order = values.softmax(-1).sort(-1, descending=True)
             values, ids = values.gather(-1, order), ids.expand_as(order).gather(-1, order)
             values = values.masked_fill(weights.cumsum(-1) - weights >= self.top_p, -torch.inf)
         noisy = values + gumbel(keys[..., None], ids, dtype)
-        values, places = best(noisy, 2)
+        values, places = topk(noisy, 2)
         lead = values[..., 0] - values[..., 1] if values.size(-1) > 1 else torch.full_like(values[..., 0], torch.inf)
         return ids.expand_as(noisy).gather(-1, places[..., :1])[..., 0], lead
 

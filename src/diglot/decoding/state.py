@@ -166,7 +166,7 @@ def log_softmax(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
 
-def best(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k greatest of each row (..., V), and where they stand, as torch.topk gives them, only sooner on a CPU.
 
     The k greatest stand in the k groups with the greatest maxima, and no others need to be sorted.

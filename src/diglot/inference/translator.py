@@ -396,7 +396,7 @@ def split_text(
     return split_text(before, fits, joint, whole) + split_text(after, fits, between, whole)
 
 
-def together(loaded: Sequence[checkpoint.Checkpoint]) -> checkpoint.Checkpoint:
+def as_ensemble(loaded: Sequence[checkpoint.Checkpoint]) -> checkpoint.Checkpoint:
     """Several checkpoints as one, whose model is an ensemble of theirs, and all else the first one's.
 
     Raises:

@@ -19,18 +19,18 @@ from diglot.runs.folder import CONFIG, RESULTS
 from diglot.runs.report import best_scores, end_report, hyper_parameters, samples, write_results
 from diglot.system.console import say
 from diglot.system.quoting import printable, reading
-from diglot.training.checkpoints import Checkpoints
-from diglot.training.scores import Scores
-from diglot.training.speed import Speed
+from diglot.training.checkpoint_writer import CheckpointWriter
+from diglot.training.dev_scores import DevScores
+from diglot.training.throughput import Throughput
 
 
 def conclude(
     folder: Path,
     held_out: dict[str, EvaluationSet],
     scorer: Scorer,
-    scores: Scores,
-    kept: Checkpoints,
-    speed: Speed,
+    scores: DevScores,
+    kept: CheckpointWriter,
+    speed: Throughput,
     trainer: L.Trainer,
     config: DictConfig,
     reads: Contents,

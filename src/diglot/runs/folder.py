@@ -20,7 +20,7 @@ from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.system.atomic import lock, lock_name, locked, open_folder, remove_leftovers
 from diglot.training.processes import Processes
-from diglot.training.run import Run
+from diglot.training.run import Budget
 
 PACKAGES = ("torch", "lightning", "hydra-core", "sentencepiece", "datasets", "sacrebleu", "numpy")
 
@@ -39,11 +39,11 @@ HOLD_ATTEMPTS = 5
 held: list[int] = []  # descriptors of the folders that this process holds until it ends
 
 
-def run_folder(run: Run, name: str, resume: str | None, processes: Processes) -> Path:
+def run_folder(budget: Budget, name: str, resume: str | None, processes: Processes) -> Path:
     """The run's folder, found or made by the first process for all.
 
     Args:
-        run: says which one.
+        budget: names the folder, or leaves that to this function.
         name: ends the name of a folder that the user did not name.
         resume: the folder of a run to go on with; None: a new one.
         processes: that share it.
@@ -52,7 +52,7 @@ def run_folder(run: Run, name: str, resume: str | None, processes: Processes) ->
         return Path(os.environ["DIGLOT_RUN_FOLDER"])
     folder: Any = None
     if processes.is_first:
-        folder = run.new_folder(name) if resume is None else resumable_folder(resume)
+        folder = budget.new_folder(name) if resume is None else resumable_folder(resume)
         hold(folder)
         for each in (folder, folder / "text"):
             remove_leftovers(each)
@@ -129,7 +129,7 @@ def is_held(folder: Path) -> bool:
 
 
 @contextmanager
-def one_at_a_time(run: Run, processes: Processes) -> Iterator[None]:
+def one_at_a_time(budget: Budget, processes: Processes) -> Iterator[None]:
     """Let one process at a time look for its run's folder and take it: what comes next sees that it is taken.
 
     Where no lock can be made, a folder that is to be resumed may still be written; a new one is refused by name.
@@ -137,7 +137,7 @@ def one_at_a_time(run: Run, processes: Processes) -> Iterator[None]:
     if not processes.is_first:
         yield
         return
-    folder = Path("runs/any") if run.folder is None else Path(run.folder).expanduser()
+    folder = Path("runs/any") if budget.folder is None else Path(budget.folder).expanduser()
     path = lock_name(folder.with_name("taking"))
     with ExitStack() as stack:
         with suppress(OSError):

@@ -15,7 +15,7 @@ from diglot.evaluation.metrics import Scorer
 from diglot.runs.contents import Contents, contents, contents_now
 from diglot.runs.folder import LOG, environment, one_at_a_time, resumable_folder, run_folder, write_about
 from diglot.runs.plan import Plan
-from diglot.runs.resume import AUTO, ResumePoint, finished_line, outcome, refuse_other_job, take_up, unfinished
+from diglot.runs.resume import AUTO, ResumePoint, finished_line, newest_unfinished, outcome, refuse_other_job, take_up
 from diglot.system import interruption
 from diglot.system.console import log_to, say
 from diglot.system.quoting import masked_words, printable
@@ -88,7 +88,7 @@ class OpenRun:
         resume = config.resume
         with one_at_a_time(plan.budget, processes):
             if resume == AUTO:
-                resume = unfinished(config.run.folder, plain, reads) if processes.is_first else None
+                resume = newest_unfinished(config.run.folder, plain, reads) if processes.is_first else None
                 if processes.is_first:
                     which = (
                         f"goes on in {printable(resume)}/" if resume else "no such run is unfinished, a new one begins"

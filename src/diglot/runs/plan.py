@@ -30,7 +30,7 @@ from diglot.evaluation.metrics import Scorer
 from diglot.model import EncoderDecoder
 from diglot.training import loggers
 from diglot.training.processes import Processes, check_number, strategy
-from diglot.training.run import Run
+from diglot.training.run import Budget
 from diglot.training.watch import Watcher
 
 
@@ -51,7 +51,7 @@ class Plan:
     """
 
     config: DictConfig
-    budget: Run
+    budget: Budget
     corpus: Corpus
     initial: Checkpoint | None
     data: TranslationData
@@ -72,7 +72,7 @@ class Plan:
         Raises:
             UserError: a value cannot be used.
         """
-        budget = build_run(config)
+        budget = build_budget(config)
         corpus = build_corpus(config.data)
         Scorer(corpus.tgt_lang, tokenizer=config.bleu_tokenizer)  # what it needs is better missed before all the work
         initial = checkpoints.load(config.init_from, trusted(config)) if config.init_from is not None else None
@@ -88,7 +88,7 @@ class Plan:
 
     def prepare_data(self) -> None:
         """Read, tokenise and split the text, once for all processes."""
-        self.processes.meet()
+        self.processes.rendezvous()
         refuse_other_config(self.config, self.processes)
         with self.processes.first_alone():
             self.data.prepare_data()
@@ -139,7 +139,7 @@ def refuse_other_config(config: DictConfig, processes: Processes) -> None:
         raise UserError(f"{which} was given another config than the first one: {others[0]}")
 
 
-def build_run(config: DictConfig) -> Run:
+def build_budget(config: DictConfig) -> Budget:
     """The run's budget. trainer.max_steps is another spelling of run.updates."""
     node = config.run
     if config.trainer.get("max_steps") is not None:

@@ -17,8 +17,8 @@ from diglot.evaluation.metrics import Score
 from diglot.runs.folder import RESULTS
 from diglot.system.console import render
 from diglot.system.quoting import printable
-from diglot.training.checkpoints import Checkpoints
-from diglot.training.speed import Speed, peak_memory
+from diglot.training.checkpoint_writer import CheckpointWriter
+from diglot.training.throughput import Throughput, peak_memory
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, int]:
@@ -102,7 +102,7 @@ def samples(translate: Callable[[list[str]], list[str]], pairs: ParallelText, n:
     return lines[:-1]
 
 
-def best_scores(kept: Checkpoints) -> dict[str, float]:
+def best_scores(kept: CheckpointWriter) -> dict[str, float]:
     """The dev scores of the best checkpoint, and after which update it was written."""
     scores = {name.removeprefix("dev/"): value for name, value in kept.best_metrics.items()}
     return {**scores, "update": kept.best_update}
@@ -110,8 +110,8 @@ def best_scores(kept: Checkpoints) -> dict[str, float]:
 
 def write_results(
     folder: Path,
-    kept: Checkpoints,
-    speed: Speed,
+    kept: CheckpointWriter,
+    speed: Throughput,
     model: nn.Module,
     updates: int,
     test: Mapping[str, Any] | None,
@@ -133,7 +133,7 @@ def write_results(
     write_json(folder / RESULTS, results)
 
 
-def end_report(folder: Path, kept: Checkpoints, speed: Speed, updates: int, scores: Sequence[Score]) -> str:
+def end_report(folder: Path, kept: CheckpointWriter, speed: Throughput, updates: int, scores: Sequence[Score]) -> str:
     """What a run came to."""
     signature = "".join(f" ({score.signature})" for score in scores if score.name == "BLEU")
     return (

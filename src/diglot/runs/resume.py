@@ -52,7 +52,7 @@ class ResumePoint(NamedTuple):
     bleu_tokenizer: str | None = None
 
 
-def unfinished(folder: str | None, config: dict[str, Any], now: Contents) -> str | None:
+def newest_unfinished(folder: str | None, config: dict[str, Any], now: Contents) -> str | None:
     """The newest run of a config that has not come to its end.
 
     Args:

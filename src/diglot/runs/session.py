@@ -28,16 +28,16 @@ from diglot.runs.resume import begin_again
 from diglot.system.console import say
 from diglot.system.quoting import quoted, resuming
 from diglot.training import loggers
-from diglot.training.checkpoints import Checkpoints, MissedValidation
+from diglot.training.checkpoint_writer import CheckpointWriter, MissedValidation
+from diglot.training.dev_scores import DevScores
 from diglot.training.ending import fail, leave
 from diglot.training.largest import OutOfMemoryProbe
 from diglot.training.processes import strategy
 from diglot.training.progress import progress_callbacks
 from diglot.training.run import StopAfterLastUpdate
-from diglot.training.scores import Scores
 from diglot.training.signals import LeaveFirst, Signals, Stopped, leaving_at_once
-from diglot.training.speed import Speed
 from diglot.training.task import TranslationTask
+from diglot.training.throughput import Throughput
 
 
 @dataclass
@@ -60,9 +60,9 @@ class Session:
     plan: Plan
     run: OpenRun
     task: TranslationTask
-    scores: Scores
-    kept: Checkpoints
-    speed: Speed
+    scores: DevScores
+    kept: CheckpointWriter
+    speed: Throughput
     largest: OutOfMemoryProbe
     signals: Signals
     trainer: L.Trainer
@@ -164,10 +164,10 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
     )
     if budget.compile:
         model.compile(dynamic=True)
-    scores = Scores(data, run.scorer, run.folder / "text" / f"dev.translated.{ending_of(plan.corpus.tgt_lang)}")
-    kept = Checkpoints(run.folder, budget.keep_best, budget.keep_last)
+    scores = DevScores(data, run.scorer, run.folder / "text" / f"dev.translated.{ending_of(plan.corpus.tgt_lang)}")
+    kept = CheckpointWriter(run.folder, budget.keep_best, budget.keep_last)
     kept.place, kept.due_since = tuple(begun.place or ()), begun.validation_due_since
-    speed, largest, signals = Speed(), OutOfMemoryProbe(data), Signals(kept, budget.validate_every)
+    speed, largest, signals = Throughput(), OutOfMemoryProbe(data), Signals(kept, budget.validate_every)
     resumed = loggers.Resumed(begun.update, begun.validation_due_since) if run.goes_on else None
     accumulation = data.updates(world_size=processes.world_size).accumulation
     others: list[str] = []

@@ -15,13 +15,13 @@ from diglot.system import interruption
 from diglot.system.console import say
 from diglot.system.masking import in_one_line
 from diglot.system.quoting import override, printable, resuming
-from diglot.training.checkpoints import Checkpoints
+from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.largest import OutOfMemoryProbe
 from diglot.training.processes import Processes, end_lost, end_others, lost_another
 from diglot.training.task import NonFiniteError
 
 
-def leave(name: str, folder: Path, trainer: L.Trainer, kept: Checkpoints) -> NoReturn:
+def leave(name: str, folder: Path, trainer: L.Trainer, kept: CheckpointWriter) -> NoReturn:
     """End the process as one whose run can go on."""
     say(
         f"Stopped by {name} at update {trainer.global_step:,}. {kept.describe()} {resuming(folder)} goes on from there."
@@ -35,7 +35,7 @@ def fail(
     trainer: L.Trainer,
     data: TranslationData,
     processes: Processes,
-    kept: Checkpoints,
+    kept: CheckpointWriter,
     largest: OutOfMemoryProbe,
     taken_up: tuple[Path, int] | None = None,
 ) -> None:

@@ -219,7 +219,7 @@ class Processes:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def meet(self) -> None:
+    def rendezvous(self) -> None:
         """Wait for all processes that were started from outside.
 
         Raises:

@@ -9,7 +9,7 @@ import lightning as L
 from lightning.pytorch.callbacks import RichProgressBar
 
 from diglot.data.batch import Batch
-from diglot.training.checkpoints import Checkpoints
+from diglot.training.checkpoint_writer import CheckpointWriter
 
 
 class UpdateBar(RichProgressBar):
@@ -44,7 +44,7 @@ class UpdateBar(RichProgressBar):
 class ValidationLines(L.Callback):
     """Says one line for each validation: where the run stands and what it scored."""
 
-    def __init__(self, kept: Checkpoints) -> None:
+    def __init__(self, kept: CheckpointWriter) -> None:
         self.kept = kept
         self._start = 0.0
         self._passes = 0.0
@@ -75,7 +75,7 @@ class ValidationLines(L.Callback):
         logging.getLogger("diglot").info(line)
 
 
-def progress_callbacks(kept: Checkpoints) -> list[L.Callback]:
+def progress_callbacks(kept: CheckpointWriter) -> list[L.Callback]:
     """The bar only where it can be seen as one."""
     lines: list[L.Callback] = [ValidationLines(kept)]
     return [UpdateBar(), *lines] if sys.stdout.isatty() else lines

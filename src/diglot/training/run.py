@@ -11,7 +11,7 @@ from diglot.errors import UserError
 from diglot.system.atomic import numbered_folder
 
 
-class Run:
+class Budget:
     """The budget of a training run.
 
     Args:
@@ -69,6 +69,9 @@ class Run:
                 raise UserError(f"run.folder={folder} cannot be made: {error.strerror}") from None
             return folder
         return numbered_folder(Path("runs") / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{name}")
+
+
+Run = Budget  # the name that configs know it by
 
 
 class StopAfterLastUpdate(L.Callback):

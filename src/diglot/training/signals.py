@@ -14,7 +14,7 @@ from torch import Tensor
 
 from diglot.data.batch import Batch
 from diglot.system.interruption import ASKING, again_where_ignored, send_again
-from diglot.training.checkpoints import Checkpoints
+from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.lightning_seams import loops_state
 from diglot.training.task import TranslationTask
 
@@ -69,7 +69,7 @@ class Signals(L.Callback):
         validate_every: updates between validations.
     """
 
-    def __init__(self, kept: Checkpoints, validate_every: int) -> None:
+    def __init__(self, kept: CheckpointWriter, validate_every: int) -> None:
         self.kept, self.validate_every = kept, validate_every
         self.received = 0
         self.breaks_off = False  # whether a signal ends what is done where it stands

@@ -17,9 +17,9 @@ from diglot.data.tokenizer import SLOTS, Side
 from diglot.errors import UserError
 from diglot.model import AttentionWeights, EncoderDecoder
 from diglot.model.position import PositionEncoding
+from diglot.training.dev_scores import DevScores
 from diglot.training.figures import Panel, draw, log_figure, log_scalars, log_text, say_once
 from diglot.training.heads import HeadSums
-from diglot.training.scores import Scores
 from diglot.training.task import TranslationTask
 
 KINDS = {  # of attention: what looks at what
@@ -219,7 +219,7 @@ class SampleTranslations(Watcher):
         self.sentences = sentences
 
     def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
-        translations = next(c for c in trainer.callbacks if isinstance(c, Scores)).translations  # type: ignore[attr-defined]
+        translations = next(c for c in trainer.callbacks if isinstance(c, DevScores)).translations  # type: ignore[attr-defined]
         dev = data.held_out["dev"]
         lines = ["| pair | source | reference | translation |", "|---|---|---|---|"]
         for pair in spread(data, self.sentences):

@@ -156,7 +156,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
     from diglot.commands.frame import explain
     from diglot.config import NOT_HASHED, build_corpus, check, config_hash, trial_build
     from diglot.errors import UserError
-    from diglot.runs.plan import build_run, build_watchers
+    from diglot.runs.plan import build_budget, build_watchers
 
     try:
         composed = context.config_loader.load_sweep_config(sweep_config, overrides)
@@ -170,7 +170,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
                 if any(f"{key}.".startswith(f"{name}.") for name in NOT_HASHED):
                     raise UserError(f"{key} changes nothing of what a job trains: give it one value for all jobs")
             build_watchers(config, trial_build(config))
-            build_run(config)
+            build_budget(config)
             build_corpus(config.data)
             return config, config_hash(config)
     except (UserError, HydraException, OmegaConfBaseException) as error:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from diglot.training import speed as module
-from diglot.training.speed import Speed
+from diglot.training import throughput as module
+from diglot.training.throughput import Throughput
 
 
 class Clock:
@@ -35,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return made
 
 
-def train(run: SimpleNamespace, callback: Speed, seconds: float, micro_batches: int = 1, tokens: int = 60) -> None:
+def train(run: SimpleNamespace, callback: Throughput, seconds: float, micro_batches: int = 1, tokens: int = 60) -> None:
     """One update; each micro-batch has 30 tokens in 40 places and 0.1 s of waiting."""
     for i in range(micro_batches):
         batch = micro_batch(30, 40, tokens)
@@ -48,7 +48,7 @@ def train(run: SimpleNamespace, callback: Speed, seconds: float, micro_batches: 
 
 
 def test_it_counts_updates_and_not_micro_batches_nor_validations(run: SimpleNamespace) -> None:
-    callback = Speed()
+    callback = Throughput()
     callback.on_train_start(run.trainer, run.module)
     train(run, callback, seconds=2.0, micro_batches=2)
     assert not run.logged
@@ -71,7 +71,7 @@ def test_it_counts_updates_and_not_micro_batches_nor_validations(run: SimpleName
 
 
 def test_a_resumed_run_counts_on(run: SimpleNamespace) -> None:
-    first, second = Speed(), Speed()
+    first, second = Throughput(), Throughput()
     first.on_train_start(run.trainer, run.module)
     train(run, first, seconds=3.0)
     first.on_validation_start(run.trainer, run.module)  # where checkpoints are written
@@ -90,5 +90,5 @@ def test_a_resumed_run_counts_on(run: SimpleNamespace) -> None:
 
 
 def test_nothing_is_divided_by_zero() -> None:
-    assert Speed().target_tokens_per_second == 0.0
+    assert Throughput().target_tokens_per_second == 0.0
     assert module._waited(SimpleNamespace(train_dataloader=None)) == 0.0  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import torch
 from diglot.data.batch import Batch
 
 
-class Speed(L.Callback):
+class Throughput(L.Callback):
     """Logs speed, padding share, waiting and memory as often as the trainer logs, and adds them up over the run.
 
     All is measured outside validations. It must be the last callback, so that what others do in a validation counts
@@ -98,6 +98,10 @@ class Speed(L.Callback):
     def target_tokens_per_second(self) -> float:
         """Over the whole run."""
         return self.target_tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def state_key(self) -> str:
+        return "Speed"  # in checkpoints since before the class had its name
 
     def state_dict(self) -> dict[str, Any]:
         # A checkpoint may be written between two logs: what the interval held is part of it.

@@ -22,7 +22,7 @@ from diglot.training.task import TranslationTask
 Rank = tuple[float, ...]
 
 
-class Checkpoints(L.Callback):
+class CheckpointWriter(L.Callback):
     """Keeps `last.ckpt`, written before and after every validation, `previous.ckpt`, the one before, for the case that
     the last is damaged, `best.ckpt`, the one with the best dev BLEU, and, where more are asked for, those of several
     validations as `update_N.ckpt`. Of equal scores the one with the better chrF++ is better, then the one with the
@@ -164,6 +164,10 @@ class Checkpoints(L.Callback):
             f"The last checkpoint is {printable(self.last)}." if self.last.is_file() else "There is no checkpoint yet."
         )
 
+    @property
+    def state_key(self) -> str:
+        return "Checkpoints"  # in checkpoints since before the class had its name
+
     def state_dict(self) -> dict[str, Any]:
         best = {"best_score": self.best_score, "best_update": self.best_update, "best_metrics": self.best_metrics}
         ranks = {update: list(rank) for update, rank in self.ranks.items()}
@@ -183,7 +187,7 @@ class Checkpoints(L.Callback):
 
 
 def _is_state(state: Any) -> bool:
-    """Whether this is what a `Checkpoints` has kept of itself, today or in an earlier version."""
+    """Whether this is what a `CheckpointWriter` has kept of itself, today or in an earlier version."""
 
     def is_count(value: Any) -> bool:
         return type(value) is int and value >= 0
@@ -219,7 +223,7 @@ class MissedValidation(L.Callback):
         has_stopped: whether the run had been told to end before.
     """
 
-    def __init__(self, kept: Checkpoints, total_updates: int, has_stopped: bool) -> None:
+    def __init__(self, kept: CheckpointWriter, total_updates: int, has_stopped: bool) -> None:
         self.kept, self.total_updates, self.has_stopped = kept, total_updates, has_stopped
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

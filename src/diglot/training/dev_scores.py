@@ -15,7 +15,7 @@ from diglot.evaluation.metrics import Score, Scorer
 from diglot.system.console import say
 
 
-class Scores(L.Callback):
+class DevScores(L.Callback):
     """Logs dev BLEU and chrF++ of real decoding, perplexity, and how many outputs the length limit cut.
 
     Every sentence counts once, whatever the number of processes.

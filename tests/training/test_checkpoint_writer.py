@@ -16,7 +16,7 @@ from diglot.checkpoint.file import FORMAT, KINDS, check_training_state, newest_w
 from diglot.errors import UserError
 from diglot.runs import folder as folders
 from diglot.system import console
-from diglot.training.checkpoints import Checkpoints, MissedValidation
+from diglot.training.checkpoint_writer import CheckpointWriter, MissedValidation
 from diglot.training.task import TranslationTask
 
 
@@ -90,7 +90,7 @@ class StubTrainer(SimpleNamespace):
 
 
 def validate(
-    callback: Checkpoints,
+    callback: CheckpointWriter,
     task: TranslationTask,
     update: int,
     bleu: float,
@@ -121,7 +121,7 @@ def task() -> TranslationTask:
 
 
 def test_best_is_the_best_and_last_the_last(tmp_path: Path, task: TranslationTask) -> None:
-    callback = Checkpoints(tmp_path)
+    callback = CheckpointWriter(tmp_path)
     for update, bleu, best in ((10, 5.0, 10), (20, 7.0, 20), (30, 7.0, 20), (40, 6.0, 20), (50, 8.0, 50)):
         validate(callback, task, update, bleu)
         kept = [torch.load(tmp_path / name, weights_only=True) for name in ("best.ckpt", "last.ckpt")]
@@ -134,13 +134,13 @@ def test_best_is_the_best_and_last_the_last(tmp_path: Path, task: TranslationTas
 
 
 def test_more_are_kept_where_more_are_asked_for(tmp_path: Path, task: TranslationTask) -> None:
-    callback = Checkpoints(tmp_path, keep_best=2, keep_last=2)
+    callback = CheckpointWriter(tmp_path, keep_best=2, keep_last=2)
     expected = {10: [10], 20: [10, 20], 30: [20, 30], 40: [20, 30, 40], 50: [20, 40, 50], 60: [20, 50, 60]}
     scores = {10: 5.0, 20: 8.0, 30: 7.0, 40: 7.0, 50: 7.5, 60: 1.0}
     for update, kept in expected.items():
         if update == 40:  # a run that is killed goes on with what it has, and leaves what is not its own alone
             callback.last.with_name("update_mine.ckpt").write_bytes(b"")
-            state, callback = callback.state_dict(), Checkpoints(tmp_path, keep_best=2, keep_last=2)
+            state, callback = callback.state_dict(), CheckpointWriter(tmp_path, keep_best=2, keep_last=2)
             callback.load_state_dict(state)
         validate(callback, task, update, scores[update])
         files = {file.stem: file for file in tmp_path.glob("update_[0-9]*.ckpt")}
@@ -156,7 +156,7 @@ def test_checkpoints_of_others_that_have_such_names_stay(tmp_path: Path, task: T
     others = ["update_5.ckpt", "update_007.ckpt", "update_².ckpt", "update_mine.ckpt", "update_.ckpt"]
     for name in others:
         (tmp_path / name).write_bytes(b"somebody's")
-    callback = Checkpoints(tmp_path, keep_last=keep)
+    callback = CheckpointWriter(tmp_path, keep_last=keep)
     for update, bleu in ((10, 5.0), (20, 8.0), (30, 7.0), (40, 7.0)):
         validate(callback, task, update, bleu)
     assert all((tmp_path / name).read_bytes() == b"somebody's" for name in others)
@@ -167,20 +167,20 @@ def test_checkpoints_of_others_that_have_such_names_stay(tmp_path: Path, task: T
 def test_a_kill_before_the_checkpoint_that_is_no_longer_kept_was_removed_is_made_good(
     tmp_path: Path, task: TranslationTask
 ) -> None:
-    callback = Checkpoints(tmp_path, keep_last=2)
+    callback = CheckpointWriter(tmp_path, keep_last=2)
     for update, bleu in ((10, 5.0), (20, 8.0), (30, 7.0)):
         validate(callback, task, update, bleu)
     before = callback.state_dict()
     before["named"] = [10, *before["named"]]  # as it is written in last.ckpt, before anything is removed
     (tmp_path / "update_10.ckpt").write_bytes(b"not removed")
-    again = Checkpoints(tmp_path, keep_last=2)
+    again = CheckpointWriter(tmp_path, keep_last=2)
     again.load_state_dict(before)
     again.on_train_start(StubTrainer(global_step=30, is_global_zero=True), task)  # type: ignore[arg-type]
     assert not (tmp_path / "update_10.ckpt").exists()
 
 
 def test_a_score_of_zero_is_a_best_score_too(tmp_path: Path, task: TranslationTask) -> None:
-    validate(Checkpoints(tmp_path), task, 1, 0.0)
+    validate(CheckpointWriter(tmp_path), task, 1, 0.0)
     assert names(tmp_path) == ["best.ckpt", "last.ckpt"]
 
 
@@ -197,9 +197,9 @@ TIES = {
 def test_of_equal_scores_the_better_chrf_and_then_the_smaller_loss_is_best(
     tmp_path: Path, task: TranslationTask
 ) -> None:
-    callback = Checkpoints(tmp_path, keep_best=2)
+    callback = CheckpointWriter(tmp_path, keep_best=2)
     for (update, (bleu, chrf, loss)), best in zip(TIES.items(), (10, 20, 30, 30, 30), strict=True):
-        state, callback = callback.state_dict(), Checkpoints(tmp_path, keep_best=2)  # as after a kill
+        state, callback = callback.state_dict(), CheckpointWriter(tmp_path, keep_best=2)  # as after a kill
         callback.load_state_dict(state)
         validate(callback, task, update, bleu, {"dev/chrf": chrf, "dev/loss": loss})
         assert torch.load(tmp_path / "best.ckpt", weights_only=True)["update"] == best == callback.best_update
@@ -211,7 +211,7 @@ def test_of_equal_scores_the_better_chrf_and_then_the_smaller_loss_is_best(
 def test_the_state_of_an_older_checkpoint_is_gone_on_from(tmp_path: Path, task: TranslationTask) -> None:
     old = {"best_score": 5.0, "best_update": 20, "best_metrics": {"dev/bleu": 5.0, "dev/chrf": 9.0, "dev/loss": 2.0}}
     for scores in ({"scores": {10: 4.0, 20: 5.0}}, {}):
-        callback = Checkpoints(tmp_path, keep_best=2)
+        callback = CheckpointWriter(tmp_path, keep_best=2)
         callback.load_state_dict({**old, **scores})
         (tmp_path / "best.ckpt").touch()
         validate(callback, task, 30, 5.0, {"dev/chrf": 8.0, "dev/loss": 1.0})
@@ -222,14 +222,14 @@ def test_the_state_of_an_older_checkpoint_is_gone_on_from(tmp_path: Path, task: 
 
 @pytest.mark.parametrize("options", [{"sanity_checking": True}, {"fast_dev_run": 1}])
 def test_a_trial_leaves_no_checkpoint(tmp_path: Path, task: TranslationTask, options: dict) -> None:
-    validate(Checkpoints(tmp_path), task, 1, 50.0, **options)
+    validate(CheckpointWriter(tmp_path), task, 1, 50.0, **options)
     assert names(tmp_path) == []
 
 
 def test_what_is_best_survives_in_the_callback_s_state(tmp_path: Path, task: TranslationTask) -> None:
-    callback = Checkpoints(tmp_path)
+    callback = CheckpointWriter(tmp_path)
     validate(callback, task, 10, 5.0)
-    restored = Checkpoints(tmp_path)
+    restored = CheckpointWriter(tmp_path)
     restored.load_state_dict(callback.state_dict())
     validate(restored, task, 20, 4.0)
     assert (restored.best_update, restored.best_score) == (10, 5.0)
@@ -240,7 +240,7 @@ def test_what_is_best_survives_in_the_callback_s_state(tmp_path: Path, task: Tra
 def test_a_kill_between_the_two_names_of_the_best_checkpoint_is_made_good(
     tmp_path: Path, task: TranslationTask
 ) -> None:
-    callback = Checkpoints(tmp_path)
+    callback = CheckpointWriter(tmp_path)
     validate(callback, task, 10, 5.0)
     validate(callback, task, 20, 6.0)
     (tmp_path / "best.ckpt").unlink()
@@ -251,7 +251,7 @@ def test_a_kill_between_the_two_names_of_the_best_checkpoint_is_made_good(
 def test_a_run_whose_best_checkpoint_is_removed_keeps_the_best_of_what_follows(
     tmp_path: Path, task: TranslationTask
 ) -> None:
-    callback = Checkpoints(tmp_path)
+    callback = CheckpointWriter(tmp_path)
     validate(callback, task, 10, 9.0)
     (tmp_path / "best.ckpt").unlink()
     validate(callback, task, 20, 5.0)
@@ -271,7 +271,7 @@ def test_a_folder_that_is_moved_or_loses_a_file_in_mid_run_is_whole_again(
     files = {folder / "text" / "dev.de": b"eins\n", folder / "config.yaml": b"seed: 1\n"}
     folders.write_missing(files)
     console.log_to(folder / "log.txt")
-    callback = Checkpoints(folder)
+    callback = CheckpointWriter(folder)
     callback.restore = partial(folders.make_whole, folder, files)
     validate(callback, task, 10, 9.0)
     (folder if lost == "folder" else folder / lost).rename(tmp_path / "moved")
@@ -294,7 +294,7 @@ def test_a_folder_in_which_another_process_trains_by_now_is_left_to_it(
 ) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    callback = Checkpoints(folder)
+    callback = CheckpointWriter(folder)
     callback.restore = partial(folders.make_whole, folder, {folder / "config.yaml": b"seed: 1\n"})
     others: list[int] = []
     monkeypatch.setattr(folders, "held", others)
@@ -365,11 +365,11 @@ def test_a_checkpoint_to_go_on_from_is_read_by_our_reader(tmp_path: Path) -> Non
 )
 def test_a_state_that_no_run_writes_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="no run can go on from this checkpoint"):
-        Checkpoints(tmp_path).load_state_dict({**Checkpoints(tmp_path).state_dict(), **wrong})
+        CheckpointWriter(tmp_path).load_state_dict({**CheckpointWriter(tmp_path).state_dict(), **wrong})
 
 
 def test_a_process_that_goes_on_from_another_update_than_the_first_is_refused(task: TranslationTask) -> None:
     other: Any = SimpleNamespace(broadcast=lambda _: 1200)
     trainer: Any = SimpleNamespace(global_step=0, global_rank=1, world_size=2, strategy=other, optimizers=[])
     with pytest.raises(UserError, match="process 2 of 2 has found update 0 to go on from, the first one 1,200"):
-        MissedValidation(Checkpoints(Path()), 9, has_stopped=False).on_train_start(trainer, task)
+        MissedValidation(CheckpointWriter(Path()), 9, has_stopped=False).on_train_start(trainer, task)
