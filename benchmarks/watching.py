@@ -126,7 +126,7 @@ def main() -> None:
         data = build_data(config.data, corpus, tokenizer, tokenizer.sampling, config.seed)
         data.prepare_data()
         data.setup()
-    data.n_updates = options.updates
+    data.set_length(options.updates)
     scorer = Scorer(corpus.tgt_lang)
     found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     looks: dict[str, list[float]] = defaultdict(list)

@@ -56,7 +56,7 @@ def data(made: Corpus, tokenizer: Tokenizer | TokenizerTrainer, folder: Path, **
     found = TranslationData(corpus=made, tokenizer=tokenizer, **options)  # type: ignore[arg-type]
     found.prepare_data()
     found.setup()
-    found.n_updates = 8
+    found.set_length(8)
     return found
 
 
@@ -353,7 +353,7 @@ def test_passes_take_turns_in_the_versions_of_sampled_text(tmp_path: Path, token
     made = data(Sample(), tokenizer, tmp_path, tokens_per_batch=600, sampling=Sampling(2, 0.2, 1))
     n = made.sizes["train"]
     assert len(made.shards.src) == 2 * n
-    made.n_updates = made.updates_in(3)
+    made.set_length(made.updates_in(3))
     seen: dict[int, list[int]] = {}
     for micro_batch in made.updates():
         batch = made.train_pairs[micro_batch]

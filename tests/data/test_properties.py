@@ -260,7 +260,7 @@ def test_any_number_of_loader_workers_and_processes_gives_the_same_tensors(
     )
     made.prepare_data()
     made.setup()
-    made.n_updates = 12
+    made.set_length(12)
     alone = list(made.train_dataloader())
     assert len(alone) == 48
     assert alone[-1].passes > 1

@@ -31,8 +31,9 @@ def the_stream_stands_one_batch_off() -> None:
 
     def off(*arguments: Any) -> resume.ResumePoint:
         begun = take_up(*arguments)
-        place = begun.place and begun.place._replace(batch=begun.place.batch + 1)
-        return begun._replace(place=place)
+        if begun.state.position is not None:
+            begun.state.position = begun.state.position._replace(batch=begun.state.position.batch + 1)
+        return begun
 
     open_run.take_up = off
 

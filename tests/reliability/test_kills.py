@@ -14,7 +14,6 @@ import pytest
 from lives import SMALL, Fault
 
 from diglot.training.checkpoint_writer import CheckpointWriter
-from diglot.training.task import TranslationTask
 
 pytestmark = pytest.mark.reliability
 
@@ -75,10 +74,8 @@ def test_a_validation_that_is_killed_again_and_again_is_logged_once(
 def die_when_it_has_saved() -> None:
     save = CheckpointWriter.save
 
-    def struck(
-        self: CheckpointWriter, trainer: L.Trainer, task: TranslationTask, due_since: float | None = None
-    ) -> None:
-        save(self, trainer, task, due_since)
+    def struck(self: CheckpointWriter, trainer: L.Trainer) -> None:
+        save(self, trainer)
         if trainer.training:  # no validation is the reason
             os.kill(os.getpid(), signal.SIGKILL)
 

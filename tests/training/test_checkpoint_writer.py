@@ -83,10 +83,10 @@ def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> 
 
 
 class StubTrainer(SimpleNamespace):
-    """Of a trainer what the callback asks for; a checkpoint holds the number of updates and what the task adds."""
+    """Of a trainer what the callback asks for; a checkpoint holds the run's state alone."""
 
     def save_checkpoint(self, path: Path) -> None:
-        AtomicCheckpointIO(read).save_checkpoint({"update": self.global_step, **self.task.record}, path)
+        AtomicCheckpointIO(read).save_checkpoint(self.state.to_record(), path)
 
 
 def validate(
@@ -98,7 +98,7 @@ def validate(
     **options: Any,
 ) -> None:
     trainer = StubTrainer(
-        task=task,
+        state=callback.state,
         global_step=update,
         callback_metrics={
             "dev/bleu": torch.tensor(bleu),
@@ -116,7 +116,6 @@ def validate(
 def task() -> TranslationTask:
     made = TranslationTask.__new__(TranslationTask)
     torch.nn.Module.__init__(made)
-    made.record = {}
     return made
 
 
@@ -205,7 +204,7 @@ def test_of_equal_scores_the_better_chrf_and_then_the_smaller_loss_is_best(
         assert torch.load(tmp_path / "best.ckpt", weights_only=True)["update"] == best == callback.best_update
     assert callback.best_metrics == {"dev/bleu": 0.0, "dev/chrf": 36.0, "dev/loss": 3.0}
     assert sorted(callback.ranks) == [30, 40, 50]  # the best two and the last one
-    assert task.record["dev_rank"] == [0.0, 30.0, -1.0]
+    assert callback.state.dev_rank == (0.0, 30.0, -1.0)
 
 
 def test_the_state_of_an_older_checkpoint_is_gone_on_from(tmp_path: Path, task: TranslationTask) -> None:
@@ -271,8 +270,7 @@ def test_a_folder_that_is_moved_or_loses_a_file_in_mid_run_is_whole_again(
     files = {folder / "text" / "dev.de": b"eins\n", folder / "config.yaml": b"seed: 1\n"}
     folders.write_missing(files)
     console.log_to(folder / "log.txt")
-    callback = CheckpointWriter(folder)
-    callback.restore = partial(folders.make_whole, folder, files)
+    callback = CheckpointWriter(folder, restore=partial(folders.restore_folder, folder, files))
     validate(callback, task, 10, 9.0)
     (folder if lost == "folder" else folder / lost).rename(tmp_path / "moved")
     validate(callback, task, 20, 5.0)
@@ -294,8 +292,8 @@ def test_a_folder_in_which_another_process_trains_by_now_is_left_to_it(
 ) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    callback = CheckpointWriter(folder)
-    callback.restore = partial(folders.make_whole, folder, {folder / "config.yaml": b"seed: 1\n"})
+    files = {folder / "config.yaml": b"seed: 1\n"}
+    callback = CheckpointWriter(folder, restore=partial(folders.restore_folder, folder, files))
     others: list[int] = []
     monkeypatch.setattr(folders, "held", others)
     folders.hold(folder)
@@ -372,4 +370,4 @@ def test_a_process_that_goes_on_from_another_update_than_the_first_is_refused(ta
     other: Any = SimpleNamespace(broadcast=lambda _: 1200)
     trainer: Any = SimpleNamespace(global_step=0, global_rank=1, world_size=2, strategy=other, optimizers=[])
     with pytest.raises(UserError, match="process 2 of 2 has found update 0 to go on from, the first one 1,200"):
-        MissedValidation(CheckpointWriter(Path()), 9, has_stopped=False).on_train_start(trainer, task)
+        MissedValidation(CheckpointWriter(Path()), 9).on_train_start(trainer, task)

@@ -18,7 +18,7 @@ from diglot.training.task import TranslationTask
 class Kept(list[int]):
     """Notes the updates that checkpoints are written after."""
 
-    def save(self, trainer: Any, pl_module: Any) -> None:
+    def save(self, trainer: Any) -> None:
         self.append(trainer.global_step)
 
 

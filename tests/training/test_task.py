@@ -1,5 +1,6 @@
 """An update is the same whatever it is made of, and perplexity is that of the text alone."""
 
+import json
 import logging
 import math
 import warnings
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from diglot.data.batch import Batch
+from diglot.data.batching import StreamPosition
 from diglot.data.text import ParallelText
 from diglot.data.tokenizer import BOS, EOS, PAD, Encoded, Tokenizer
 from diglot.decoding import BeamSearch, Hypothesis, SamplingSearch
@@ -22,6 +24,7 @@ from diglot.evaluation.metrics import Scorer
 from diglot.model import Transformer
 from diglot.training.dev_scores import DevScores
 from diglot.training.schedule import Constant
+from diglot.training.state import RunState
 from diglot.training.task import NonFiniteError, TranslationTask
 
 V = 400
@@ -235,11 +238,14 @@ def test_dropout_is_a_function_of_seed_and_place_in_the_run(task: TranslationTas
     assert all(a != b for i, a in enumerate(draws) for b in draws[:i])
 
 
-def test_a_checkpoint_carries_the_record(task: TranslationTask) -> None:
+def test_a_checkpoint_carries_the_record_and_where_the_run_stands(task: TranslationTask) -> None:
     task.record = {"format": 1}
+    state = task.state = RunState(7, StreamPosition(1, 2, 3), 4, 5.5, True, (6.0, 7.0))
     checkpoint: dict[str, Any] = {}
     task.on_save_checkpoint(checkpoint)
-    assert checkpoint == {"diglot": {"format": 1}}
+    assert checkpoint["diglot"]["format"] == 1
+    assert RunState.from_record(json.loads(json.dumps(checkpoint["diglot"])), update=7) == state
+    assert RunState.from_record({}, update=7) == RunState(7)  # of an earlier version
 
 
 @pytest.mark.parametrize(("scale", "is_let_pass"), [(65536.0, True), (2.0, True), (1.0, False), (None, False)])
@@ -260,4 +266,4 @@ def test_only_a_scale_excuses_a_gradient_that_is_not_finite(
     else:
         with pytest.raises(NonFiniteError, match="gradient of update 5 is not finite in"):
             task.configure_gradient_clipping(optimizer, 1.0, "norm")
-    assert task.skipped == 0
+    assert task.state.skipped == 0

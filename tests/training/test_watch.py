@@ -75,7 +75,7 @@ def data(tmp_path: Path, tokenizer: Tokenizer) -> TranslationData:
     )
     made.prepare_data()
     made.setup()
-    made.n_updates = 5
+    made.set_length(5)
     return made
 
 

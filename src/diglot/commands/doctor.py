@@ -52,8 +52,7 @@ def main(config: DictConfig) -> None:
     tokenizer: TokenizerSource = build(config.tokenizer, "tokenizer")
     data = build_data(config.data, corpus, tokenizer, tokenizer.sampling, config.seed)
     check_tying(model, tokenizer)
-    data.looked_at = math.inf
-    data.prepare_data()
+    data.prepare_data(diagnosed=math.inf)
     data.setup()
     budget: Budget = build(config.run, "run")
     found = data.diagnose()
@@ -110,7 +109,7 @@ def probed(config: DictConfig, data: TranslationData, n_updates: int, n_probed: 
     torch.manual_seed(config.seed)
     model = build(config.model, "model", **data.tokenizer.vocab_sizes).to(device)
     optimizer = build(config.optimizer, "optimizer")(model.parameters(), lr=1e-6)
-    data.n_updates = n_probed
+    data.set_length(n_probed)
     seconds: list[float] = []
     for micro_batch in data.updates():
         batch = data.train_pairs[micro_batch]

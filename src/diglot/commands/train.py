@@ -37,7 +37,7 @@ def train(config: DictConfig) -> Path:
     end_with_first()
     quiet()
     keep_freed_memory()
-    interruption.outcome = interruption.nothing_to_go_on_with
+    interruption.set_outcome()
     trial = trial_build(config)
     watchers = build_watchers(config, trial)
     if finished := finished_folder(config):

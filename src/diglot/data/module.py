@@ -118,11 +118,10 @@ class TranslationData(L.LightningDataModule):
         self.train_text: Parallel
         self.shards: Shards
         self.notes: list[str] = []  # what the user should know about the data, one line each
-        self.n_updates = 0  # length of the run, set by whoever knows its budget
-        self.looked_at: float = LOOKED_AT  # train pairs up to which prepare_data looks for faults
-        self.start = 0  # updates of it that are done already
-        self.timeout = 0.0  # seconds that a batch may take a process that collates; 0: any
-        self.place: StreamPosition | None = None  # where the stream of batches stands after these; None: not known
+        self.n_updates = 0  # length of the run
+        self.batch_timeout = 0.0  # seconds that a batch may take a process that collates; 0: any
+        self.start = 0  # updates that are done already
+        self.position: StreamPosition | None = None  # where the stream of batches stands after these; None: not known
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -134,15 +133,20 @@ class TranslationData(L.LightningDataModule):
         """Pairs of each split."""
         return {"train": self.shards.count("kept")} | {split: len(pairs) for split, pairs in self.held_out.items()}
 
-    def prepare_data(self) -> None:
-        """Fetch the corpus, train the tokenizer, tokenise and look for faults: once for all processes."""
+    def prepare_data(self, diagnosed: float | None = None) -> None:
+        """Fetch the corpus, train the tokenizer, tokenise and look for faults: once for all processes.
+
+        Args:
+            diagnosed: pairs of train up to which faults are looked for; None: `LOOKED_AT`, which takes two minutes.
+        """
+        diagnosed = LOOKED_AT if diagnosed is None else diagnosed
         self.corpus.prepare(self.cache_dir)
         self._read()
         try:
-            may_take = self.shards.count("read") <= self.looked_at
+            may_take = self.shards.count("read") <= diagnosed
             self.notes.append(f"doctor: {self.diagnose(may_take).summary()}")
         except LookupError:
-            self.notes.append(f"doctor: over {self.looked_at:,} pairs are looked at by `make prepare` or `make doctor`")
+            self.notes.append(f"doctor: over {diagnosed:,} pairs are looked at by `make prepare` or `make doctor`")
 
     def diagnose(self, may_take_long: bool = True) -> Diagnosis:
         """What is likely wrong with the data; see `diagnose` in diglot.data.doctor."""
@@ -273,10 +277,30 @@ class TranslationData(L.LightningDataModule):
                 f"take data.batches_per_update={fitting}"
             )
 
+    def set_length(self, n_updates: int, batch_timeout: float = 0.0) -> None:
+        """Say how long the run is.
+
+        Args:
+            n_updates: its updates.
+            batch_timeout: seconds that a batch may take a process that collates; 0: any.
+        """
+        self.n_updates, self.batch_timeout = n_updates, batch_timeout
+
+    def start_from(self, update: int, position: StreamPosition | None) -> None:
+        """Say where the run goes on: after these many updates.
+
+        Args:
+            update: updates done.
+            position: where the stream of batches stands after them; None: not known, the stream is walked through.
+        """
+        self.start, self.position = update, position
+
     def updates(self, rank: int = 0, world_size: int = 1) -> Updates:
         """The micro-batches of one process's share of the run, without those that are done already."""
         self.check_processes(world_size)
-        return Updates(self.batching, self.n_updates, self.batches_per_update, rank, world_size, self.start, self.place)
+        return Updates(
+            self.batching, self.n_updates, self.batches_per_update, rank, world_size, self.start, self.position
+        )
 
     def train_dataloader(self) -> "TimedLoader":
         trainer = self.trainer
@@ -290,8 +314,8 @@ class TranslationData(L.LightningDataModule):
             persistent_workers=self.n_workers > 0,
             worker_init_fn=end_with_parent,  # a killed run leaves none behind
             pin_memory=torch.cuda.is_available(),
+            batch_timeout=self.batch_timeout,
         )
-        self._loader.timeout_of_batch = self.timeout
         return self._loader
 
     def on_exception(self, exception: BaseException) -> None:
@@ -313,25 +337,29 @@ class TranslationData(L.LightningDataModule):
 class TimedLoader(DataLoader):
     """A loader that knows how long it was waited for, and that does not wait for ever.
 
+    Args:
+        batch_timeout: seconds that a batch may take the workers; 0: any. Not DataLoader's own timeout: that is none
+            where a worker stops in the middle of handing over a batch.
+        arguments, options: of DataLoader.
+
     Attributes:
         waited: seconds.
-        timeout_of_batch: seconds that a batch may take the workers; 0: any. Not DataLoader's own timeout: that is none
-            where a worker stops in the middle of handing over a batch.
         exit_statuses: of the workers that had ended by themselves when training ended with an error.
     """
 
-    waited = 0.0
-    exit_statuses: Sequence[int] = ()
-    timeout_of_batch = 0.0
-    _asked: float | None = None  # when, for the batch that is waited for
-    _gave_up = False
+    def __init__(self, *arguments: Any, batch_timeout: float = 0.0, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.waited, self.batch_timeout = 0.0, batch_timeout
+        self.exit_statuses: Sequence[int] = ()
+        self._asked: float | None = None  # when, for the batch that is waited for
+        self._gave_up = False
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         batches = super().__iter__()
         is_over = threading.Event()
         if self.num_workers:
             _answer_lost_workers_anew()
-        if self.num_workers and self.timeout_of_batch:
+        if self.num_workers and self.batch_timeout:
             threading.Thread(target=self._watch, args=(is_over,), daemon=True).start()
         try:
             while True:
@@ -354,7 +382,7 @@ class TimedLoader(DataLoader):
         """In a thread: kill workers that take too long, which ends the waiting for them."""
         while not is_over.wait(0.2):
             asked = self._asked
-            if asked is not None and time.perf_counter() - asked > self.timeout_of_batch:
+            if asked is not None and time.perf_counter() - asked > self.batch_timeout:
                 self._gave_up = True
                 for worker in self._workers:
                     worker.kill()

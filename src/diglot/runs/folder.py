@@ -202,7 +202,7 @@ def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer, about_it: 
     return list(files)
 
 
-def make_whole(folder: Path, files: dict[Path, bytes]) -> list[str]:
+def restore_folder(folder: Path, files: dict[Path, bytes]) -> list[str]:
     """Write again what was removed from a run's folder, or all of it where the folder was removed or moved.
 
     Args:

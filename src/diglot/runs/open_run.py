@@ -1,6 +1,7 @@
 """A run's folder that this process holds, and where the run goes on from."""
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,15 @@ from diglot.config import as_yaml, trusted, without_secrets
 from diglot.errors import UserError
 from diglot.evaluation.metrics import Scorer
 from diglot.runs.contents import Contents, contents, contents_now
-from diglot.runs.folder import LOG, environment, one_at_a_time, resumable_folder, run_folder, write_about
+from diglot.runs.folder import (
+    LOG,
+    environment,
+    one_at_a_time,
+    restore_folder,
+    resumable_folder,
+    run_folder,
+    write_about,
+)
 from diglot.runs.plan import Plan
 from diglot.runs.resume import AUTO, ResumePoint, finished_line, newest_unfinished, outcome, refuse_other_job, take_up
 from diglot.system import interruption
@@ -29,7 +38,7 @@ def finished_folder(config: DictConfig) -> Path | None:
     """
     known = config.run.folder if config.resume == AUTO else config.resume
     if known is not None:
-        interruption.outcome = partial(outcome, Path(known).expanduser())
+        interruption.set_outcome(partial(outcome, Path(known).expanduser()))
     if config.resume in (None, AUTO):
         return None
     folder = resumable_folder(config.resume)
@@ -57,6 +66,7 @@ class OpenRun:
         begun: where the run goes on from.
         goes_on: whether it had been begun before.
         finished_line: what to say where nothing is left to do; None: there is.
+        files: what is in those of its files that say what the run is.
     """
 
     folder: Path
@@ -68,6 +78,7 @@ class OpenRun:
     goes_on: bool
     begun: ResumePoint = field(default_factory=ResumePoint)
     finished_line: str | None = None
+    files: dict[Path, bytes] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, plan: Plan) -> "OpenRun":
@@ -96,7 +107,7 @@ class OpenRun:
                     say(f"resume=auto: {which}")
             name = f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}"
             folder = run_folder(plan.budget, name, resume, processes)
-            interruption.outcome = partial(outcome, folder)
+            interruption.set_outcome(partial(outcome, folder))
             if processes.is_first and resume is None:
                 write_about(folder, config_yaml, data.tokenizer, about)
         goes_on = processes.shared(resume is not None)  # as the first process has decided
@@ -117,4 +128,16 @@ class OpenRun:
         if self.begun.bleu_tokenizer not in (None, self.scorer.tokenizer):  # which an earlier version chose
             self.scorer = Scorer(plan.corpus.tgt_lang, data.held_out["dev"].tgt, self.begun.bleu_tokenizer)
             self.record["bleu_tokenizer"] = self.scorer.tokenizer
-        data.start, data.place = self.begun.update, self.begun.place
+        data.start_from(self.begun.state.update, self.begun.state.position)
+
+    def keep(self, files: Iterable[Path]) -> None:
+        """Note what is in files of the run's folder, so that they can be written again."""
+        self.files |= {file: file.read_bytes() for file in files}
+
+    def restore_files(self) -> list[str]:
+        """Write again what was removed of the files that were noted, and return their names.
+
+        Raises:
+            UserError: they cannot be written, or another process is training in the folder.
+        """
+        return restore_folder(self.folder, self.files)

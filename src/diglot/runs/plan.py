@@ -118,11 +118,9 @@ class Plan:
 
     def settle(self) -> None:
         """Write into the config and the data what is known since the data were read."""
-        self.data.n_updates, self.data.timeout = (
-            self.budget.total_updates(self.data),
-            self.config.trainer.process_timeout,
-        )
-        self.config.run.updates, self.config.run.passes = self.data.n_updates, None
+        n_updates = self.budget.total_updates(self.data)
+        self.data.set_length(n_updates, batch_timeout=self.config.trainer.process_timeout)
+        self.config.run.updates, self.config.run.passes = n_updates, None
         self.config.trainer.precision = self.options["precision"]
 
 

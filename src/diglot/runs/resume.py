@@ -1,8 +1,9 @@
 """What a run goes on from, where it goes on."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from diglot.checkpoint import file as checkpoints
 from diglot.config import (
@@ -15,7 +16,6 @@ from diglot.config import (
     without_folders,
     without_secrets,
 )
-from diglot.data.batching import StreamPosition
 from diglot.data.shards import Shards
 from diglot.data.text import write_bytes
 from diglot.data.tokenizer import Tokenizer
@@ -25,29 +25,24 @@ from diglot.runs.contents import NAMES, Contents, changed_contents, contents_in,
 from diglot.runs.folder import CONFIG, RESULTS, is_finished, is_held
 from diglot.system.console import say
 from diglot.system.quoting import reading, resuming
+from diglot.training.state import RunState
 
 AUTO = "auto"  # resume=auto
 
 
-class ResumePoint(NamedTuple):
-    """Where a run stands.
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a run goes on from.
 
     Attributes:
         checkpoint: the file to go on from; None: there is none yet.
-        update: how many updates are done.
-        place: where the stream of batches stands after these; None: not known.
-        validation_due_since: Unix time from which on these updates were being validated, which did not come to its
-            end; None: they need no validation.
-        has_stopped: whether the run had been told to end with them.
+        state: where the run stands.
         changed: what of the config is another one from then on.
         bleu_tokenizer: of the scores until then; None: not known.
     """
 
     checkpoint: Path | None = None
-    update: int = 0
-    place: StreamPosition | None = None
-    validation_due_since: float | None = None
-    has_stopped: bool = False
+    state: RunState = field(default_factory=RunState)
     changed: tuple[Change, ...] = ()
     bleu_tokenizer: str | None = None
 
@@ -183,17 +178,10 @@ def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: 
         say(f"{line}; the run goes on from {checkpoint} (update {update:,})")
     if updates < update:
         raise UserError(f"resume={folder}: run.updates is {updates:,}, and {update:,} are done already")
-    place = record.get("place")
-    return ResumePoint(
-        checkpoint,
-        update,
-        StreamPosition(*place) if place else None,
-        record.get("validation_due_since"),
-        # One that has become longer goes on.
-        record.get("has_stopped", False) and not any(change.key == "run.updates" for change in since_checkpoint),
-        tuple(changed),
-        recorded_tokenizer(record, record["tgt_lang"]),
-    )
+    state = RunState.from_record(record, update)
+    if any(change.key == "run.updates" for change in since_checkpoint):  # one that has become longer goes on
+        state.has_stopped = False
+    return ResumePoint(checkpoint, state, tuple(changed), recorded_tokenizer(record, record["tgt_lang"]))
 
 
 def refuse_other_contents(what: str, before: Contents, now: Contents) -> None:
@@ -209,16 +197,16 @@ def refuse_other_contents(what: str, before: Contents, now: Contents) -> None:
 def begin_again(folder: Path, begun: ResumePoint, config_yaml: str) -> None:
     """Make a finished run one that is not, and keep the config that it had until now where it changes."""
     if is_finished(folder):
-        (folder / RESULTS).rename(folder / f"results_until_{begun.update}.json")
+        (folder / RESULTS).rename(folder / f"results_until_{begun.state.update}.json")
     for change in begun.changed:
         from_now = (
             "its content is the same"
             if change.is_of_place
-            else f"the new value holds from update {begun.update + 1:,} on"
+            else f"the new value holds from update {begun.state.update + 1:,} on"
         )
         say(f"{change}: {from_now}")
     if begun.changed:
-        before = folder / f"config_until_{begun.update}.yaml"
+        before = folder / f"config_until_{begun.state.update}.yaml"
         if not before.exists():
             write_bytes(before, (folder / CONFIG).read_bytes())
         write_bytes(folder / CONFIG, config_yaml.encode())

@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import lightning as L
@@ -20,7 +19,7 @@ from diglot.errors import UserError
 from diglot.evaluation.evaluate import EvaluationSet, keep_text, remember
 from diglot.model import EncoderDecoder
 from diglot.runs.conclusion import conclude
-from diglot.runs.folder import make_whole, write_about
+from diglot.runs.folder import write_about
 from diglot.runs.open_run import OpenRun
 from diglot.runs.plan import Plan
 from diglot.runs.report import start_report
@@ -28,14 +27,14 @@ from diglot.runs.resume import begin_again
 from diglot.system.console import say
 from diglot.system.quoting import quoted, resuming
 from diglot.training import loggers
-from diglot.training.checkpoint_writer import CheckpointWriter, MissedValidation
+from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.dev_scores import DevScores
 from diglot.training.ending import fail, leave
 from diglot.training.largest import OutOfMemoryProbe
+from diglot.training.order import in_order
 from diglot.training.processes import strategy
 from diglot.training.progress import progress_callbacks
-from diglot.training.run import StopAfterLastUpdate
-from diglot.training.signals import LeaveFirst, Signals, Stopped, leaving_at_once
+from diglot.training.signals import Signals, Stopped, leaving_at_once
 from diglot.training.task import TranslationTask
 from diglot.training.throughput import Throughput
 
@@ -75,9 +74,9 @@ class Session:
             return
         folder, data = run.folder, plan.data
         begin_again(folder, run.begun, run.config_yaml)
-        about = write_about(folder, run.config_yaml, data.tokenizer, run.about)
+        run.keep(write_about(folder, run.config_yaml, data.tokenizer, run.about))
         self.held_out, text = keep_held_out(folder, data)
-        self.kept.restore = partial(make_whole, folder, {file: file.read_bytes() for file in (*text, *about)})
+        run.keep(text)
         if plan.processes.starts_others:
             write_carried(folder, plan.config)
         report = start_report(folder, data, self.task.model, self.trainer, plan.options["precision"])
@@ -95,7 +94,7 @@ class Session:
         except Stopped as stopped:
             self.leave(stopped)
         except BaseException as error:
-            taken_up = (begun.checkpoint, begun.update) if begun.checkpoint else None
+            taken_up = (begun.checkpoint, begun.state.update) if begun.checkpoint else None
             fail(
                 error,
                 self.run.folder,
@@ -159,16 +158,18 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
         label_smoothing=config.label_smoothing,
         seed=config.seed,
         record=run.record,
+        state=begun.state,
         read=data.decode_dev,
         skip_non_finite=budget.skip_non_finite,
     )
     if budget.compile:
         model.compile(dynamic=True)
     scores = DevScores(data, run.scorer, run.folder / "text" / f"dev.translated.{ending_of(plan.corpus.tgt_lang)}")
-    kept = CheckpointWriter(run.folder, budget.keep_best, budget.keep_last)
-    kept.place, kept.due_since = tuple(begun.place or ()), begun.validation_due_since
+    kept = CheckpointWriter(
+        run.folder, budget.keep_best, budget.keep_last, state=begun.state, restore=run.restore_files
+    )
     speed, largest, signals = Throughput(), OutOfMemoryProbe(data), Signals(kept, budget.validate_every)
-    resumed = loggers.Resumed(begun.update, begun.validation_due_since) if run.goes_on else None
+    resumed = loggers.Resumed(begun.state.update, begun.state.validation_due_since) if run.goes_on else None
     accumulation = data.updates(world_size=processes.world_size).accumulation
     others: list[str] = []
     if processes.starts_others:
@@ -178,22 +179,19 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
         **plan.options,
         strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout, others),
         logger=make_loggers(config.logger, run.folder, resumed) if processes.is_first else [DummyLogger()],
-        callbacks=[
-            LeaveFirst(signals),
-            largest,
-            scores,
-            *plan.watchers,
-            *plan.callbacks,
-            kept,
-            StopAfterLastUpdate(),
-            *progress_callbacks(kept),
-            speed,
-            signals,  # after all that may end the run by itself
-            MissedValidation(kept, data.n_updates, begun.has_stopped),
-        ],
+        callbacks=in_order(
+            probe=largest,
+            scores=scores,
+            users=[*plan.watchers, *plan.callbacks],
+            writer=kept,
+            reports=progress_callbacks(kept),
+            throughput=speed,
+            signals=signals,
+            n_updates=data.n_updates,
+        ),
         plugins=[AtomicCheckpointIO(checkpoints.read, checkpoints.check_made_of)],
         max_epochs=1,
-        max_steps=data.n_updates + (begun.update >= data.n_updates),
+        max_steps=data.n_updates + (begun.state.update >= data.n_updates),
         accumulate_grad_batches=accumulation,
         val_check_interval=budget.validate_every * accumulation,
         check_val_every_n_epoch=None,

@@ -1,7 +1,7 @@
 """Signals that ask a command to end, from its first import to its last line: one line, and 128 + the signal's number.
 
 Training has an answer of its own (diglot.training.signals), which keeps the run, and before and after it says how the
-run goes on (`outcome`).
+run goes on (`set_outcome`).
 """
 
 import contextlib
@@ -20,13 +20,29 @@ STARTED_BY = "DIGLOT_FIRST_PROCESS"  # the number of the process that started th
 received = 0  # the first of them that `answer_by_exception` has met
 
 
-def nothing_to_go_on_with() -> tuple[int | None, str]:
+Outcome = Callable[[], tuple[int | None, str]]
+
+
+def _nothing_to_go_on_with() -> tuple[int | None, str]:
     return None, ""
 
 
-# Says what it comes to that a signal ends the command now: the exit status (None: 128 + the signal's number), and what
-# to type next.
-outcome: Callable[[], tuple[int | None, str]] = nothing_to_go_on_with
+_outcome: Outcome = _nothing_to_go_on_with
+
+
+def set_outcome(asked: Outcome = _nothing_to_go_on_with) -> None:
+    """Set what a signal comes to that ends the command from now on.
+
+    Args:
+        asked: returns the exit status (None: 128 + the signal's number) and what to type next.
+    """
+    global _outcome
+    _outcome = asked
+
+
+def outcome() -> tuple[int | None, str]:
+    """Return the exit status after a signal (None: 128 + its number) and what to type next."""
+    return _outcome()
 
 
 class Interrupted(KeyboardInterrupt):

@@ -11,13 +11,14 @@ import lightning as L
 import torch
 
 from diglot.data.batch import Batch
+from diglot.data.batching import StreamPosition
 from diglot.errors import UserError
 from diglot.system.atomic import atomic_file, remove_leftovers, sync_folder, temporary_name
 from diglot.system.console import say
 from diglot.system.quoting import printable, resuming
 from diglot.training.lightning_seams import validate_now
 from diglot.training.loggers import flush, now
-from diglot.training.task import TranslationTask
+from diglot.training.state import RunState
 
 Rank = tuple[float, ...]
 
@@ -33,9 +34,19 @@ class CheckpointWriter(L.Callback):
         keep_best: of how many validations, the best ones, the checkpoint is kept.
         keep_last: of how many, the last ones.
         monitor: the score that is the better the higher.
+        state: of the run, which this keeps up to date; None: the run begins.
+        restore: writes again what was removed from the run's folder, and returns the names of what was missing.
     """
 
-    def __init__(self, folder: Path, keep_best: int = 1, keep_last: int = 1, monitor: str = "dev/bleu") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        keep_best: int = 1,
+        keep_last: int = 1,
+        monitor: str = "dev/bleu",
+        state: RunState | None = None,
+        restore: Callable[[], list[str]] = list,
+    ) -> None:
         self.last, self.best, self.monitor = folder / "last.ckpt", folder / "best.ckpt", monitor
         self.previous = folder / "previous.ckpt"
         self.keep_best, self.keep_last = keep_best, keep_last
@@ -44,9 +55,7 @@ class CheckpointWriter(L.Callback):
         self.best_score = float("-inf")
         self.best_update = 0
         self.best_metrics: dict[str, float] = {}  # all dev scores of the best checkpoint, as they are logged
-        self.place: tuple[int, ...] = ()  # where the stream of batches stands after the newest update
-        self.restore: Callable[[], list[str]] = list  # makes the run's folder whole again, and names what was missing
-        self.due_since: float | None = None  # Unix time from which on a validation is due that is made up for
+        self.state, self.restore = state or RunState(), restore
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero or not self.best_update:
@@ -65,22 +74,20 @@ class CheckpointWriter(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
-        self.place = batch.place
+        self.state.position = StreamPosition(*batch.place)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # A validation may take minutes: whatever ends it, the updates before it are kept.
         if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        assert isinstance(pl_module, TranslationTask)
         # What of a validation was logged in vain is known by its time, also if it is broken off again.
-        self.save(trainer, pl_module, due_since=self.due_since or now())
+        self.state.validation_due_since = self.state.validation_due_since or now()
+        self.save(trainer)
 
-    def save(self, trainer: L.Trainer, pl_module: TranslationTask, due_since: float | None = None) -> None:
-        """Write `last.ckpt`, between two updates; before a validation with the time from which on it is due."""
-        pl_module.record["update"], pl_module.record["place"] = trainer.global_step, list(self.place)
+    def save(self, trainer: L.Trainer) -> None:
+        """Write `last.ckpt`, between two updates."""
+        self.state.update, self.state.has_stopped = trainer.global_step, trainer.should_stop
         flush(trainer.loggers)
-        pl_module.record["validation_due_since"] = due_since
-        pl_module.record["has_stopped"] = trainer.should_stop
         with self._explained():
             try:
                 self._write(trainer)
@@ -116,7 +123,6 @@ class CheckpointWriter(L.Callback):
             raise UserError(f"{error}: {how}. {self.describe()}") from None
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, TranslationTask)
         if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         if trainer.is_global_zero:
@@ -131,9 +137,8 @@ class CheckpointWriter(L.Callback):
         self.ranks = {update: self.ranks[update] for update in {*best, *sorted(self.ranks)[-self.keep_last :]}}
         if self.keep_best > 1 or self.keep_last > 1:
             self.named.add(trainer.global_step)
-        pl_module.record["dev_bleu"], pl_module.record["dev_rank"] = metrics[self.monitor], list(rank)
-        self.due_since = None
-        self.save(trainer, pl_module)
+        self.state.dev_rank, self.state.validation_due_since = rank, None
+        self.save(trainer)
         if trainer.is_global_zero:
             with self._explained():
                 self._name(trainer.global_step)
@@ -220,11 +225,10 @@ class MissedValidation(L.Callback):
     Args:
         kept: knows which updates were validated, and whether a validation was due, which is made up for.
         total_updates: length of the run. Where all are done, Lightning is made with one more: else it would do nothing.
-        has_stopped: whether the run had been told to end before.
     """
 
-    def __init__(self, kept: CheckpointWriter, total_updates: int, has_stopped: bool) -> None:
-        self.kept, self.total_updates, self.has_stopped = kept, total_updates, has_stopped
+    def __init__(self, kept: CheckpointWriter, total_updates: int) -> None:
+        self.kept, self.total_updates = kept, total_updates
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         first = trainer.strategy.broadcast(trainer.global_step)
@@ -233,10 +237,10 @@ class MissedValidation(L.Callback):
             raise UserError(f"{which} has found update {trainer.global_step:,} to go on from, the first one {first:,}")
         check_moments(trainer.optimizers)
         trainer.fit_loop.epoch_loop.max_steps = self.total_updates
-        trainer.should_stop = self.has_stopped or trainer.global_step >= self.total_updates
+        trainer.should_stop = self.kept.state.has_stopped or trainer.global_step >= self.total_updates
         # A run may have become so short that it is over where no validation was to be, or its best checkpoint has gone.
         is_judged = trainer.global_step in self.kept.ranks and self.kept.best_update
-        if self.kept.due_since is not None or (trainer.should_stop and not is_judged):
+        if self.kept.state.validation_due_since is not None or (trainer.should_stop and not is_judged):
             self._validate(trainer)
 
     def _validate(self, trainer: L.Trainer) -> None:

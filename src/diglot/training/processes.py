@@ -18,7 +18,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+from lightning.pytorch.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 
 from diglot.errors import UserError
@@ -89,8 +89,7 @@ class Distributed(DDPStrategy):
 
     def _configure_launcher(self) -> None:
         assert self.cluster_environment is not None
-        self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
-        self._launcher.command = self.command
+        self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes, self.command)
 
 
 class Launcher(ScriptLauncher):
@@ -98,7 +97,11 @@ class Launcher(ScriptLauncher):
     to say what that means, and to keep what it has. Lightning would kill it within five seconds. What they run is
     `command`: Lightning would have them compose the config again, of files that may have changed."""
 
-    command: Sequence[str] = ()
+    def __init__(
+        self, environment: ClusterEnvironment, num_processes: int, num_nodes: int, command: Sequence[str] = ()
+    ) -> None:
+        super().__init__(environment, num_processes, num_nodes)
+        self.command = command
 
     def launch(self, function: Callable, *args: Any, trainer: L.Trainer | None = None, **kwargs: Any) -> Any:
         is_over = threading.Event()

@@ -16,7 +16,6 @@ from diglot.data.batch import Batch
 from diglot.system.interruption import ASKING, again_where_ignored, send_again
 from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.lightning_seams import loops_state
-from diglot.training.task import TranslationTask
 
 
 class Stopped(BaseException):
@@ -116,8 +115,7 @@ class Signals(L.Callback):
             Stopped: naming the signal.
         """
         if self._leaves:
-            assert isinstance(pl_module, TranslationTask)
-            self.kept.save(trainer, pl_module)
+            self.kept.save(trainer)
             raise Stopped(self._leaves)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -126,6 +124,10 @@ class Signals(L.Callback):
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         self._leave(trainer)
+
+    def let_validation_end(self) -> None:
+        """Break the validation off no more."""
+        self.breaks_off = False
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._leave(trainer)
@@ -161,8 +163,8 @@ class Signals(L.Callback):
 
 
 class LeaveFirst(L.Callback):
-    """The first callback: lets `Signals` end a run before any other one has seen the batch that will not be trained on,
-    and keeps it from breaking off what they do at the end of a validation.
+    """Lets `Signals` end a run before another callback has seen the batch that will not be trained on, and keeps it
+    from breaking off what they do at the end of a validation.
 
     Args:
         signals: knows whether the run ends.
@@ -177,4 +179,4 @@ class LeaveFirst(L.Callback):
         self.signals.leave_before_batch(trainer, pl_module)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.signals.breaks_off = False  # the callbacks after this one keep what the validation came to
+        self.signals.let_validation_end()  # the callbacks after this one keep what the validation came to

@@ -17,6 +17,7 @@ from diglot.decoding import Hypothesis, Search
 from diglot.model import EncoderDecoder
 from diglot.system.console import say
 from diglot.training.loss import batch_loss, token_loss
+from diglot.training.state import RunState
 
 
 class NonFiniteError(Exception):
@@ -51,13 +52,11 @@ class TranslationTask(L.LightningModule):
         label_smoothing: eps of Szegedy et al. (2016); the paper takes 0.1.
         seed: of dropout.
         record: plain data that every checkpoint carries, so that it is whole (see diglot.checkpoint.file).
+        state: where the run stands, which every checkpoint carries, too; None: at its beginning.
         read: gives the text of a translation of the dev pair of a number, by which a search may compare; None: that of
             its tokens alone.
         skip_non_finite: this many updates whose gradient is not finite are not made and passed over; the next one ends
             the run.
-
-    Attributes:
-        skipped: how many were.
     """
 
     def __init__(
@@ -72,18 +71,18 @@ class TranslationTask(L.LightningModule):
         label_smoothing: float,
         seed: int,
         record: dict[str, Any],
+        state: RunState | None = None,
         read: Callable[[int, list[int]], str] | None = None,
         skip_non_finite: int = 0,
     ) -> None:
         super().__init__()
-        self.skip_non_finite, self.skipped = skip_non_finite, 0
+        self.skip_non_finite, self.state = skip_non_finite, state or RunState()
         self._pairs: list[Tensor] = []  # of the update so far
         self.model, self.search = model, search
         self.read = read or (lambda pair, tokens: tokenizer.decode(tokens))
         self.special = tokenizer.special
         self.make_optimizer, self.make_scheduler, self.total_updates = optimizer, scheduler, total_updates
         self.label_smoothing, self.seed, self.record = label_smoothing, seed, record
-        self.record["skipped"] = 0
         self._sums: Tensor | None = None  # smoothed loss, nll, tokens of the update so far
         self._newest: tuple[Tensor, float] | None = None  # the sums of the newest whole update, and its learning rate
         self._gradient_norm: Tensor | None = None  # of the newest update, before clipping
@@ -118,13 +117,12 @@ class TranslationTask(L.LightningModule):
             NonFiniteError: that was done too often.
         """
         update = self.trainer.global_step + 1
-        if self.skipped >= self.skip_non_finite:
+        if self.state.skipped >= self.skip_non_finite:
             norms = {name: float(p.grad.norm()) for name, p in self.named_parameters() if p.grad is not None}
             pairs = torch.cat(self._pairs).tolist()
             raise NonFiniteError(update, pairs, norms, self.trainer.optimizers[0].param_groups[0]["lr"])
-        self.skipped += 1
-        self.record["skipped"] = self.skipped
-        count = f"{self.skipped} of at most {self.skip_non_finite}"
+        self.state.skipped += 1
+        count = f"{self.state.skipped} of at most {self.skip_non_finite}"
         say(f"update {update:,}: the gradient is not finite; passed over, {count}")
         for parameter in self.parameters():
             parameter.grad = None  # of which an optimizer makes nothing
@@ -202,7 +200,6 @@ class TranslationTask(L.LightningModule):
         for state in checkpoint.get("optimizer_states", []):
             for group in state["param_groups"]:
                 group.update({k: v for k, v in own.items() if k not in ("params", "lr", "initial_lr")})
-        self.skipped = self.record["skipped"] = checkpoint["diglot"].get("skipped", 0)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["diglot"] = self.record
+        checkpoint["diglot"] = {**self.record, **self.state.to_record()}

@@ -14,8 +14,7 @@ from diglot.data.batch import Batch
 class Throughput(L.Callback):
     """Logs speed, padding share, waiting and memory as often as the trainer logs, and adds them up over the run.
 
-    All is measured outside validations. It must be the last callback, so that what others do in a validation counts
-    as part of it.
+    All is measured outside validations, of which what other callbacks do in them is a part (see diglot.training.order).
 
     Attributes:
         seconds: spent training so far, earlier parts of a resumed run included.
