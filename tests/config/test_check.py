@@ -1,5 +1,6 @@
 """A wrong word on the command line costs seconds and is answered by one line that names what is meant."""
 
+import copy
 import os
 import sys
 from collections.abc import Callable
@@ -7,8 +8,15 @@ from pathlib import Path
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
 
 from diglot import config as root
+from diglot.commands.frame import explain
+from diglot.commands.train import train
+from diglot.config.keys import flat_keys
 from diglot.errors import UserError
 from diglot.runs import plan
 from diglot.system.masking import masked
@@ -44,6 +52,41 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path
         return lines[0]
 
     return typed
+
+
+@pytest.fixture
+def answer(say: Callable[..., str], compose_train: Callable[..., DictConfig], tmp_path: Path) -> Callable[..., str]:
+    """As `say`, but words that give keys of the config another value are put into a config that is composed once:
+    Hydra takes half a second for each command line."""
+    base = compose_train("trainer=cpu")
+
+    def answered(*words: str) -> str:
+        try:
+            overrides = OverridesParser.create().parse_overrides(list(words))
+        except HydraException:
+            return say(*words, "trainer=cpu")
+        keys = [override.key_or_group for override in overrides]
+        values = [key for key in flat_keys(base) if not (root.CONF / key).is_dir()]
+        if not all(is_value(override) and key in values for override, key in zip(overrides, keys)):
+            return say(*words, "trainer=cpu")
+        config = copy.deepcopy(base)
+        for override, key in zip(overrides, keys):
+            OmegaConf.update(config, key, override.value())
+
+        def run() -> None:
+            root.check(config, "train")
+            train(config)
+
+        with pytest.raises(UserError) as refused:
+            run()
+        assert not (tmp_path / "runs").exists(), "something half-made was left"
+        return explain(refused.value, "train", words)
+
+    return answered
+
+
+def is_value(override: Override) -> bool:
+    return override.type == OverrideType.CHANGE and override.package is None and not override.is_sweep_override()
 
 
 @pytest.mark.parametrize(
@@ -163,8 +206,13 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path
         ("tokenizer.placeholder='x*'", "must not match where there is nothing"),
     ],
 )
-def test_a_wrong_word_is_answered_by_one_line(say, word, wanted):
-    assert wanted in say(word, "trainer=cpu")
+def test_a_wrong_word_is_answered_by_one_line(answer, word, wanted):
+    assert wanted in answer(word)
+
+
+def test_what_is_wrong_is_answered_alike_whether_it_is_typed_or_in_a_config(say, answer):
+    for word in ("model.d_model=abc", "model.n_heads=5", "trainer.precision=foo", "watch.attention.layers=[3]"):
+        assert say(word, "trainer=cpu") == f"diglot-train: {answer(word)}"
 
 
 @pytest.mark.parametrize(
@@ -237,8 +285,8 @@ def test_a_wrong_word_is_answered_by_one_line(say, word, wanted):
         ("model.qk_norm=1", "model.qk_norm=1: must be true or false"),
     ],
 )
-def test_a_model_that_cannot_be_is_refused_before_it_is_built(say, words, wanted):
-    assert wanted in say("trainer=cpu", *words.split())
+def test_a_model_that_cannot_be_is_refused_before_it_is_built(answer, words, wanted):
+    assert wanted in answer(*words.split())
 
 
 def test_processes_that_cannot_share_an_update_are_told_what_they_can(say):
@@ -349,8 +397,6 @@ def test_a_checkpoint_may_name_nothing_but_our_classes_and_layers(compose_train)
 
 
 def test_what_reads_the_environment_is_kept_as_it_was_written(monkeypatch):
-    from omegaconf import OmegaConf
-
     monkeypatch.setenv("SECRET", "hunter2")
     config = OmegaConf.create({"a": "${oc.env:SECRET}", "b": 3, "c": "${b}", "d": ["x-${oc.env:SECRET}"]})
     found = root.without_secrets(config)
@@ -368,8 +414,6 @@ def no_secrets_known(monkeypatch):
 @pytest.fixture
 def from_environment(monkeypatch):
     """A config of every way to read the environment, and of as many ways to read none of it."""
-    from omegaconf import OmegaConf
-
     monkeypatch.setenv("SECRET", "hunter2-0a1b")
     monkeypatch.setenv("MAPPING", "{key: hunter3-0a1b, more: [hunter4-0a1b]}")
     OmegaConf.register_new_resolver("test.upper", lambda text: str(text).upper(), replace=True)
@@ -396,8 +440,6 @@ def from_environment(monkeypatch):
 
 
 def test_what_depends_on_the_environment_is_followed_and_stays_as_it_was_written(from_environment):
-    from omegaconf import OmegaConf
-
     found = root.without_secrets(from_environment)
     written = OmegaConf.to_container(from_environment, resolve=False)
     assert found["secret"] == written["secret"]
@@ -450,8 +492,6 @@ def test_a_traceback_holds_nothing_from_the_environment(from_environment, capsys
 
 
 def test_short_values_from_the_environment_leave_messages_readable(monkeypatch):
-    from omegaconf import OmegaConf
-
     monkeypatch.setenv("SEED", "3")
     monkeypatch.setenv("A", "a")
     root.note_secrets(OmegaConf.create({"seed": "${oc.decode:${oc.env:SEED}}", "name": "${oc.env:A}"}))
@@ -459,8 +499,6 @@ def test_short_values_from_the_environment_leave_messages_readable(monkeypatch):
 
 
 def test_names_of_keys_and_choices_and_what_a_config_itself_holds_are_no_secrets(monkeypatch):
-    from omegaconf import OmegaConf
-
     monkeypatch.setenv("DATA", "data")
     monkeypatch.setenv("KIND", "rotary")
     config = OmegaConf.create(
@@ -478,8 +516,6 @@ def test_names_of_keys_and_choices_and_what_a_config_itself_holds_are_no_secrets
 
 
 def test_numbers_and_short_words_from_the_environment_are_no_secrets(monkeypatch):
-    from omegaconf import OmegaConf
-
     for name, value in (("SEED", "12345"), ("SIDE", "all"), ("FLAG", "true"), ("MAPPING", "{a: [hunter2]}")):
         monkeypatch.setenv(name, value)
     read = {name: f"${{oc.decode:${{oc.env:{name}}}}}" for name in ("SEED", "SIDE", "FLAG", "MAPPING")}
