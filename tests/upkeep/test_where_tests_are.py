@@ -1,0 +1,96 @@
+"""A file of the package has a test of its name in the folder of its name, or stands here with the test that it has."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+PACKAGE = TESTS.parent / "src" / "diglot"
+# By the file's name: the test, and a word of it by which the file is known there that is no name in the file.
+ELSEWHERE = {
+    "__main__.py": "commands/test_python_m.py",
+    "errors.py": "config/test_check.py",
+    "checkpoint/atomic_io.py": "training/test_checkpoint_writer.py",
+    "checkpoint/averaging.py": "commands/test_average.py",
+    "commands/evaluate.py": "evaluation/test_evaluate.py",
+    "commands/frame.py": "config/test_check.py",
+    "commands/prepare.py": "data/test_bad_input.py: diglot-prepare",
+    "commands/start.py": "system/test_interruption.py",
+    "commands/sweep.py": "sweeps/test_sweep.py",
+    "commands/train.py": "end_to_end/test_runs.py",
+    "commands/translate.py": "inference/test_translator.py",
+    "config/build.py": "config/test_check.py",
+    "config/carried.py": "sweeps/test_sweep.py",
+    "config/differences.py": "runs/test_resume_point.py",
+    "config/exportable.py": "export/test_ctranslate2.py",
+    "config/keys.py": "config/test_check.py",
+    "config/secrets.py": "config/test_check.py",
+    "config/targets.py": "reliability/test_targets.py: _target_",
+    "data/alignment.py": "data/test_diagnosis.py",
+    "data/batch.py": "data/test_module.py",
+    "data/doctor.py": "data/test_diagnosis.py",
+    "data/flat.py": "data/test_module.py",
+    "data/json_lines.py": "data/test_hub.py: jsonl",
+    "data/mixed.py": "data/test_corpus.py",
+    "data/pieces.py": "data/test_forms.py",
+    "data/shards.py": "data/test_module.py",
+    "data/slices.py": "data/test_hub.py: slice",
+    "data/special_ids.py": "data/test_tokenizer.py: special",
+    "decoding/bayes_risk.py": "decoding/test_samples.py: utility",
+    "decoding/beam.py": "decoding/test_search.py",
+    "decoding/ensemble.py": "inference/test_translator.py: ensemble",
+    "decoding/sampling.py": "decoding/test_samples.py",
+    "decoding/score.py": "decoding/test_pair_scores.py",
+    "decoding/state.py": "decoding/test_topk.py",
+    "evaluation/breakdown.py": "evaluation/test_evaluate.py",
+    "evaluation/significance.py": "evaluation/test_evaluate.py",
+    "export/folder.py": "commands/test_export.py",
+    "export/parity.py": "commands/test_export.py",
+    "export/writing.py": "commands/test_export.py",
+    "inference/scoring.py": "commands/test_score.py",
+    "model/attention.py": "model/test_equivalence.py",
+    "model/dropout.py": "model/test_variants.py",
+    "model/encoder_decoder.py": "model/test_attention_weights.py",
+    "model/feed_forward.py": "model/test_equivalence.py",
+    "model/norm.py": "model/test_variants.py",
+    "model/position.py": "model/test_equivalence.py",
+    "model/recurrent.py": "model/test_variants.py",
+    "model/residual.py": "model/test_equivalence.py",
+    "model/transformer.py": "model/test_variants.py",
+    "runs/conclusion.py": "end_to_end/test_runs.py: best.ckpt",
+    "runs/contents.py": "runs/test_resume_point.py",
+    "runs/open_run.py": "end_to_end/test_runs.py: resume=auto",
+    "runs/plan.py": "config/test_check.py",
+    "runs/resume.py": "runs/test_resume_point.py",
+    "runs/session.py": "end_to_end/test_runs.py: diglot-train",
+    "sweeps/comparison.py": "sweeps/test_sweep.py",
+    "sweeps/job.py": "sweeps/test_sweep.py",
+    "system/console.py": "runs/test_folder.py",
+    "training/dev_scores.py": "training/test_task.py",
+    "training/figures.py": "training/test_watch.py",
+    "training/heads.py": "training/test_watch.py",
+    "training/processes.py": "end_to_end/test_processes.py",
+    "training/progress.py": "training/test_order.py",
+    "training/run.py": "sweeps/test_sweep.py",
+    "training/state.py": "training/test_task.py",
+}
+FILES = sorted(str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if file.name != "__init__.py")
+
+
+def test_each_file_of_the_package_has_its_test() -> None:
+    own = {file for file in FILES if (TESTS / file).with_name(f"test_{Path(file).name}").is_file()}
+    assert set(FILES) - own == ELSEWHERE.keys(), "name the test of a new file here, or let it have one of its own"
+
+
+@pytest.mark.parametrize(("file", "where"), ELSEWHERE.items())
+def test_the_test_that_stands_here_is_one_of_it(file: str, where: str) -> None:
+    test, _, word = where.partition(": ")
+    tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
+    named = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    module = Path(file).stem
+    words = {*named, f"diglot-{module}", f"diglot.{file.replace('/', '.').removesuffix('.py')}", f"import {module}"}
+    words = {word} if word else words
+    text = (TESTS / test).read_text(encoding="utf-8")
+    assert re.search("|".join(rf"\b{re.escape(word)}\b" for word in words), text), f"{test} names nothing of {file}"
