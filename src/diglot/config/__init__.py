@@ -1,13 +1,12 @@
 """The composition root: reads a command's config, checks it before anything is built, and builds objects from it.
 
-keys: which keys there are. check: what is wrong with a config. build: from config to objects. command: the frame of
-every command, which turns each mistake of the user's into one line. differences: in what two configs differ. secrets:
-what comes from the environment. carried: what a process is given that another one starts. storable: what a checkpoint
-may hold.
+keys: which keys there are. meaning: what each key means beside the value that it gives. check: what is wrong with a
+config. build: from config to objects. differences: in what two configs differ. secrets: what comes from the
+environment. carried: what a process is given that another one starts. storable: what a checkpoint may hold. The frame
+of every command, which turns each mistake of the user's into one line, is diglot.commands.frame.
 """
 
 from diglot.config.build import (
-    NOT_HASHED,
     build,
     build_corpus,
     build_data,
@@ -27,18 +26,18 @@ from diglot.config.differences import (
     as_yaml,
     changes,
     different_values,
-    place_of,
     read_config,
     refuse_other_run,
 )
 from diglot.config.keys import CONF, known_keys
+from diglot.config.meaning import MEANINGS, meaning_of
 from diglot.config.secrets import AsWritten, note_secrets, partly_resolved, without_secrets
 from diglot.config.storable import check_language, check_parts, check_search, check_tokenizer, check_trust, trusted
 
 __all__ = [
     "CONF",
     "FROM_ENVIRONMENT",
-    "NOT_HASHED",
+    "MEANINGS",
     "AsWritten",
     "Change",
     "as_yaml",
@@ -58,10 +57,10 @@ __all__ = [
     "config_hash",
     "different_values",
     "known_keys",
+    "meaning_of",
     "mistakes",
     "note_secrets",
     "partly_resolved",
-    "place_of",
     "plain_path",
     "read_carried",
     "read_config",

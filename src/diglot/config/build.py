@@ -14,8 +14,9 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from diglot.config.check import parameters_of
-from diglot.config.differences import FROM_ENVIRONMENT, place_of
+from diglot.config.differences import FROM_ENVIRONMENT
 from diglot.config.exportable import check_format
+from diglot.config.meaning import meaning_of
 from diglot.config.secrets import without_secrets
 from diglot.config.storable import check_language, check_number_of_weights, check_parts, check_search, trusted
 from diglot.data.corpus import Corpus
@@ -24,9 +25,6 @@ from diglot.data.sampling import Sampling
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
-
-# Where a run's files go, what sweep it is part of, and what may be read: two jobs that differ in these alone are one.
-NOT_HASHED = ("resume", "objective", "sweep", "trust", "run.folder", "data.cache_dir")
 
 
 def build(node: Any, path: str, **given: Any) -> Any:
@@ -100,16 +98,11 @@ def _own_name(text: str) -> str:
 
 
 def config_hash(config: Any, *more: Any, length: int = 12) -> str:
-    """What tells a run's config from others, apart from `NOT_HASHED`."""
+    """What tells the config of a sweep's job from others; see `Meaning.hashed`."""
     plain = without_secrets(OmegaConf.masked_copy(config, [key for key in config if key != "hydra"]))
-    for key in NOT_HASHED:
-        *nodes, name = key.split(".")
-        (plain.get(nodes[0], {}) if nodes else plain).pop(name, None)
-    if plain.get("export") is None:  # as before it counted
-        plain.pop("export", None)
     # Where content is may be another place: what it is tells a finished job from one that has become outdated.
-    digests = {key: digest for key, digest in plain.pop(FROM_ENVIRONMENT, {}).items() if not place_of(key)}
-    plain = _with_plain_paths(plain | ({FROM_ENVIRONMENT: digests} if digests else {}))
+    digests = {key: digest for key, digest in plain.pop(FROM_ENVIRONMENT, {}).items() if not meaning_of(key).content}
+    plain = _as_hashed(plain) | ({FROM_ENVIRONMENT: digests} if digests else {})
     text = json.dumps([plain, *more], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
@@ -120,13 +113,19 @@ def plain_path(path: str) -> str:
     return os.path.relpath(absolute) if absolute.startswith(f"{os.getcwd()}{os.sep}") else absolute  # noqa: PTH109
 
 
-def _with_plain_paths(node: Any, path: str = "") -> Any:
-    """A config with the paths in it that say where content is in one of their spellings."""
+def _as_hashed(node: Any, path: str = "") -> Any:
+    """What of a config counts in its hash, with the paths that say where content is in one of their spellings."""
     if isinstance(node, dict):
-        return {key: _with_plain_paths(value, f"{path}.{key}" if path else str(key)) for key, value in node.items()}
+        found = {key: (f"{path}.{key}" if path else str(key), value) for key, value in node.items()}
+        return {key: _as_hashed(value, here) for key, (here, value) in found.items() if _counts(here, value)}
     if isinstance(node, list):
-        return [_with_plain_paths(value, path) for value in node]
-    return plain_path(node) if isinstance(node, str) and place_of(path) else node
+        return [_as_hashed(value, path) for value in node]
+    return plain_path(node) if isinstance(node, str) and meaning_of(path).content else node
+
+
+def _counts(key: str, value: Any) -> bool:
+    hashed = meaning_of(key).hashed
+    return hashed == "always" or (hashed == "if given" and value is not None)
 
 
 def trial_build(config: DictConfig) -> EncoderDecoder:

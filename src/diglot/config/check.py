@@ -7,6 +7,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from diglot.config.carried import CARRIED
-from diglot.config.keys import OURS_INSTEAD, known_keys, required_keys, unknown_key
+from diglot.config.keys import known_keys, required_keys, unknown_key
+from diglot.config.meaning import MEANINGS, meaning_of
 from diglot.config.secrets import note_secrets, refuse_secrets_in_checkpoints
 from diglot.config.targets import kind_of, wrong_target
 from diglot.data.language import TOKENIZERS
@@ -78,16 +80,6 @@ TYPES_OF_COMMANDS: dict[str, dict[str, Any]] = {
     "score": {"src": str, "tgt": str, "pieces": bool},
 }
 
-# Two spellings of one thing.
-EITHER_OR = [("run.updates", "run.passes"), ("run.updates", "trainer.max_steps"), ("run.passes", "trainer.max_steps")]
-
-# What the code that builds a node adds to it.
-GIVEN_BY_CODE = {
-    "model": {"src_vocab_size", "tgt_vocab_size"},
-    "logger": {"folder", "resumed"},
-    "trainer": {"callbacks", "logger", "plugins", "accumulate_grad_batches", "val_check_interval", "max_epochs"},
-}
-
 
 def check(config: DictConfig, config_name: str) -> None:
     """Refuse what the objects named in a config would not take: unknown names, wrong types, missing values.
@@ -101,9 +93,7 @@ def check(config: DictConfig, config_name: str) -> None:
             match = re.match(r"\+*hydra\.(run|sweep)\.(dir|subdir)=", override)
             if match and not re.search(r"=\.$", override):
                 raise UserError(unknown_key(f"hydra.{match.group(1)}.dir", []))
-        for one, other in EITHER_OR:
-            if {one, other} <= typed_overrides():
-                raise UserError(f"{one} and {other} both say how long the run is: give one of them")
+        _refuse_two_spellings()
     note_secrets(config)
     try:
         plain = OmegaConf.to_container(config, resolve=True)
@@ -142,11 +132,15 @@ def _wrong_keys(plain: Mapping[Any, Any], config_name: str) -> list[str]:
     ]
 
 
+def _refuse_two_spellings() -> None:
+    typed = typed_overrides()
+    for one, other in combinations([key for key, meaning in MEANINGS.items() if meaning.says and key in typed], 2):
+        if MEANINGS[one].says == MEANINGS[other].says:
+            raise UserError(f"{one} and {other} both say {MEANINGS[one].says}: give one of them")
+
+
 def _refuse_two_tokenizers(config: DictConfig) -> None:
-    of_samples = {"tokenizer.samples", "tokenizer.alpha", "tokenizer.seed"}
-    typed = typed_overrides() - of_samples
-    has_another = any(word.startswith("tokenizer") or word == "data.vocab_size" for word in typed)
-    if config.get("init_from") is not None and has_another:
+    if config.get("init_from") is not None and any(meaning_of(key).of_vocabulary for key in typed_overrides()):
         raise UserError("init_from brings its tokenizer along: leave out what the command line says of one")
 
 
@@ -220,16 +214,16 @@ def _mistakes_of(key: str, value: Any, path: str, target: str | None, parameters
     here = f"{path}.{key}"
     if key == "_args_":
         yield f"{here}: give arguments by their names"
-    elif path.startswith("logger.") and target is not None and key in GIVEN_BY_CODE["logger"]:
+    elif meaning_of(here).given_by_code and target is not None:
         yield f"{here} is not used here: diglot gives it"
-    elif here in OURS_INSTEAD:
+    elif meaning_of(here).instead:
         if value is not None:
             yield unknown_key(here, [])
     elif target is not None and key not in parameters:
         if "**" in parameters:
             yield from mistakes(value, here)
         else:
-            known = [f"{path}.{name}" for name in parameters if name not in GIVEN_BY_CODE.get(path, ())]
+            known = [known for known in (f"{path}.{name}" for name in parameters) if not _is_ours(known)]
             is_anothers = path == "model" and here in known_keys("train")
             yield f"{target.rpartition('.')[2]} has no {here}" if is_anothers else unknown_key(here, known)
     elif path in ("sweep", "doctor") and here not in OUR_TYPES:
@@ -241,6 +235,11 @@ def _mistakes_of(key: str, value: Any, path: str, target: str | None, parameters
         else:
             wrong = wrong_entry(value, takes)
             yield f"{here}={value!r}: must be {describe(takes)}" + (f"; {wrong}" if wrong else "")
+
+
+def _is_ours(key: str) -> bool:
+    """Whether a key is one of a library that a config does not give."""
+    return meaning_of(key).given_by_code or meaning_of(key).instead is not None
 
 
 def parameters_of(target: Any) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """In what two configs differ."""
 
 import inspect
-import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,33 +10,13 @@ from hydra.utils import get_object
 from omegaconf import OmegaConf
 from omegaconf._utils import OmegaConfDumper
 
+from diglot.config.meaning import meaning_of
 from diglot.errors import UserError
 from diglot.system.masking import is_secret, shortened
 from diglot.system.quoting import printable
 
-# What a run may change when it goes on and nobody needs to be told: what it trains stays the same.
-CHANGE_NOTHING = (
-    *("resume", "run.folder", "objective", "export", "sweep", "trust", "watch", "logger"),
-    *("data.n_workers", "data.n_processes", "data.cache_dir", "data.eval_tokens_per_batch"),
-    *("trainer.log_every_n_steps", "trainer.process_timeout"),
-)
-# What it may change, too, and is told of: the new value holds from then on.
-TAKE_EFFECT = ("scheduler", "optimizer", "run", "trainer", "label_smoothing")
-# But not of that: a state that there is belongs to these.
-STAY = ("optimizer._target_", "trainer.precision")
-
 # Where a run's config keeps digests of what it took from the environment, by key.
 FROM_ENVIRONMENT = "from_environment"
-
-# What says where something is that is compared by its content: key, and what of the content has to be the same.
-PLACES = {
-    r"data\.(train|dev|test)(\..+)?": "text",
-    r"data\.corpora\.[^.]+\.(src|tgt|tsv|csv)": "text",
-    r"data\.(path|data_files)(\..+)?": "text",
-    r"tokenizer\.model": "tokenizer.model",
-    r"tokenizer\.tgt_model": "tokenizer.tgt_model",
-    r"init_from": "init_from",
-}
 
 LONGEST = 1_000_000  # characters of a run's config; it has a few thousand
 
@@ -83,7 +62,7 @@ class Change(NamedTuple):
     @property
     def takes_effect(self) -> bool:
         """Whether a run can go on with it; else it would be another run."""
-        return self.is_of_place or (_is_in(self.key, TAKE_EFFECT) and not _is_in(self.key, STAY))
+        return self.is_of_place or meaning_of(self.key).on_resume == "take effect"
 
     def __str__(self) -> str:
         return f"{printable(self.key)} was {_shortened(self.before)} and is {_shortened(self.now)}"
@@ -99,12 +78,11 @@ def changes(before: Any, now: Any, same: Collection[str] = ()) -> list[Change]:
     """
     noted = before.get(FROM_ENVIRONMENT, {})
     found = filter(None, (_told(*values, noted) for values in different_values(before, now)))
-    return [Change(*values, place_of(values[0]) in same) for values in found if is_compared(values[0])]
-
-
-def is_compared(key: str) -> bool:
-    """Whether a run is told, or refused, that a key has another value when it goes on."""
-    return not _is_in(key, CHANGE_NOTHING)
+    return [
+        Change(*values, meaning_of(values[0]).content in same)
+        for values in found
+        if meaning_of(values[0]).on_resume != "ignore"
+    ]
 
 
 def _told(key: str, before: Any, now: Any, noted: Collection[str]) -> tuple[str, Any, Any] | None:
@@ -116,11 +94,6 @@ def _told(key: str, before: Any, now: Any, noted: Collection[str]) -> tuple[str,
     # Versions that kept no digests kept as it was written, too, what is no secret.
     is_unknown = "${" in str(before) and not is_secret(now) and not any(_is_in(name, [key]) for name in noted)
     return None if is_unknown else (key, before, now)
-
-
-def place_of(key: str) -> str | None:
-    """What a key says the place of; None: of nothing that is compared by its content."""
-    return next((what for pattern, what in PLACES.items() if re.fullmatch(pattern, key)), None)
 
 
 def refuse_other_run(what: str, found: list[Change]) -> None:

@@ -11,50 +11,12 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
+from diglot.config.meaning import meaning_of
+
 # The checkout's conf/, or, in a wheel, the copy inside the package.
 CONF = next(
     p for p in (Path(__file__).parents[3] / "conf", Path(__file__).parents[1] / "conf") if (p / "train.yaml").is_file()
 )
-
-# Keys of libraries that would go past ours, and what does it here.
-OURS_INSTEAD = {
-    "trainer.max_epochs": "run.passes",
-    "trainer.min_epochs": "run.passes",
-    "trainer.min_steps": "run.updates",
-    "trainer.limit_train_batches": "run.updates",
-    "trainer.limit_val_batches": "data (dev is always scored whole)",
-    "trainer.limit_test_batches": "data (test is always scored whole)",
-    "trainer.overfit_batches": "data.train (a small file) and run.updates",
-    "trainer.accumulate_grad_batches": "data.batches_per_update",
-    "trainer.val_check_interval": "run.validate_every",
-    "trainer.check_val_every_n_epoch": "run.validate_every",
-    "trainer.logger": "logger",
-    "trainer.callbacks": "callbacks",
-    "trainer.default_root_dir": "run.folder",
-    "trainer.enable_checkpointing": "run.validate_every (a checkpoint follows each validation)",
-    "trainer.use_distributed_sampler": "nothing: batches are shared out already",
-    "trainer.reload_dataloaders_every_n_epochs": "nothing: a run is one pass of its loader",
-    "optimizer.lr": "scheduler.lr",
-    "optimizer.params": "nothing: all weights are trained",
-    "scheduler.optimizer": "optimizer",
-    "scheduler.total_updates": "run.updates",
-    "model.src_vocab_size": "tokenizer.vocab_size",
-    "model.tgt_vocab_size": "tokenizer.tgt_vocab_size",
-    "model.vocab_size": "tokenizer.vocab_size",
-    "hydra.run.dir": "run.folder",
-    "hydra.sweep.dir": "sweep.folder",
-}
-# What a model gives its parts, and from which of its own keys.
-GIVEN_TO_PARTS: dict[str, dict[str, str | None]] = {
-    "position": {"d_model": "d_model", "n_heads": "n_heads", "d_head": "d_head", "causal": None},
-    "residual": {"d_model": "d_model", "norm": "norm", "dropout": "dropout", "sublayer": None, "depth": None},
-    "norm": {"normalized_shape": "d_model"},
-    "feed_forward": {"d_model": "d_model", "d_ff": "d_ff", "dropout": "activation_dropout"},
-}
-for _part, _given in GIVEN_TO_PARTS.items():
-    for _name, _key in _given.items():
-        _what = f"model.{_key}" if _key else "nothing: the model gives it"
-        OURS_INSTEAD |= {f"model.{prefix}{_part}.{_name}": _what for prefix in ("", "decoder_")}
 
 
 @cache
@@ -89,8 +51,8 @@ def flat_keys(node: Any, path: str = "") -> Iterator[str]:
 def unknown_key(key: str, known: Sequence[str]) -> str:
     """Say that there is no such key, and which one was meant."""
     key = key.lstrip("+~").split("@")[0]
-    if key in OURS_INSTEAD:
-        return f"{key} is not used here; what does it is {OURS_INSTEAD[key]}"
+    if instead := meaning_of(key).instead:
+        return f"{key} is not used here; what does it is {instead}"
     if match := re.fullmatch(r"model[./](decoder_(\w+))", key):
         part, group = match.group(1), f"model/{match.group(2)}"
         if (CONF / group).is_dir():

@@ -13,16 +13,11 @@ from unittest import mock
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from diglot.config.differences import FROM_ENVIRONMENT, is_compared
+from diglot.config.differences import FROM_ENVIRONMENT
 from diglot.config.keys import CONF, flat_keys
+from diglot.config.meaning import meaning_of
 from diglot.errors import UserError
 from diglot.system.masking import is_secret, note
-
-# What a checkpoint holds resolved, or results name.
-IN_CHECKPOINTS = ("model", "search", "tokenizer.placeholder", "data.name", "data.src_lang", "data.tgt_lang")
-
-# Keys below which a text from the environment may be another one when a run goes on: a service's password.
-MAY_ROTATE = "callbacks"
 
 
 @contextmanager
@@ -51,7 +46,7 @@ def without_secrets(config: DictConfig) -> dict[str, Any]:
     digests = {
         key: _digest(key, json.dumps(value, sort_keys=True, default=str))
         for key, _, value, _ in _from_environment(config)
-        if is_secret(value) and is_compared(key) and not key.startswith(f"{MAY_ROTATE}.")
+        if is_secret(value) and meaning_of(key).on_resume != "ignore" and not meaning_of(key).may_rotate
     }
     return {**plain, FROM_ENVIRONMENT: digests} if digests else plain
 
@@ -103,7 +98,7 @@ def refuse_secrets_in_checkpoints(config: DictConfig) -> None:
         UserError: naming the key.
     """
     for path, written, value, _ in _from_environment(config):
-        if is_secret(value) and any(path == key or path.startswith(f"{key}.") for key in IN_CHECKPOINTS):
+        if is_secret(value) and meaning_of(path).in_checkpoints:
             raise UserError(f"{path}={written}: every checkpoint would hold what the environment says; type the value")
 
 

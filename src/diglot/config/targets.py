@@ -15,32 +15,16 @@ import torch
 from hydra.utils import get_class, get_object
 from omegaconf import DictConfig, OmegaConf
 
+from diglot.config.meaning import meaning_of
 from diglot.errors import UserError
 
-# The kind that each node of a config takes. Its parts take what the parameters of its class are annotated with.
-KINDS = {
-    "data": "diglot.data.corpus.Corpus",
-    "tokenizer": "diglot.data.tokenizer.TokenizerSource",
-    "model": "diglot.model.EncoderDecoder",
-    "optimizer": "torch.optim.Optimizer",
-    "scheduler": "torch.optim.lr_scheduler.LRScheduler",
-    "search": "diglot.decoding.Search",
-    "run": "diglot.training.run.Budget",
-    "trainer": "lightning.Trainer",
-    "logger": "lightning.pytorch.loggers.Logger",  # each of them
-    "callbacks": "lightning.Callback",
-    "watch": "lightning.Callback",
-}
-# Nodes that hold any number of such classes, each under a name.
-BY_NAME = ("callbacks", "watch", "logger")
 NAMES = {"EncoderDecoder": "model", "TokenizerSource": "tokenizer"}
 
 
 def kind_of(path: str) -> Any:
     """The class that a node takes, as an annotation; None: it takes none that a config may choose."""
-    top, _, rest = path.partition(".")
-    is_one = "." not in rest and bool(rest) if top in BY_NAME else not rest
-    return get_class(KINDS[top]) if top in KINDS and is_one else None
+    kind = meaning_of(path).kind
+    return get_class(kind) if kind is not None else None
 
 
 def wrong_target(target: str, wanted: Any) -> str | None:

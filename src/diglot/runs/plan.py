@@ -17,7 +17,7 @@ from diglot.config import (
     changes,
     check_tying,
     choose_precision,
-    place_of,
+    meaning_of,
     resolved,
     trusted,
     without_secrets,
@@ -131,7 +131,7 @@ def refuse_other_config(config: DictConfig, processes: Processes) -> None:
         UserError: in one whose config is not the first one's.
     """
     mine = without_secrets(config)
-    others = [change for change in changes(processes.shared(mine), mine) if place_of(change.key) is None]
+    others = [change for change in changes(processes.shared(mine), mine) if meaning_of(change.key).content is None]
     if others:
         which = f"process {processes.rank + 1} of {processes.world_size}"
         raise UserError(f"{which} was given another config than the first one: {others[0]}")

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
+from diglot.config import meaning_of
 from diglot.data.module import TranslationData
 from diglot.data.text import ParallelText, write_json
 from diglot.evaluation.metrics import Score
@@ -149,19 +150,13 @@ def hyper_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
     def walk(node: Any, path: str) -> None:
         if isinstance(node, Mapping):
-            if "_target_" in node and path not in ("model", "optimizer", "scheduler"):
+            if "_target_" in node and meaning_of(path).is_hyper_parameter:
                 flat[path] = str(node["_target_"]).rpartition(".")[2]
             for key, value in node.items():
                 if key not in ("_target_", "_partial_"):
-                    walk(value, f"{path}.{key}")
-        elif isinstance(node, (bool, int, float, str)):
+                    walk(value, f"{path}.{key}" if path else key)
+        elif isinstance(node, (bool, int, float, str)) and meaning_of(path).is_hyper_parameter:
             flat[path] = node
 
-    for key in ("model", "optimizer", "scheduler"):
-        flat[key] = str(config[key]["_target_"]).rpartition(".")[2]
-    for key in ("model", "optimizer", "scheduler", "label_smoothing", "seed"):
-        walk(config[key], key)
-    for key in ("tokens_per_batch", "batches_per_update", "vocab_size"):
-        walk(config["data"].get(key), f"data.{key}")
-    walk(config["run"]["updates"], "run.updates")
+    walk(config, "")
     return flat

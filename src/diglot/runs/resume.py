@@ -9,6 +9,7 @@ from diglot.checkpoint import file as checkpoints
 from diglot.config import (
     Change,
     changes,
+    meaning_of,
     read_carried,
     read_config,
     refuse_other_run,
@@ -94,7 +95,6 @@ def finished_line(folder: Path, config: dict[str, Any], read_now: Callable[[], C
     done = before["run"]["updates"]
     if wanted > done:
         return None
-    of_the_command = ("trainer.precision", "trainer.max_steps", "run.passes")  # stand there otherwise than typed
     read_before, now = contents_in(folder), read_now()
     if changed := changed_contents(read_before, now):
         raise UserError(
@@ -104,7 +104,7 @@ def finished_line(folder: Path, config: dict[str, Any], read_now: Callable[[], C
     found = [
         str(change)
         for change in changes(before, config, same_contents(read_before, now))
-        if change.key not in of_the_command and not change.is_of_place
+        if not meaning_of(change.key).settled and not change.is_of_place
     ]
     if found:
         raise UserError(

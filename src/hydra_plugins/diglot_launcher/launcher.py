@@ -154,7 +154,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
         UserError: naming the job.
     """
     from diglot.commands.frame import explain
-    from diglot.config import NOT_HASHED, build_corpus, check, config_hash, trial_build
+    from diglot.config import MEANINGS, build_corpus, check, config_hash, meaning_of, trial_build
     from diglot.errors import UserError
     from diglot.runs.plan import build_budget, build_watchers
 
@@ -163,11 +163,11 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
         config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
         with hydra_config(composed):
             check(config, "train")
-            for key, instead in (("run.folder", "sweep.folder names"), ("resume", "the same command again finds")):
-                if OmegaConf.select(config, key) is not None:
-                    raise UserError(f"{key} is for a single run; {instead} the folder of all jobs")
+            for key, meaning in MEANINGS.items():
+                if meaning.found_for_jobs and OmegaConf.select(config, key) is not None:
+                    raise UserError(f"{key} is for a single run; {meaning.found_for_jobs} the folder of all jobs")
             for key in (word.partition("=")[0].lstrip("+~") for word in varied(overrides, sweep_config)):
-                if any(f"{key}.".startswith(f"{name}.") for name in NOT_HASHED):
+                if meaning_of(key).hashed in ("as typed", "never"):
                     raise UserError(f"{key} changes nothing of what a job trains: give it one value for all jobs")
             build_watchers(config, trial_build(config))
             build_budget(config)
@@ -216,14 +216,14 @@ def _meaning(override: Override | str) -> str:
 
 def choose_folder(config: DictConfig) -> None:
     """Put a sweep's folder where Hydra expects it. Without sweep.folder, the same command finds the same one."""
-    from diglot.config import config_hash
+    from diglot.config import config_hash, meaning_of
 
     if config.sweep.folder is not None:
         folder = Path(config.sweep.folder).expanduser()
     else:
         typed = typed_overrides(config)
-        apart = ("resume", "objective", "sweep.", "run.folder")
-        task = sorted(_plain_word(o) for o in typed if not o.get_key_element().lstrip("+~").startswith(apart))
+        counting = [o for o in typed if meaning_of(o.get_key_element().lstrip("+~")).hashed != "never"]
+        task = sorted(map(_plain_word, counting))
         sweeper = OmegaConf.to_container(config.hydra.sweeper, resolve=False)
         chosen = config.hydra.runtime.choices
         name = chosen.get("sweep")
@@ -238,11 +238,11 @@ def choose_folder(config: DictConfig) -> None:
 
 def _plain_word(override: Override) -> str:
     """An override as it was typed, a path to content in one of its spellings."""
-    from diglot.config import place_of, plain_path
+    from diglot.config import meaning_of, plain_path
 
     key = override.get_key_element()
     value = None if override.is_sweep_override() else override.value()
-    if isinstance(value, str) and place_of(key.lstrip("+~")):
+    if isinstance(value, str) and meaning_of(key.lstrip("+~")).content:
         return f"{key}={plain_path(value)}"
     return str(override.input_line)
 

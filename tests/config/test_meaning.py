@@ -1,0 +1,118 @@
+"""The table of what keys mean: each row is of a key that there is, and what depends on it stays as it was."""
+
+from typing import Any
+
+import pytest
+from hydra.utils import get_class
+from omegaconf import OmegaConf
+
+from diglot.config import CONF, MEANINGS, config_hash, known_keys, meaning_of
+from diglot.config.keys import flat_keys
+
+TEXT = {"src": "text/train.de", "tgt": ["text/train.en", "./text/../more.en"]}
+WHOLE: dict[str, Any] = {
+    "seed": 1,
+    "label_smoothing": 0.1,
+    "init_from": "./first/../first.ckpt",
+    "resume": None,
+    "objective": "dev/bleu",
+    "export": None,
+    "trust": [],
+    "data": {"_target_": "diglot.data.corpus.Files", "cache_dir": "cache", "train": TEXT, "n_workers": 0}
+    | {"corpora": {"news": {"src": "./a.de", "tgt": "b.en", "weight": 2}}, "path": "./set", "tokens_per_batch": 100},
+    "tokenizer": {"_target_": "diglot.data.tokenizer.TokenizerFiles", "model": "./spm.model", "samples": 0},
+    "model": {"_target_": "diglot.model.Transformer", "d_model": 8},
+    "run": {"_target_": "diglot.training.run.Run", "updates": 3, "folder": None},
+    "trainer": {"_target_": "lightning.Trainer", "precision": "auto", "process_timeout": 600},
+    "watch": {},
+    "sweep": {"folder": None, "job": None, "stop_at_first_failure": False},
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "wanted"),
+    [
+        ({}, "be5257424082"),
+        ({"export": "safetensors"}, "89ec4559e751"),
+        (
+            {"resume": "x", "objective": "dev/chrf", "trust": ["mine"], "run.folder": "x", "data.cache_dir": "x"},
+            "be5257424082",
+        ),
+        ({"sweep.folder": "x", "sweep.stop_at_first_failure": True}, "be5257424082"),
+        (
+            {"data.train.src": "./text/more/../train.de", "tokenizer.model": "spm.model", "init_from": "first.ckpt"},
+            "be5257424082",
+        ),
+        ({"data.train.src": "${oc.env:PLACE}"}, "7573421718a0"),
+        ({"data.corpora.news.src": ["${oc.env:PLACE}"]}, "70e52a86a1a7"),
+        ({"trust": ["${oc.env:PLACE}"], "run.folder": "${oc.env:PLACE}"}, "be5257424082"),
+        ({"seed": 2}, "194c20c0e3b1"),
+        ({"watch": {"mine": 3}}, "1871eb317bf8"),
+        ({"data.n_workers": 1}, "ab9d4ea7b6e1"),
+        ({"trainer.process_timeout": 1}, "47a5b4cef272"),
+        ({"bleu_tokenizer": "${oc.env:PLACE}"}, "94ba7214012c"),
+    ],
+)
+def test_the_hashes_of_half_done_sweeps_stay(tmp_path, monkeypatch, changed, wanted):
+    """What stands here was computed before there was the table: with other ones, finished jobs are trained anew."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PLACE", "/some/hunter2-0a1b")
+    config = OmegaConf.create(WHOLE)
+    for key, value in changed.items():
+        OmegaConf.update(config, key, value, force_add=True)
+    assert config_hash(config) == wanted
+
+
+def written_keys() -> set[str]:
+    """All keys that stand in a file below conf/."""
+    found = {*known_keys("doctor")}
+    for file in CONF.rglob("*.yaml"):
+        group = ".".join(file.relative_to(CONF).parts[:-1]).replace("data.shared", "data")
+        found |= {f"{group}.{key}".lstrip(".") for key in flat_keys(OmegaConf.to_container(OmegaConf.load(file)))}
+    return found
+
+
+def test_every_row_is_of_a_key_that_there_is():
+    known = written_keys()
+    ours = [
+        pattern.removesuffix(".**")
+        for pattern, meaning in MEANINGS.items()
+        if not (meaning.instead or meaning.given_by_code or "*" in pattern.removesuffix(".**"))
+    ]
+    assert not [key for key in ours if key not in known]
+    assert not [
+        key
+        for key, meaning in MEANINGS.items()
+        if meaning.instead and key in known - {"hydra.run.dir", "hydra.sweep.dir"}
+    ]
+
+
+def test_every_kind_is_a_class():
+    assert all(get_class(meaning.kind) for meaning in MEANINGS.values() if meaning.kind)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key"),
+    [
+        ("tokenizer", "tokenizer"),
+        ("tokenizer.**", "tokenizer.model_type"),
+        ("tokenizer.samples", "tokenizer.samples"),
+        ("trainer.**", "trainer.precisions"),
+        ("trust.**", "trust.0"),
+        ("callbacks.*", "callbacks.mine"),
+        ("callbacks.*.**", "callbacks.mine.token.0"),
+        ("logger.*.folder", "logger.mine.folder"),
+        ("logger.**", "logger.mine.name"),
+        ("data.corpora.*.src", "data.corpora.news.src"),
+        ("sweep", "sweep"),
+        ("sweep.**", "sweep.folder"),
+    ],
+)
+def test_the_most_specific_row_holds(pattern, key):
+    assert meaning_of(key) is MEANINGS[pattern]
+
+
+@pytest.mark.parametrize("key", ["callbacks", "data.corpora.news.weight", "data.trainer", "model_size", "", "a.b.c"])
+def test_a_key_without_a_row_means_what_most_keys_do(key):
+    meaning = meaning_of(key)
+    assert (meaning.on_resume, meaning.hashed, meaning.content, meaning.kind) == ("refuse", "always", None, None)
