@@ -14,7 +14,7 @@ import pytest
 from diglot.data import preparation
 from diglot.data.corpus import Corpus, Files, Sample
 from diglot.data.mixed import Mixed
-from diglot.data.module import TranslationData
+from diglot.data.module import DataOptions, TranslationData
 from diglot.data.preparation import Cleaning, prepare
 from diglot.data.shards import open_shards
 from diglot.data.text import ParallelText, read_lines, write_lines, zstd
@@ -50,8 +50,8 @@ def good(folder: Path, name: str) -> Paths:
 
 
 def data(made: Corpus, tokenizer: Tokenizer | TokenizerTrainer, folder: Path, **options: object) -> TranslationData:
-    options = {"seed": 1, "cache_dir": str(folder / "cache"), "max_len": 100} | options
-    return TranslationData(corpus=made, tokenizer=tokenizer, **options)  # type: ignore[arg-type]
+    options = {"cache_dir": str(folder / "cache"), "max_len": 100} | options
+    return TranslationData(corpus=made, tokenizer=tokenizer, seed=1, options=DataOptions(**options))  # type: ignore[arg-type]
 
 
 def begin(made: TranslationData) -> None:

@@ -18,7 +18,7 @@ from diglot.data.batching import WIDTH_STEP
 from diglot.data.corpus import Corpus, Files, Sample
 from diglot.data.flat import FlatIds
 from diglot.data.mixed import Mixed
-from diglot.data.module import TimedLoader, TranslationData, eval_batches
+from diglot.data.module import DataOptions, TimedLoader, TranslationData, eval_batches
 from diglot.data.sampling import Sampling
 from diglot.data.shards import ABOUT
 from diglot.data.text import ParallelText, write_lines
@@ -51,9 +51,16 @@ def corpus(folder: Path, **lines: tuple[list[str], list[str]]) -> Files:
     return Files(**paths)
 
 
-def data(made: Corpus, tokenizer: Tokenizer | TokenizerTrainer, folder: Path, **options: object) -> TranslationData:
-    options = {"tokens_per_batch": 120, "max_len": 100, "seed": 1, "cache_dir": str(folder / "cache")} | options
-    found = TranslationData(corpus=made, tokenizer=tokenizer, **options)  # type: ignore[arg-type]
+def data(
+    made: Corpus,
+    tokenizer: Tokenizer | TokenizerTrainer,
+    folder: Path,
+    sampling: Sampling | None = None,
+    **options: object,
+) -> TranslationData:
+    options = {"tokens_per_batch": 120, "max_len": 100, "cache_dir": str(folder / "cache")} | options
+    of_batches = DataOptions(**options)  # type: ignore[arg-type]
+    found = TranslationData(corpus=made, tokenizer=tokenizer, seed=1, sampling=sampling, options=of_batches)
     found.prepare_data()
     found.setup()
     found.set_length(8)
@@ -340,9 +347,9 @@ def test_the_sample_corpus_makes_batches(tmp_path: Path, tokenizer: Tokenizer) -
         ({"max_len": 300, "tokens_per_batch": 299}, "max_len (300) must not be above tokens_per_batch (299)"),
     ],
 )
-def test_values_that_make_no_batches_are_refused_by_name(tokenizer: Tokenizer, options: dict, named: str) -> None:
+def test_values_that_make_no_batches_are_refused_by_name(options: dict, named: str) -> None:
     with pytest.raises(ValueError) as refused:
-        TranslationData(corpus=Sample(), tokenizer=tokenizer, seed=1, **options)
+        DataOptions(**options)
     assert named in str(refused.value)
 
 

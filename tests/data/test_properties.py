@@ -32,7 +32,7 @@ from diglot.data import preparation
 from diglot.data.batch import Batch
 from diglot.data.batching import Batching, MicroBatch, Mixture, StreamPosition, Updates
 from diglot.data.corpus import Corpus, Files, Sample
-from diglot.data.module import TranslationData
+from diglot.data.module import DataOptions, TranslationData
 from diglot.data.preparation import DROPPED, Cleaning, prepare
 from diglot.data.shards import Shards, ShardWriter
 from diglot.data.text import MixedText, Parallel, ParallelText, write_lines, zstd
@@ -253,10 +253,7 @@ def test_any_number_of_loader_workers_and_processes_gives_the_same_tensors(
         corpus=InMemory(),
         tokenizer=tokenizer,
         seed=1,
-        cache_dir=str(tmp_path),
-        tokens_per_batch=300,
-        batches_per_update=4,
-        max_len=100,
+        options=DataOptions(cache_dir=str(tmp_path), tokens_per_batch=300, batches_per_update=4, max_len=100),
     )
     made.prepare_data()
     made.setup()
@@ -265,7 +262,7 @@ def test_any_number_of_loader_workers_and_processes_gives_the_same_tensors(
     assert len(alone) == 48
     assert alone[-1].passes > 1
     for n_workers in (1, 2):
-        made.n_workers = n_workers
+        made.options = replace(made.options, n_workers=n_workers)
         assert all(map(same, alone, made.train_dataloader()))
     for world_size in (2, 4):
         loaders = [

@@ -28,7 +28,7 @@ from hostile import (
 from diglot import config as root
 from diglot.checkpoint import file as checkpoint
 from diglot.config.differences import read_config
-from diglot.data.module import TranslationData
+from diglot.data.module import DataOptions, TranslationData
 from diglot.data.sampling import Sampling
 from diglot.data.tokenizer import TokenizerTrainer
 from diglot.errors import UserError
@@ -305,8 +305,7 @@ class TestOtherFiles:
                 tokenizer=trainer,
                 sampling=Sampling(),
                 seed=1,
-                tokens_per_batch=300,
-                cache_dir=str(cache),
+                options=DataOptions(tokens_per_batch=300, cache_dir=str(cache)),
             )
             data.prepare_data()
             data.setup()

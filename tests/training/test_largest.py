@@ -9,7 +9,7 @@ from lightning.pytorch.plugins import Precision
 from torch import Tensor, nn
 
 from diglot.data.corpus import Sample
-from diglot.data.module import TranslationData
+from diglot.data.module import DataOptions, TranslationData
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.training import largest
@@ -19,9 +19,8 @@ from diglot.training.largest import OutOfMemoryProbe
 @pytest.fixture(scope="module")
 def data(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> TranslationData:
     cache = str(tmp_path_factory.mktemp("cache"))
-    made = TranslationData(
-        corpus=Sample(), tokenizer=tokenizer, seed=1, cache_dir=cache, tokens_per_batch=600, max_len=100
-    )
+    options = DataOptions(cache_dir=cache, tokens_per_batch=600, max_len=100)
+    made = TranslationData(corpus=Sample(), tokenizer=tokenizer, seed=1, options=options)
     made.setup()
     return made
 

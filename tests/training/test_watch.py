@@ -6,6 +6,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from diglot.config import CONF, build
 from diglot.data.corpus import Files
-from diglot.data.module import TranslationData
+from diglot.data.module import DataOptions, TranslationData
 from diglot.data.text import write_lines
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import BeamSearch
@@ -69,9 +70,7 @@ def data(tmp_path: Path, tokenizer: Tokenizer) -> TranslationData:
         corpus=Files(**paths, test=paths["dev"]),  # type: ignore[arg-type]
         tokenizer=tokenizer,
         seed=1,
-        cache_dir=str(tmp_path / "cache"),
-        tokens_per_batch=100,
-        max_len=100,
+        options=DataOptions(cache_dir=str(tmp_path / "cache"), tokens_per_batch=100, max_len=100),
     )
     made.prepare_data()
     made.setup()
@@ -269,7 +268,7 @@ def test_sentences_are_of_the_wanted_length_and_never_blank(data: TranslationDat
     assert list(pairs.src.lengths[chosen]) == sorted(pairs.src.lengths[chosen])
     assert nearest(data, 1, 1000) == [lengths.argmax()]
     assert nearest(data, 2, 2)[0] == 5
-    data.max_len = int(lengths.max()) // 2 - 1
+    data.options = replace(data.options, max_len=int(lengths.max()) // 2 - 1)
     assert lengths.argmax() not in spread(data, 99) + nearest(data, 99, 12)
 
 

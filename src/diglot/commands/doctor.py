@@ -80,7 +80,7 @@ def planned(data: TranslationData, budget: Budget) -> dict[str, Any]:
     """What a run would do with the data."""
     updates = budget.total_updates(data)
     batches, padding = passed(data.batching)
-    per_update = data.batches_per_update or 1
+    per_update = data.options.batches_per_update or 1
     return {"padding": padding, "updates_per_pass": batches / per_update, "updates": updates} | {
         "passes": updates * per_update / batches
     }
@@ -121,7 +121,7 @@ def probed(config: DictConfig, data: TranslationData, n_updates: int, n_probed: 
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
-    each = float(np.median(seconds)) * (data.batches_per_update or 1)
+    each = float(np.median(seconds)) * (data.options.batches_per_update or 1)
     if device.type == "cuda":
         memory = torch.cuda.max_memory_allocated()
     else:

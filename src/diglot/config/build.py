@@ -20,11 +20,13 @@ from diglot.config.meaning import meaning_of
 from diglot.config.secrets import without_secrets
 from diglot.config.storable import check_language, check_number_of_weights, check_parts, check_search, trusted
 from diglot.data.corpus import Corpus
-from diglot.data.module import TranslationData
+from diglot.data.module import DataOptions, TranslationData
 from diglot.data.sampling import Sampling
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
+
+_TO_HYDRA = ("_partial_", "_recursive_", "_convert_")  # how it is to build a node
 
 
 def build(node: Any, path: str, **given: Any) -> Any:
@@ -47,9 +49,19 @@ def build(node: Any, path: str, **given: Any) -> Any:
 
 
 def build_corpus(node: DictConfig) -> Corpus:
-    """The corpus that a data node names, from the keys that are its own."""
-    own = parameters_of(get_object(node._target_))
-    corpus: Corpus = build({k: v for k, v in resolved(node).items() if k in own or k == "_target_"}, "data")
+    """Build the corpus that a data node names, from all keys but those of `DataOptions`.
+
+    Raises:
+        UserError: a value cannot be used, or the corpus asks for one of those keys.
+    """
+    shared = parameters_of(DataOptions)
+    if both := sorted(shared.keys() & parameters_of(get_object(node._target_)).keys()):
+        raise UserError(
+            f"data._target_: {node._target_} takes {both[0]}, and data.{both[0]} is an option of the batches of every "
+            "corpus: call its parameter something else"
+        )
+    own = {key: value for key, value in resolved(node).items() if key not in shared and key not in _TO_HYDRA}
+    corpus: Corpus = build(own, "data")
     for key in ("src_lang", "tgt_lang"):
         check_language(f"data.{key}", getattr(corpus, key))
     for name, code in getattr(corpus, "tgt_langs", {}).items():
@@ -60,12 +72,11 @@ def build_corpus(node: DictConfig) -> Corpus:
 def build_data(
     node: DictConfig, corpus: Corpus, tokenizer: TokenizerSource | Tokenizer, sampling: Sampling, seed: int
 ) -> TranslationData:
-    """The data module, from the keys of a data node that are not the corpus's."""
-    own = parameters_of(TranslationData)
-    options = {k: v for k, v in resolved(node).items() if k in own}
-    target = f"{TranslationData.__module__}.{TranslationData.__qualname__}"
-    given = {"corpus": corpus, "tokenizer": tokenizer, "sampling": sampling, "seed": seed}
-    return build({"_target_": target, **options}, "data", **given)
+    """Build the data module, with the keys of a data node that are those of `DataOptions`."""
+    shared = parameters_of(DataOptions)
+    target = f"{DataOptions.__module__}.{DataOptions.__qualname__}"
+    options = build({"_target_": target} | {key: v for key, v in resolved(node).items() if key in shared}, "data")
+    return TranslationData(corpus=corpus, tokenizer=tokenizer, sampling=sampling, seed=seed, options=options)
 
 
 def resolved(node: DictConfig) -> dict[str, Any]:

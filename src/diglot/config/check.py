@@ -22,7 +22,7 @@ from diglot.config.meaning import MEANINGS, meaning_of
 from diglot.config.secrets import note_secrets, refuse_secrets_in_checkpoints
 from diglot.config.targets import kind_of, wrong_target
 from diglot.data.language import TOKENIZERS
-from diglot.data.module import TranslationData
+from diglot.data.module import DataOptions
 from diglot.errors import UserError
 
 # Types of the keys that no constructor takes, or that mean more here than to the library.
@@ -201,9 +201,7 @@ def _parameters_at(path: str, target: str) -> dict[str, Any]:
     """Names and annotations of what may stand beside a `_target_`."""
     parameters = parameters_of(get_object(target))
     if path == "data":
-        parameters = {**parameters_of(TranslationData), "vocab_size": int} | parameters
-        for name in ("corpus", "tokenizer", "sampling", "seed"):
-            parameters.pop(name)
+        parameters = parameters | parameters_of(DataOptions)
     if path == "trainer":
         parameters["process_timeout"] = float
     return parameters

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
@@ -46,14 +47,13 @@ from diglot.system.progress import step
 LOOKED_AT = 5_000_000  # train pairs up to which every run has them looked at for faults, which takes minutes for more
 
 
-class TranslationData(L.LightningDataModule):
-    """Tokenises a corpus and serves it in batches of like lengths under a token budget.
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """How the text of a corpus is prepared, batched and loaded, whatever corpus it is: the keys of a config's data node
+    that are not the corpus's own.
 
     Args:
-        corpus: where the pairs come from.
-        tokenizer: where the tokenizer comes from, or one that is there already.
-        seed: of all orders.
-        sampling: how training text is segmented; None: not at random.
+        vocab_size: what suits the corpus. The config's tokenizer.vocab_size takes it from here; nothing else does.
         cache_dir: folder for what is fetched or trained once.
         tokens_per_batch: a batch of n rows obeys n x longest side <= tokens_per_batch, padding and </s> counted.
         batches_per_update: batches whose gradients make one update, on all processes together; None: one batch, whose
@@ -68,6 +68,49 @@ class TranslationData(L.LightningDataModule):
         n_workers: processes that collate training batches; 0 collates in the training process.
         memory_baseline: whether to compare the results with a translation memory, see
             diglot.evaluation.translation_memory.
+
+    Raises:
+        ValueError: with these values there is no batch.
+    """
+
+    vocab_size: int = 8000
+    cache_dir: str = "cache"
+    tokens_per_batch: int = 4096
+    batches_per_update: int | None = None
+    max_rows: int | None = None
+    shapes: Literal["free", "buckets"] = "free"
+    eval_tokens_per_batch: int = 4096
+    max_len: int = 256
+    clean: Cleaning | None = None
+    n_processes: int | None = None
+    n_workers: int = 0
+    memory_baseline: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("tokens_per_batch", self.tokens_per_batch, 2),
+            ("batches_per_update", self.batches_per_update, 1),
+            ("max_rows", self.max_rows, 1),
+            ("eval_tokens_per_batch", self.eval_tokens_per_batch, 1),
+            ("max_len", self.max_len, 2),
+            ("n_processes", self.n_processes, 1),
+            ("n_workers", self.n_workers, 0),
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"{name} ({value}) must be at least {least}")
+        if self.max_len > self.tokens_per_batch:
+            raise ValueError(f"max_len ({self.max_len}) must not be above tokens_per_batch ({self.tokens_per_batch})")
+
+
+class TranslationData(L.LightningDataModule):
+    """Tokenises a corpus and serves it in batches of like lengths under a token budget.
+
+    Args:
+        corpus: where the pairs come from.
+        tokenizer: where the tokenizer comes from, or one that is there already.
+        seed: of all orders.
+        sampling: how training text is segmented; None: not at random.
+        options: all else that does not depend on the corpus; None: as `DataOptions` says.
     """
 
     def __init__(
@@ -77,39 +120,12 @@ class TranslationData(L.LightningDataModule):
         tokenizer: TokenizerSource | Tokenizer,
         seed: int,
         sampling: Sampling | None = None,
-        cache_dir: str = "cache",
-        tokens_per_batch: int = 4096,
-        batches_per_update: int | None = None,
-        max_rows: int | None = None,
-        shapes: Literal["free", "buckets"] = "free",
-        eval_tokens_per_batch: int = 4096,
-        max_len: int = 256,
-        clean: Cleaning | None = None,
-        n_processes: int | None = None,
-        n_workers: int = 0,
-        memory_baseline: bool = False,
+        options: DataOptions | None = None,
     ) -> None:
         super().__init__()
-        for name, value, least in (
-            ("tokens_per_batch", tokens_per_batch, 2),
-            ("batches_per_update", batches_per_update, 1),
-            ("max_rows", max_rows, 1),
-            ("eval_tokens_per_batch", eval_tokens_per_batch, 1),
-            ("max_len", max_len, 2),
-            ("n_processes", n_processes, 1),
-            ("n_workers", n_workers, 0),
-        ):
-            if value is not None and value < least:
-                raise ValueError(f"{name} ({value}) must be at least {least}")
-        if max_len > tokens_per_batch:
-            raise ValueError(f"max_len ({max_len}) must not be above tokens_per_batch ({tokens_per_batch})")
-        self.corpus, self.seed, self.cache_dir = corpus, seed, Path(cache_dir)
-        self.tokens_per_batch, self.batches_per_update = tokens_per_batch, batches_per_update
-        self.max_rows, self.shapes = max_rows, shapes
-        self.cleaning = clean or Cleaning()
-        self.n_processes = n_processes or min(8, n_cores())
-        self.eval_tokens_per_batch, self.max_len, self.n_workers = eval_tokens_per_batch, max_len, n_workers
-        self.memory_baseline = memory_baseline
+        self.options = options or DataOptions()
+        self.corpus, self.seed, self.cache_dir = corpus, seed, Path(self.options.cache_dir)
+        self.cleaning = self.options.clean or Cleaning()
         self._tokenizer = tokenizer
         self._loader: TimedLoader | None = None
         self.sampling = sampling or Sampling()
@@ -170,19 +186,20 @@ class TranslationData(L.LightningDataModule):
             counts=np.array([not (source.is_blank and tgt_is_blank) for source, tgt_is_blank in sides], bool),
         )
         lengths = np.maximum(self.dev_pairs.src.lengths, self.dev_pairs.tgt.lengths)
-        if long := int((lengths > self.max_len).sum()):
-            self.notes.append(f"dev: {long:,} pairs over data.max_len={self.max_len} tokens are kept; they take long")
+        max_len = self.options.max_len
+        if long := int((lengths > max_len).sum()):
+            self.notes.append(f"dev: {long:,} pairs over data.max_len={max_len} tokens are kept; they take long")
         src, tgt = self.shards.src, self.shards.tgt
         self.train_pairs = Pairs(src, tgt, WIDTH_STEP)
         self.batching = Batching(
             src.lengths,
             tgt.lengths,
-            self.tokens_per_batch,
+            self.options.tokens_per_batch,
             self.seed,
             self.shards.key,
-            max_rows=self.max_rows,
-            shapes=self.shapes,
-            longest=max(src.lengths.max(), tgt.lengths.max()) if self.shapes == "buckets" else 0,
+            max_rows=self.options.max_rows,
+            shapes=self.options.shapes,
+            longest=max(src.lengths.max(), tgt.lengths.max()) if self.options.shapes == "buckets" else 0,
             mixture=self.mixture,
         )
 
@@ -224,13 +241,13 @@ class TranslationData(L.LightningDataModule):
             self.train_text,
             self.tokenizer,
             self.cache_dir,
-            max_len=self.max_len,
+            max_len=self.options.max_len,
             cleaning=self.cleaning,
             sampling=self.sampling,
             tgt_lang=self.corpus.tgt_lang,
-            n_processes=self.n_processes,
+            n_processes=self.options.n_processes or min(8, n_cores()),
         )
-        told = left_out(self.shards.about, self.max_len)
+        told = left_out(self.shards.about, self.options.max_len)
         if empty := [line for line, counts in zip(told, self.shards.about["corpora"].values()) if not counts["kept"]]:
             raise UserError(f"{self.corpus.name}: there is no train pair left: {empty[0]}")
         self.notes += told
@@ -247,7 +264,7 @@ class TranslationData(L.LightningDataModule):
 
     def updates_in(self, passes: int) -> int:
         """How many updates it takes to see the training pairs `passes` times."""
-        return updates_in(self.batching, passes, self.batches_per_update)
+        return updates_in(self.batching, passes, self.options.batches_per_update)
 
     def largest_batches(self, most_pools: int = 3) -> list[Batch]:
         """Of the first pass's first pools the batch of the most tokens and, where it is another, that of the longest
@@ -270,10 +287,11 @@ class TranslationData(L.LightningDataModule):
         Raises:
             UserError: naming the next number of batches that they can.
         """
-        if self.batches_per_update is not None and self.batches_per_update % world_size:
-            fitting = -(-self.batches_per_update // world_size) * world_size
+        per_update = self.options.batches_per_update
+        if per_update is not None and per_update % world_size:
+            fitting = -(-per_update // world_size) * world_size
             raise UserError(
-                f"data.batches_per_update={self.batches_per_update} cannot be shared by {world_size} processes: "
+                f"data.batches_per_update={per_update} cannot be shared by {world_size} processes: "
                 f"take data.batches_per_update={fitting}"
             )
 
@@ -298,9 +316,8 @@ class TranslationData(L.LightningDataModule):
     def updates(self, rank: int = 0, world_size: int = 1) -> Updates:
         """The micro-batches of one process's share of the run, without those that are done already."""
         self.check_processes(world_size)
-        return Updates(
-            self.batching, self.n_updates, self.batches_per_update, rank, world_size, self.start, self.position
-        )
+        per_update = self.options.batches_per_update
+        return Updates(self.batching, self.n_updates, per_update, rank, world_size, self.start, self.position)
 
     def train_dataloader(self) -> "TimedLoader":
         trainer = self.trainer
@@ -310,8 +327,8 @@ class TranslationData(L.LightningDataModule):
             self.train_pairs,
             sampler=updates,
             batch_size=None,  # the sampler's items are whole batches
-            num_workers=self.n_workers,
-            persistent_workers=self.n_workers > 0,
+            num_workers=self.options.n_workers,
+            persistent_workers=self.options.n_workers > 0,
             worker_init_fn=end_with_parent,  # a killed run leaves none behind
             pin_memory=torch.cuda.is_available(),
             batch_timeout=self.batch_timeout,
@@ -330,7 +347,7 @@ class TranslationData(L.LightningDataModule):
         trainer = self.trainer
         rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
         lengths = self.dev_pairs.src.lengths, self.dev_pairs.tgt.lengths
-        batches = eval_batches(*lengths, self.eval_tokens_per_batch, rank, world_size)
+        batches = eval_batches(*lengths, self.options.eval_tokens_per_batch, rank, world_size)
         return DataLoader(self.dev_pairs, sampler=batches, batch_size=None)
 
 

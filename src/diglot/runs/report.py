@@ -73,7 +73,7 @@ def start_report(folder: Path, data: TranslationData, model: nn.Module, trainer:
         "run",
         Text(
             f"{data.n_updates:,} updates{done}, {passes:.1f} passes; "
-            f"an update is {n_batches} of at most {data.tokens_per_batch:,} tokens a side{sharing}"
+            f"an update is {n_batches} of at most {data.options.tokens_per_batch:,} tokens a side{sharing}"
         ),
     )
     if trainer.strategy.root_device.type == "cuda":

@@ -224,7 +224,7 @@ def keep_held_out(folder: Path, data: TranslationData) -> tuple[dict[str, Evalua
     held_out: dict[str, EvaluationSet] = {}
     files: list[Path] = []
     for split, pairs in data.held_out.items():
-        memory = remember(data.train_text.load(), pairs.src) if data.memory_baseline else ()
+        memory = remember(data.train_text.load(), pairs.src) if data.options.memory_baseline else ()
         held_out[split] = EvaluationSet(data.corpus.name, split, pairs, memory)
         files += keep_text(folder / "text", held_out[split], data.corpus.src_lang, data.corpus.tgt_lang)
     return held_out, files

@@ -81,7 +81,7 @@ def fail(
     if largest.refusal:
         raise UserError(f"{largest.refusal}; so {goes_on}") from None
     if reason := data.worker_failure(error):
-        raise UserError(f"one of the data.n_workers={data.n_workers} processes {reason}; {goes_on}") from None
+        raise UserError(f"one of the data.n_workers={data.options.n_workers} processes {reason}; {goes_on}") from None
     if taken_up and is_of_the_state(error, trainer.global_step <= taken_up[1]):
         told = f"{type(error).__name__}: {in_one_line(error)}"
         raise UserError(

@@ -71,14 +71,14 @@ class OutOfMemoryProbe(L.Callback):
                 break
         budget = fitting * longest * (self._sharing(trainer) if self.is_training else trainer.world_size)
         advice = f"data.{key}={budget} would fit" if fitting else "not even one row of it fits"
-        if fitting and self.is_training and budget < self.data.max_len:
+        if fitting and self.is_training and budget < self.data.options.max_len:
             advice += f", with data.max_len={budget}"
         shape = f"{n_rows} x {batch.src.size(1)} source and {batch.labels.size(1)} target tokens"
-        return f"out of memory in {which} ({shape}) of data.{key}={getattr(self.data, key)}: {advice}"
+        return f"out of memory in {which} ({shape}) of data.{key}={getattr(self.data.options, key)}: {advice}"
 
     def _sharing(self, trainer: L.Trainer) -> int:
         """How many processes share a training batch's rows."""
-        return trainer.world_size if self.data.batches_per_update is None else 1
+        return trainer.world_size if self.data.options.batches_per_update is None else 1
 
     def _train(self, trainer: L.Trainer, task: TranslationTask, batch: Batch) -> None:
         with trainer.precision_plugin.forward_context():

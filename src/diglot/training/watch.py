@@ -294,7 +294,7 @@ def _watchable(data: TranslationData) -> np.ndarray:
     """The numbers of the dev pairs with text on both sides and not longer than what is trained on."""
     lengths = np.stack((data.dev_pairs.src.lengths, data.dev_pairs.tgt.lengths))
     has_text = [not source.is_blank for source in data.dev_sources]
-    return np.flatnonzero(has_text & (lengths.min(0) > 1) & (lengths.max(0) <= data.max_len))
+    return np.flatnonzero(has_text & (lengths.min(0) > 1) & (lengths.max(0) <= data.options.max_len))
 
 
 def _shows(trainer: L.Trainer) -> bool:

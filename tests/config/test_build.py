@@ -1,0 +1,57 @@
+"""From a config's nodes to objects: which keys belong to which."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from diglot.config import build_corpus, build_data, mistakes
+from diglot.data.corpus import Corpus, Sample
+from diglot.data.sampling import Sampling
+from diglot.errors import UserError
+
+
+class Counting(Sample):
+    """A corpus with keys of its own, one of them called as what the data module is given by code."""
+
+    def __init__(self, seed: int = 1, **others: object) -> None:
+        super().__init__()
+        self.seed, self.others = seed, others
+
+
+class Greedy(Sample):
+    """A corpus that asks for an option of its batches."""
+
+    def __init__(self, max_len: int = 9) -> None:
+        super().__init__()
+
+
+def node(corpus: type[Corpus], **keys: object) -> object:
+    return OmegaConf.create({"_target_": f"{corpus.__module__}.{corpus.__qualname__}", **keys})
+
+
+def test_options_of_batches_go_to_the_data_module_and_all_else_to_the_corpus(tokenizer):
+    made = node(Counting, seed=7, more=8, max_len=50, tokens_per_batch=60, vocab_size=300, _convert_="all")
+    corpus = build_corpus(made)
+    assert isinstance(corpus, Counting)
+    assert (corpus.seed, corpus.others) == (7, {"more": 8})
+    data = build_data(made, corpus, tokenizer, Sampling(), seed=3)
+    assert (data.seed, data.options.max_len, data.options.tokens_per_batch) == (3, 50, 60)
+
+
+def test_a_corpus_that_asks_for_an_option_of_its_batches_is_refused_by_one_line():
+    with pytest.raises(UserError, match=r"test_build\.Greedy takes max_len, and data\.max_len is an option"):
+        build_corpus(node(Greedy))
+
+
+@pytest.mark.parametrize(
+    ("key", "wanted"),
+    [
+        ("max_lenn", "there is no key data.max_lenn; did you mean data.max_len?"),
+        ("corpus", "there is no key data.corpus"),
+        ("sampling", "there is no key data.sampling"),
+        ("max_len", "data.max_len='x': must be an integer"),
+        ("vocab_size", "data.vocab_size='x': must be an integer"),
+    ],
+)
+def test_a_key_of_a_data_node_is_one_of_its_corpus_or_of_its_batches(key, wanted):
+    (said,) = mistakes({"_target_": "diglot.data.corpus.Sample", key: "x"}, "data")
+    assert said.startswith(wanted)
