@@ -3,8 +3,9 @@
 import pytest
 from omegaconf import OmegaConf
 
-from diglot.config import build_corpus, build_data, mistakes
+from diglot.config import build_corpus, build_data, keys_of, mistakes
 from diglot.data.corpus import Corpus, Sample
+from diglot.data.module import DataOptions
 from diglot.data.sampling import Sampling
 from diglot.errors import UserError
 
@@ -53,5 +54,5 @@ def test_a_corpus_that_asks_for_an_option_of_its_batches_is_refused_by_one_line(
     ],
 )
 def test_a_key_of_a_data_node_is_one_of_its_corpus_or_of_its_batches(key, wanted):
-    (said,) = mistakes({"_target_": "diglot.data.corpus.Sample", key: "x"}, "data")
+    (said,) = mistakes({"_target_": "diglot.data.corpus.Sample", key: "x"}, "data", ours=keys_of(DataOptions))
     assert said.startswith(wanted)

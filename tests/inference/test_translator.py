@@ -1,5 +1,6 @@
 """Lines in, as many lines out, whatever the batch and the neighbours; long lines, prefixes, ensembles, JSON."""
 
+import inspect
 import itertools
 import json
 import subprocess
@@ -13,6 +14,7 @@ from hydra import compose, initialize_config_dir
 
 from diglot.checkpoint import file as checkpoint
 from diglot.commands.translate import chosen_alignment, load_translator, refuse_nonsense
+from diglot.commands.translate import main as translate_main
 from diglot.config import CONF
 from diglot.config.check import check
 from diglot.data.text import ParallelText, write_lines
@@ -465,8 +467,9 @@ def test_files_come_out_whole_and_name_what_is_wrong(folder, tmp_path, monkeypat
 def test_what_makes_no_sense_is_refused_by_its_key(folder, words, reason):
     with initialize_config_dir(str(CONF), version_base=None):
         config = compose("translate", [f"checkpoint={folder / 'a.ckpt'}", *words])
+    translator = load_translator(checkpoint.load(folder / "a.ckpt"), config.search, None, None)
     with pytest.raises(UserError, match=reason):
-        refuse_nonsense(config, load_translator(config, checkpoint.load(folder / "a.ckpt"), None))
+        refuse_nonsense(translator, **{key: config[key] for key in inspect.getfullargspec(refuse_nonsense).kwonlyargs})
 
 
 @pytest.mark.parametrize(
@@ -482,7 +485,7 @@ def test_a_word_that_is_none_of_the_choices_is_refused_by_its_key(words, named):
     with initialize_config_dir(str(CONF), version_base=None):
         config = compose("translate", ["checkpoint=x", words])
     with pytest.raises(UserError, match=named):
-        check(config, "translate")
+        check(config, "translate", translate_main)
 
 
 def test_a_head_that_is_not_there_is_refused():

@@ -12,6 +12,7 @@ from hostile import Call, composed
 from omegaconf import OmegaConf
 
 from diglot import config as root
+from diglot.commands.train import TrainKeys
 from diglot.errors import UserError
 
 pytestmark = pytest.mark.reliability
@@ -68,7 +69,7 @@ def refused(call: Callable[[], Any], wanted: str) -> None:
 
 
 def check(*words: str) -> None:
-    root.check(composed("data=sample", "trainer=cpu", *words), "train")
+    root.check(composed("data=sample", "trainer=cpu", *words), "train", TrainKeys)
 
 
 @pytest.mark.promise("A config, whoever wrote it, makes classes of the kind that a key takes, and calls nothing else")
@@ -147,7 +148,7 @@ class TestTargets:
         key, _, value = word.lstrip("+").partition("=")
         OmegaConf.set_struct(config, False)
         OmegaConf.update(config, key, OmegaConf.create(value) if value.startswith("{") else value, merge=False)
-        root.check(config, "train")
+        root.check(config, "train", TrainKeys)
 
     @pytest.mark.parametrize(
         ("said", "wanted"),

@@ -30,6 +30,7 @@ from omegaconf import OmegaConf
 from diglot import config
 from diglot.commands import sweep as entry
 from diglot.commands.frame import command
+from diglot.commands.train import TrainKeys
 from diglot.commands.train import main as train_main
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
@@ -355,7 +356,7 @@ def test_positions_are_swept_without_a_word_for_it(here, type_sweep, monkeypatch
 
 
 def test_the_jobs_of_another_launcher_are_such_processes_too(here, type_sweep, monkeypatch):
-    monkeypatch.setattr(entry, "main", command("train")(lambda c: sweep.run_alone(c, "stub_job")))
+    monkeypatch.setattr(entry, "main", command("train", TrainKeys)(lambda c: sweep.run_alone(c, "stub_job")))
     words = ["-m", *WORDS[:2], "hydra/launcher=basic", "model.n_heads=1,2,4"]
     _, err = type_sweep(*words, code=2, mode="fail2", always=())
     folder = the_sweep(here)
@@ -372,7 +373,7 @@ def test_the_jobs_of_another_launcher_are_such_processes_too(here, type_sweep, m
 
 @pytest.mark.parametrize("launcher", ["diglot", "basic"])
 def test_a_job_trains_what_was_composed_however_the_files_are_edited_meanwhile(here, type_sweep, monkeypatch, launcher):
-    monkeypatch.setattr(entry, "main", command("train")(lambda c: sweep.run_alone(c, "stub_job")))
+    monkeypatch.setattr(entry, "main", command("train", TrainKeys)(lambda c: sweep.run_alone(c, "stub_job")))
     mine = here / "confs" / "model" / "mine.yaml"
     mine.parent.mkdir(parents=True)
     mine.write_text("defaults: [tiny]\nd_ff: 64\n")
@@ -486,10 +487,11 @@ def test_no_job_outlives_its_launcher(here, number):
 def test_a_job_of_another_launcher_has_the_time_to_keep_what_it_has(here):
     script = """if True:
         from diglot.commands.frame import command
+        from diglot.commands.train import TrainKeys
         from diglot.sweeps.sweep import run_alone
         from diglot.system import interruption
         interruption.answer_by_exception()
-        command("train")(lambda c: run_alone(c, "stub_job"))()
+        command("train", TrainKeys)(lambda c: run_alone(c, "stub_job"))()
     """
     command = [sys.executable, "-c", script, "-m", *WORDS[:2], "hydra/launcher=basic", "model.n_heads=1,2"]
     mode = {**os.environ, "MODE": "slow", "OMP_NUM_THREADS": "1"}
@@ -677,7 +679,7 @@ def test_what_tells_no_jobs_apart_is_not_swept(here, type_sweep, word):
 
 @pytest.mark.parametrize("launcher", ["diglot", "basic"])
 def test_an_override_of_one_value_is_no_part_of_a_job_s_name(here, type_sweep, monkeypatch, launcher):
-    monkeypatch.setattr(entry, "main", command("train")(lambda c: sweep.run_alone(c, "stub_job")))
+    monkeypatch.setattr(entry, "main", command("train", TrainKeys)(lambda c: sweep.run_alone(c, "stub_job")))
     for name, value in (("NAME", "hunter2-0a1b"), ("SEED", "3")):
         monkeypatch.setenv(name, value)
     stub = WORDS if launcher == "diglot" else WORDS[:2]

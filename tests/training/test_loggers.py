@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator as PluginEventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
+from diglot.commands.train import TrainKeys
 from diglot.config import check as check_config
 from diglot.errors import UserError
 from diglot.runs.session import make_loggers
@@ -215,7 +216,7 @@ def test_a_command_line_names_any_number_of_loggers(
     compose_train: Callable[..., DictConfig], words: list[str], names: list[str]
 ) -> None:
     config = compose_train(*words)
-    check_config(config, "train")
+    check_config(config, "train", TrainKeys)
     assert [name for name, node in config.logger.items() if node is not None] == names
 
 

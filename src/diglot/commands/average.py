@@ -7,25 +7,30 @@ if __name__ == "__main__":  # before the imports, which take seconds
 
 
 from pathlib import Path
-
-from omegaconf import DictConfig
+from typing import Literal
 
 from diglot.checkpoint.averaging import average, members_of
 from diglot.commands.frame import command
-from diglot.config import resolved, trusted
+from diglot.config import trusted
 from diglot.system.console import quiet
 from diglot.system.quoting import printable, reading
 
 
 @command("average")
-def main(config: DictConfig) -> None:
+def main(
+    *,
+    checkpoint: str | list[str],
+    which: Literal["last", "best"] | None,
+    n: int | None,
+    output: str,
+    trust: str | list[str],
+) -> None:
     quiet()
-    wanted = resolved(config)
-    output = Path(config.output).expanduser()
-    files = members_of(wanted["checkpoint"], config.which, config.n)
-    trust = trusted(config)
-    record = average(files, output, trust)
+    made = Path(output).expanduser()
+    files = members_of(checkpoint, which, n)
+    modules = trusted({"trust": trust})
+    record = average(files, made, modules)
     print(f"The mean of {len(record['mean_of'])} checkpoints:")
     for file, member in zip(files, record["mean_of"], strict=True):
         print(f"    {printable(file)}" + (f", update {member['update']:,}" if member["update"] is not None else ""))
-    print(f"Made {printable(output)}, which has no scores yet. Next:  {reading('evaluate', output, trust)}")
+    print(f"Made {printable(made)}, which has no scores yet. Next:  {reading('evaluate', made, modules)}")

@@ -13,7 +13,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from rich import box
 from rich.table import Table
 
 from diglot.commands.frame import command
+from diglot.commands.train import TrainKeys
 from diglot.config import build, build_corpus, build_data, check_tying, trial_build
 from diglot.data.batching import Batching, widths
 from diglot.data.doctor import N_GRAM, Diagnosis, some_lengths
@@ -38,7 +39,21 @@ from diglot.training.loss import batch_loss
 from diglot.training.run import Budget
 
 
-@command("doctor")
+class DoctorOptions(TypedDict):
+    """The keys of the config's node `doctor`."""
+
+    max_near: float | None
+    probe: int
+    folder: str | None
+
+
+class DoctorKeys(TrainKeys):
+    """The keys of conf/doctor.yaml."""
+
+    doctor: Annotated[DictConfig, DoctorOptions]
+
+
+@command("doctor", DoctorKeys)
 def main(config: DictConfig) -> None:
     quiet()
     model = trial_build(config)

@@ -6,8 +6,10 @@ if __name__ == "__main__":  # before the imports, which take seconds
     start("evaluate")
 
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, Literal
 
 from omegaconf import DictConfig
 
@@ -16,7 +18,9 @@ from diglot.commands.frame import command
 from diglot.commands.output import refuse_unwritable
 from diglot.commands.translate import load_translator
 from diglot.config import build_corpus, resolved, trusted
-from diglot.data.corpus import SPLITS, Corpus, Files
+from diglot.data.corpus import Corpus, Files
+from diglot.data.language import BleuTokenizer
+from diglot.data.module import DataOptions
 from diglot.data.text import PairFiles
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import Baseline, EvaluationSet, Hypotheses, evaluate, kept_text, read_lines_for, table
@@ -28,46 +32,69 @@ from diglot.system.quoting import printable
 
 
 @command("evaluate")
-def main(config: DictConfig) -> None:
+def main(
+    *,
+    checkpoint: str | None,
+    hypotheses: str | None,
+    references: str | list[str],
+    baseline: str | None,
+    data: Annotated[DictConfig, DataOptions] | None,
+    split: Literal["dev", "test", "train"],
+    search: DictConfig,
+    tgt_lang: str | None,
+    bleu_tokenizer: BleuTokenizer | None,
+    device: str | None,
+    trust: str | list[str],
+    output: str | None,
+) -> None:
     keep_freed_memory()
-    if (config.checkpoint is None) == (config.hypotheses is None):
-        also = "" if config.checkpoint is None else ", not both"
+    if (checkpoint is None) == (hypotheses is None):
+        also = "" if checkpoint is None else ", not both"
         raise UserError(f"checkpoint must be given: checkpoint=PATH, or hypotheses=FILE{also}")
-    if config.split not in SPLITS:
-        raise UserError(f"split={config.split}: must be one of {', '.join(SPLITS)}")
-    path = (
-        checkpoints.find(config.checkpoint) if config.checkpoint is not None else Path(config.hypotheses).expanduser()
-    )
-    loaded = checkpoints.load(path, trusted(config)) if config.checkpoint is not None else None
-    searched = [key for key, value in resolved(config.search).items() if value is not None]
-    if searched and loaded is None and not names_checkpoint(config.baseline):
+    modules = trusted({"trust": trust, "search": resolved(search), "data": resolved(data) if data else None})
+    path = Path(str(hypotheses)).expanduser() if checkpoint is None else checkpoints.find(checkpoint)
+    loaded = checkpoints.load(path, modules) if checkpoint is not None else None
+    searched = [key for key, value in resolved(search).items() if value is not None]
+    if searched and loaded is None and not names_checkpoint(baseline):
         raise UserError(f"search.{searched[0]}: hypotheses are scored as they are")
-    corpus = build_corpus(config.data) if config.get("data") is not None else None
-    translator = translator_of(config, loaded, corpus) if loaded is not None else None
-    rival = rival_of(config, corpus, translator)
+    corpus = build_corpus(data) if data is not None else None
+
+    def load(loaded: checkpoints.Checkpoint) -> Translator:
+        return translator_of(loaded, corpus, search, device, tgt_lang)
+
+    translator = load(loaded) if loaded is not None else None
+    rival = rival_of(baseline, corpus, translator, lambda path: load(checkpoints.load(path, modules)))
     # Before anything that takes long, for it may need what is not installed.
-    tgt_lang = config.tgt_lang or tgt_lang_of(config, corpus, translator)
-    recorded = recorded_tokenizer(translator.record, tgt_lang) if translator else None
-    tokenizer = config.bleu_tokenizer or recorded
-    Scorer(tgt_lang, tokenizer=tokenizer)
-    evaluated = text_to_score(config, corpus, translator, path)
-    evaluated = with_references(config, evaluated)
-    scorer = Scorer(tgt_lang, [line for lines in evaluated.references for line in lines], tokenizer)
-    system = translator or hypotheses_of("hypotheses", config.hypotheses, evaluated, corpus)
-    baseline = None
-    if config.baseline is not None:
-        other = rival or hypotheses_of("baseline", config.baseline, evaluated, corpus)
-        baseline = Baseline(config.baseline, other)
-    folder = Path(config.output).expanduser() if config.output else path.parent / "evaluation" / evaluated.split
-    if not config.output:
+    scored_lang = tgt_lang or tgt_lang_of(hypotheses, split, corpus, translator)
+    recorded = recorded_tokenizer(translator.record, scored_lang) if translator else None
+    tokenizer = bleu_tokenizer or recorded
+    Scorer(scored_lang, tokenizer=tokenizer)
+    if corpus is not None and data is not None:
+        evaluated = named_text(split, corpus, Path(data.cache_dir), translator)
+    else:
+        evaluated = text_beside(path, split, translator)
+    evaluated = with_references(references, evaluated)
+    scorer = Scorer(scored_lang, [line for lines in evaluated.references for line in lines], tokenizer)
+    system = translator or hypotheses_of("hypotheses", str(hypotheses), evaluated, corpus)
+    compared = None
+    if baseline is not None:
+        compared = Baseline(baseline, rival or hypotheses_of("baseline", baseline, evaluated, corpus))
+    folder = Path(output).expanduser() if output else path.parent / "evaluation" / evaluated.split
+    if not output:
         refuse_way_out(folder.parent, path.parent)
     refuse_unwritable(folder)
-    results = evaluate(system, evaluated, scorer, folder, baseline=baseline)
+    results = evaluate(system, evaluated, scorer, folder, baseline=compared)
     print("\n".join([*table(results), *scorer.notes]))
     print(f"Hypotheses, references and results: {printable(results['folder'])}/")
 
 
-def translator_of(config: DictConfig, loaded: checkpoints.Checkpoint, corpus: Corpus | None) -> Translator:
+def translator_of(
+    loaded: checkpoints.Checkpoint,
+    corpus: Corpus | None,
+    search: DictConfig,
+    device: str | None,
+    tgt_lang: str | None,
+) -> Translator:
     """A checkpoint's translator, into the language that is asked for.
 
     Raises:
@@ -75,29 +102,31 @@ def translator_of(config: DictConfig, loaded: checkpoints.Checkpoint, corpus: Co
     """
     languages = loaded.tokenizer.languages
     if not languages:  # tgt_lang only says what its scores are computed by
-        return load_translator(config, loaded, None)
+        return load_translator(loaded, search, device, None)
     of_text: str | None = corpus.tgt_lang if corpus else None
-    wanted: str | None = config.tgt_lang or of_text
+    wanted = tgt_lang or of_text
     into = f"this model translates into {', '.join(languages)}"
-    if config.tgt_lang and wanted not in languages:
+    if tgt_lang and wanted not in languages:
         raise UserError(f"tgt_lang={wanted}: {into}")
     if wanted is not None and wanted not in languages:
         raise UserError(f"the target language of the text is {wanted}, and {into}: tgt_lang=CODE says which one it is")
     if of_text in languages and wanted != of_text:
         raise UserError(f"tgt_lang={wanted}: that of the text is {of_text}; where it is not, data.tgt_lang={wanted}")
-    return load_translator(config, loaded, wanted)
+    return load_translator(loaded, search, device, wanted)
 
 
-def rival_of(config: DictConfig, corpus: Corpus | None, translator: Translator | None) -> Translator | None:
+def rival_of(
+    baseline: str | None, corpus: Corpus | None, translator: Translator | None, load: Callable[[str], Translator]
+) -> Translator | None:
     """The translator to compare with; None: the baseline is a file of lines, or there is none."""
-    if not names_checkpoint(config.baseline):
+    if baseline is None or not names_checkpoint(baseline):
         return None
-    rival = translator_of(config, checkpoints.load(config.baseline, trusted(config)), corpus)
+    rival = load(baseline)
     # What files are called says little.
     if translator is not None and not isinstance(corpus, Files):
         ours, theirs = (f"{t.record['src_lang']}-{t.tgt_lang}" for t in (translator, rival))
         if ours != theirs:
-            raise UserError(f"baseline={config.baseline} translates {theirs}, but the checkpoint {ours}")
+            raise UserError(f"baseline={baseline} translates {theirs}, but the checkpoint {ours}")
     return rival
 
 
@@ -115,12 +144,12 @@ def names_checkpoint(name: str | None) -> bool:
         return False
 
 
-def tgt_lang_of(config: DictConfig, corpus: Corpus | None, translator: Translator | None) -> str:
+def tgt_lang_of(hypotheses: str | None, split: str, corpus: Corpus | None, translator: Translator | None) -> str:
     """The language that scores are computed for."""
     if translator is not None:
         return translator.tgt_lang or translator.record["tgt_lang"]
     if corpus is None:
-        raise UserError(f"hypotheses={config.hypotheses}: {what_to_score_on(config.split)}")
+        raise UserError(f"hypotheses={hypotheses}: {what_to_score_on(split)}")
     return corpus.tgt_lang
 
 
@@ -128,41 +157,41 @@ def what_to_score_on(split: str) -> str:
     return f"say what to score on, data=files data.{split}.src=FILE data.{split}.tgt=FILE or data=NAME"
 
 
-def text_to_score(
-    config: DictConfig, corpus: Corpus | None, translator: Translator | None, path: Path
-) -> EvaluationSet:
-    """The text that the command line names, else the copy in the checkpoint's run folder."""
-    if corpus is not None:
-        if translator is not None:
-            languages = f"{corpus.src_lang}-{corpus.tgt_lang}"
-            trained = f"{translator.record['src_lang']}-{translator.record['tgt_lang']}"
-            # What files are called says little, and a model of several languages is told which one it is.
-            free = isinstance(corpus, Files) or bool(translator.tokenizer.languages)
-            if not free and languages != trained:
-                raise UserError(f"data={corpus.name} is {languages}, but the checkpoint translates {trained}")
-        corpus.prepare(Path(config.data.cache_dir))
-        splits = corpus.read(Path(config.data.cache_dir))
-        if config.split not in splits:
-            raise UserError(f"{corpus.name} has no {config.split} split; it has {', '.join(splits)}")
-        text = splits[config.split]
-        where = ", ".join(shard[-1] for shard in text.shards) if isinstance(text, PairFiles) else corpus.name
-        src_lang = corpus.src_lang if corpus.src_lang != "src" else None  # files need not say
-        return EvaluationSet(corpus.name, config.split, text.load(), where=where, src_lang=src_lang)
+def named_text(split: str, corpus: Corpus, cache_dir: Path, translator: Translator | None) -> EvaluationSet:
+    """Return the text that the command line names."""
+    if translator is not None:
+        languages = f"{corpus.src_lang}-{corpus.tgt_lang}"
+        trained = f"{translator.record['src_lang']}-{translator.record['tgt_lang']}"
+        # What files are called says little, and a model of several languages is told which one it is.
+        free = isinstance(corpus, Files) or bool(translator.tokenizer.languages)
+        if not free and languages != trained:
+            raise UserError(f"data={corpus.name} is {languages}, but the checkpoint translates {trained}")
+    corpus.prepare(cache_dir)
+    splits = corpus.read(cache_dir)
+    if split not in splits:
+        raise UserError(f"{corpus.name} has no {split} split; it has {', '.join(splits)}")
+    text = splits[split]
+    where = ", ".join(shard[-1] for shard in text.shards) if isinstance(text, PairFiles) else corpus.name
+    src_lang = corpus.src_lang if corpus.src_lang != "src" else None  # files need not say
+    return EvaluationSet(corpus.name, split, text.load(), where=where, src_lang=src_lang)
+
+
+def text_beside(path: Path, split: str, translator: Translator | None) -> EvaluationSet:
+    """Return the copy of a text in the run folder of a checkpoint."""
     assert translator is not None
     kept = translator.record["tgt_lang"]
     if translator.tgt_lang != kept:
-        what = f"the {config.split} text beside {path} is in {kept}"
-        raise UserError(f"tgt_lang={translator.tgt_lang}: {what}; {what_to_score_on(config.split)}")
-    found = kept_text(path.parent / "text", config.split, translator.record["src_lang"], kept)
+        what = f"the {split} text beside {path} is in {kept}"
+        raise UserError(f"tgt_lang={translator.tgt_lang}: {what}; {what_to_score_on(split)}")
+    found = kept_text(path.parent / "text", split, translator.record["src_lang"], kept)
     if found is None:
-        raise UserError(f"there is no copy of the {config.split} text beside {path}: {what_to_score_on(config.split)}")
+        raise UserError(f"there is no copy of the {split} text beside {path}: {what_to_score_on(split)}")
     return found
 
 
-def with_references(config: DictConfig, evaluated: EvaluationSet) -> EvaluationSet:
-    """A set with the further references that the config names."""
-    named = resolved(config)["references"]
-    paths = [named] if isinstance(named, str) else named
+def with_references(references: str | list[str], evaluated: EvaluationSet) -> EvaluationSet:
+    """A set with the further references that files hold."""
+    paths = [references] if isinstance(references, str) else references
     return replace(evaluated, more=tuple(read_lines_for("references", path, evaluated) for path in paths))
 
 

@@ -7,8 +7,7 @@ if __name__ == "__main__":  # before the imports, which take seconds
 
 
 from pathlib import Path
-
-from omegaconf import DictConfig
+from typing import Literal
 
 from diglot.checkpoint import file as checkpoints
 from diglot.commands.frame import command
@@ -20,13 +19,21 @@ from diglot.system.quoting import printable
 
 
 @command("export")
-def main(config: DictConfig) -> None:
-    path = checkpoints.find(config.checkpoint)
-    if config.check < 0:
-        raise UserError(f"check={config.check}: must not be negative")
-    if config.format == "safetensors" and config.input is not None:
-        raise UserError(f"input={config.input}: with format=safetensors nothing is compared")
-    folder = Path(config.output).expanduser() if config.output else path.parent / config.format
+def main(
+    *,
+    checkpoint: str,
+    format: Literal["ctranslate2", "safetensors"],
+    output: str | None,
+    check: int,
+    input: str | None,
+    trust: str | list[str],
+) -> None:
+    path = checkpoints.find(checkpoint)
+    if check < 0:
+        raise UserError(f"check={check}: must not be negative")
+    if format == "safetensors" and input is not None:
+        raise UserError(f"input={input}: with format=safetensors nothing is compared")
+    folder = Path(output).expanduser() if output else path.parent / format
     refuse_foreign(folder)
-    loaded = checkpoints.load(path, trusted(config))
-    print(printable("\n".join(export(loaded, config.format, folder, "format", config.check, config.input)), keep="\n"))
+    loaded = checkpoints.load(path, trusted({"trust": trust}))
+    print(printable("\n".join(export(loaded, format, folder, "format", check, input)), keep="\n"))

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 from unittest import mock
 
@@ -16,10 +17,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from hydra.utils import get_object
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from diglot.config.check import check, parameters_of
+from diglot.config.check import check, keys_of, parameters_of
 from diglot.config.keys import CONF, known_keys, plain_config, unknown_key
 from diglot.config.targets import refuse_foreign_hydra
 from diglot.errors import READER_GONE, UserError
@@ -28,14 +29,20 @@ from diglot.system.masking import mask_record, masked
 from diglot.system.quoting import printable
 
 
-def command(config_name: str) -> Callable[[Callable[[DictConfig], Any]], Callable[[], None]]:
-    """Make a function of a config a command: its config is composed by Hydra from conf/<config_name>.yaml and the
-    command line, checked, and every mistake of the user's is one line on stderr and exit status 2. What the function
-    returns is for Hydra's sweepers."""
+def command(config_name: str, keys: type | None = None) -> Callable[[Callable[..., Any]], Callable[[], None]]:
+    """Make a function a command: its config is composed by Hydra from conf/<config_name>.yaml and the command line,
+    checked, and every mistake of the user's is one line on stderr and exit status 2. What the function returns is for
+    Hydra's sweepers.
 
-    def decorate(function: Callable[[DictConfig], Any]) -> Callable[[], None]:
+    Args:
+        config_name: of the command, too.
+        keys: schema of the config, where the function takes it as one; None: the function's parameters are the keys.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[[], None]:
+        @wraps(function)
         def main() -> None:
-            _Call(config_name, function).run()
+            _Call(config_name, function, keys).run()
 
         return main
 
@@ -48,10 +55,11 @@ class _Call:
     Args:
         name: of the command and its config.
         function: what it does.
+        keys: see `command`.
     """
 
-    def __init__(self, name: str, function: Callable[[DictConfig], Any]) -> None:
-        self.name, self.function = name, function
+    def __init__(self, name: str, function: Callable[..., Any], keys: type | None) -> None:
+        self.name, self.function, self.keys = name, function, keys
         self.has_failed = self.has_begun = False
         # Hydra passes errors on instead of printing them; a user who asks for that wants the traceback.
         # (In a process that another one of ours has started, it is that one's setting that is seen.)
@@ -87,8 +95,8 @@ class _Call:
         self.has_begun = True
         logging.getLogger("diglot").addFilter(mask_record)
         try:
-            check(config, self.name)
-            return self.function(config)
+            check(config, self.name, self.keys or self.function)
+            return self.function(config) if self.keys else self.function(**arguments(config, self.function))
         except UserError as error:  # not passed through Hydra, which would add lines of its own
             if HydraConfig.get().mode == RunMode.MULTIRUN:  # but its launcher has to know of it
                 raise
@@ -103,6 +111,16 @@ class _Call:
             raise error
         self.has_failed = True
         print(masked(f"diglot-{self.name}: {printable(explain(error, self.name))}"), file=sys.stderr)
+
+
+def arguments(config: DictConfig, function: Callable[..., Any]) -> dict[str, Any]:
+    """Return what a config gives a command's function: nodes as they are, lists as plain data, and None where a group
+    has no choice."""
+    given = {name: config.get(name) for name in keys_of(function)}
+    return {
+        name: OmegaConf.to_container(value, resolve=True) if isinstance(value, ListConfig) else value
+        for name, value in given.items()
+    }
 
 
 def refuse_other_encodings(words: Sequence[str]) -> None:

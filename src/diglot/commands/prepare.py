@@ -7,24 +7,26 @@ if __name__ == "__main__":  # before the imports, which take seconds
 
 
 import math
+from typing import Annotated
 
 from omegaconf import DictConfig
 
 from diglot.commands.frame import command
 from diglot.config import build, build_corpus, build_data
+from diglot.data.module import DataOptions
 from diglot.data.tokenizer import TokenizerSource
 from diglot.system.quoting import printable
 
 
 @command("prepare")
-def main(config: DictConfig) -> None:
-    corpus = build_corpus(config.data)
-    tokenizer: TokenizerSource = build(config.tokenizer, "tokenizer")
-    data = build_data(config.data, corpus, tokenizer, tokenizer.sampling, seed=1)
-    data.prepare_data(diagnosed=math.inf)  # what takes long is done here
+def main(*, data: Annotated[DictConfig, DataOptions], tokenizer: DictConfig) -> None:
+    corpus = build_corpus(data)
+    source: TokenizerSource = build(tokenizer, "tokenizer")
+    module = build_data(data, corpus, source, source.sampling, seed=1)
+    module.prepare_data(diagnosed=math.inf)  # what takes long is done here
     print(corpus.describe())
-    for note in data.notes:
+    for note in module.notes:
         print(f"  {note}")
-    for split, n in data.sizes.items():
+    for split, n in module.sizes.items():
         print(f"  {split}: {n:,} pairs")
-    print(f"Ready in {printable(data.cache_dir)}/")
+    print(f"Ready in {printable(module.cache_dir)}/")

@@ -11,8 +11,6 @@ import math
 import sys
 from typing import Any
 
-from omegaconf import DictConfig
-
 from diglot.checkpoint import file as checkpoints
 from diglot.commands.frame import command
 from diglot.commands.output import refuse_same, written
@@ -26,21 +24,32 @@ from diglot.system.quoting import printable
 
 
 @command("score")
-def main(config: DictConfig) -> None:
+def main(
+    *,
+    checkpoint: str,
+    src: str,
+    tgt: str,
+    output: str | None,
+    pieces: bool,
+    tokens_per_batch: int,
+    tgt_lang: str | None,
+    device: str | None,
+    trust: str | list[str],
+) -> None:
     keep_freed_memory()
-    if config.tokens_per_batch < 1:
-        raise UserError(f"tokens_per_batch={config.tokens_per_batch}: must be positive")
-    pairs = read_parallel(config.src, config.tgt, "src and tgt")
-    loaded = checkpoints.load(config.checkpoint, trusted(config))
-    refuse_same({"output": config.output}, {"checkpoint": loaded.path, "src": config.src, "tgt": config.tgt})
-    translator = Translator.of(loaded, config.device, None, config.tgt_lang)
-    with written(config.output) as write:
-        scores = [score for score in score_pairs(translator, pairs, config.tokens_per_batch, show=True) if score]
-        write("".join(f"{json.dumps(_line(score, config.pieces), ensure_ascii=False)}\n" for score in scores))
-    told = sys.stderr if config.output is None else sys.stdout
+    if tokens_per_batch < 1:
+        raise UserError(f"tokens_per_batch={tokens_per_batch}: must be positive")
+    pairs = read_parallel(src, tgt, "src and tgt")
+    loaded = checkpoints.load(checkpoint, trusted({"trust": trust}))
+    refuse_same({"output": output}, {"checkpoint": loaded.path, "src": src, "tgt": tgt})
+    translator = Translator.of(loaded, device, None, tgt_lang)
+    with written(output) as write:
+        scores = [score for score in score_pairs(translator, pairs, tokens_per_batch, show=True) if score]
+        write("".join(f"{json.dumps(_line(score, pieces), ensure_ascii=False)}\n" for score in scores))
+    told = sys.stderr if output is None else sys.stdout
     print("\n".join(summary(scores)), file=told)
-    if config.output is not None:
-        print(f"{len(scores):,} lines: {printable(config.output)}")
+    if output is not None:
+        print(f"{len(scores):,} lines: {printable(output)}")
 
 
 def _line(score: PairScore, with_pieces: bool) -> dict[str, Any]:

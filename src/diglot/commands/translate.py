@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from diglot.checkpoint import file as checkpoints
 from diglot.commands.frame import command
@@ -33,39 +33,65 @@ from diglot.system.quoting import printable
 WINDOW = 10_000  # lines that are read, sorted by length and translated before the next ones are
 
 Lines = list[str]
+Format = Literal["text", "json"]
 
 
 @command("translate")
-def main(config: DictConfig) -> None:
+def main(
+    *,
+    checkpoint: str | list[str],
+    input: str | None,
+    prefix: str | None,
+    output: str | None,
+    format: Format,
+    alignments: str | None,
+    html: str | None,
+    too_long: Literal["pieces", "cut"],
+    interactive: bool | None,
+    tokens_per_batch: int,
+    search: DictConfig,
+    tgt_lang: str | None,
+    device: str | None,
+    trust: str | list[str],
+) -> None:
     keep_freed_memory()
-    paths = config.checkpoint if isinstance(config.checkpoint, ListConfig) else [config.checkpoint]
+    paths = [checkpoint] if isinstance(checkpoint, str) else checkpoint
     if not paths:
         raise UserError("checkpoint=[]: names no checkpoint")
-    files = {"output": config.output, "html": config.html}
+    files = {"output": output, "html": html}
     read = {f"checkpoint {path}": checkpoints.find(path) for path in paths}
-    refuse_same(files, read | {"input": config.input, "prefix": config.prefix})
-    loaded = [checkpoints.load(path, trusted(config)) for path in paths]
-    translator = load_translator(config, loaded[0] if len(loaded) == 1 else as_ensemble(loaded), config.tgt_lang)
-    refuse_nonsense(config, translator)
-    is_typed = config.input is None and sys.stdin.isatty()
-    is_interactive = is_typed if config.interactive is None else config.interactive and config.input is None
+    refuse_same(files, read | {"input": input, "prefix": prefix})
+    modules = trusted({"trust": trust, "search": resolved(search)})
+    loaded = [checkpoints.load(path, modules) for path in paths]
+    translator = load_translator(loaded[0] if len(loaded) == 1 else as_ensemble(loaded), search, device, tgt_lang)
+    refuse_nonsense(
+        translator,
+        tokens_per_batch=tokens_per_batch,
+        format=format,
+        alignments=alignments,
+        html=html,
+        prefix=prefix,
+        input=input,
+    )
+    is_typed = input is None and sys.stdin.isatty()
+    is_interactive = is_typed if interactive is None else interactive and input is None
     if is_typed:
         print("Translating what you type; end with Ctrl-D.", file=sys.stderr)
-    description = printable(f"translating {config.input or 'standard input'}")
+    description = printable(f"translating {input or 'standard input'}")
     n_lines = n_cut = n_near_ties = 0
 
     def records() -> Iterator[dict[str, Any]]:
         """Translate and write, and hand on what is known of each line where it is wanted."""
         nonlocal n_lines, n_cut, n_near_ties
         shown = nullcontext(lambda done: None) if is_interactive else step(description)
-        with written(config.output) as write, shown as advance:
-            for lines, prefixes in windows(config, 1 if is_interactive else WINDOW):
+        with written(output) as write, shown as advance:
+            for lines, prefixes in windows(input, prefix, 1 if is_interactive else WINDOW):
                 found = translator.n_best(
                     lines,
                     prefixes=prefixes,
-                    tokens_per_batch=config.tokens_per_batch,
-                    too_long=config.too_long,
-                    attention=config.alignments is not None or config.html is not None,
+                    tokens_per_batch=tokens_per_batch,
+                    too_long=too_long,
+                    attention=alignments is not None or html is not None,
                     first_line=n_lines + 1,
                     advance=advance,
                 )
@@ -73,23 +99,23 @@ def main(config: DictConfig) -> None:
                     n_lines += 1
                     n_cut += of_line[0].cut
                     n_near_ties += of_line[0].near_tie
-                    if config.format == "text":
+                    if format == "text":
                         write(f"{of_line[0].text}\n")
-                        if config.html is None:  # nobody wants to know more
+                        if html is None:  # nobody wants to know more
                             continue
                     known = record(n_lines, line, of_line)
-                    if config.format == "json":
-                        write(_json_line(known, config.alignments))
+                    if format == "json":
+                        write(_json_line(known, alignments))
                     yield known
 
-    if config.html is None:
+    if html is None:
         deque(records(), maxlen=0)
     else:
         title = masked(f"{translator.record['src_lang']}-{translator.tgt_lang} {', '.join(map(str, paths))}")
-        with written(config.html, "html") as write:
+        with written(html, "html") as write:
             for text in page(title, records()):
                 write(text)
-    _report(n_lines, n_cut, n_near_ties, [path for path in (config.output, config.html) if path])
+    _report(n_lines, n_cut, n_near_ties, [path for path in (output, html) if path])
 
 
 def _report(n_lines: int, n_cut: int, n_near_ties: int, files: Sequence[str]) -> None:
@@ -106,33 +132,42 @@ def _report(n_lines: int, n_cut: int, n_near_ties: int, files: Sequence[str]) ->
         print(f"{n_lines:,} lines: {printable(path)}", file=sys.stderr)
 
 
-def refuse_nonsense(config: DictConfig, translator: Translator) -> None:
+def refuse_nonsense(
+    translator: Translator,
+    *,
+    tokens_per_batch: int,
+    format: Format,
+    alignments: str | None,
+    html: str | None,
+    prefix: str | None,
+    input: str | None,
+) -> None:
     """Make sure that the config's values are such as this command takes.
 
     Raises:
         UserError: naming the key.
     """
-    if config.tokens_per_batch < 1:
-        raise UserError(f"tokens_per_batch={config.tokens_per_batch}: must be positive")
-    if config.format == "text" and config.html is None:
+    if tokens_per_batch < 1:
+        raise UserError(f"tokens_per_batch={tokens_per_batch}: must be positive")
+    if format == "text" and html is None:
         options = translator.search.options
         # Of samples with a utility the best one is wanted.
         for key in ("n_best",) if options.get("utility") else ("n_best", "n_samples"):
             if options.get(key, 1) > 1:
                 told = "text has one translation a line; say format=json or html=FILE"
                 raise UserError(f"search.{key}={options[key]}: {told}")
-    if config.alignments is not None:
-        if config.format == "text":
-            raise UserError(f"alignments={config.alignments}: text has none; say format=json")
+    if alignments is not None:
+        if format == "text":
+            raise UserError(f"alignments={alignments}: text has none; say format=json")
         heads = translator.cross_heads()
         if not heads:
-            raise UserError(f"alignments={config.alignments}: this model has no cross-attention")
-        if config.alignments not in ("mean", "all"):
-            chosen(config.alignments, heads)
-    if config.html is not None and len(set(heads := translator.cross_heads())) > 1:
+            raise UserError(f"alignments={alignments}: this model has no cross-attention")
+        if alignments not in ("mean", "all"):
+            chosen(alignments, heads)
+    if html is not None and len(set(heads := translator.cross_heads())) > 1:
         told = f"here its layers have {', '.join(map(str, heads))}"
         raise UserError(f"html: the page needs the same number of heads in all cross-attention; {told}")
-    if config.prefix is not None and config.input is None:
+    if prefix is not None and input is None:
         raise UserError("prefix: needs input=FILE, a line of one for each of the other")
 
 
@@ -156,25 +191,25 @@ def chosen(alignments: str, heads: Sequence[int]) -> tuple[int, int]:
     return int(layer) - 1, int(head) - 1
 
 
-def windows(config: DictConfig, size: int) -> Iterator[tuple[Lines, Lines | None]]:
+def windows(input: str | None, prefix: str | None, size: int) -> Iterator[tuple[Lines, Lines | None]]:
     """The lines to translate, and what their translations begin with where that is said, so many at a time."""
-    if config.input is None:
+    if input is None:
         n = 0
         while data := typed_lines(size):
             yield split_lines(b"".join(data), "standard input", n), None
             n += len(data)
         return
-    lines = chain.from_iterable(read_blocks(config.input))
-    prefixes = None if config.prefix is None else chain.from_iterable(read_blocks(config.prefix))
+    lines = chain.from_iterable(read_blocks(input))
+    prefixes = None if prefix is None else chain.from_iterable(read_blocks(prefix))
     n = 0
     while window := list(islice(lines, size)):
         n += len(window)
         beginnings = None if prefixes is None else list(islice(prefixes, len(window)))
         if beginnings is not None and len(beginnings) != len(window):
-            raise UserError(f"{config.prefix} has {n - len(window) + len(beginnings):,} lines, and {config.input} more")
+            raise UserError(f"{prefix} has {n - len(window) + len(beginnings):,} lines, and {input} more")
         yield window, beginnings
     if prefixes is not None and next(prefixes, None) is not None:
-        raise UserError(f"{config.prefix} has more lines than the {n:,} of {config.input}")
+        raise UserError(f"{prefix} has more lines than the {n:,} of {input}")
 
 
 def typed_lines(size: int) -> list[bytes]:
@@ -236,9 +271,11 @@ def chosen_alignment(layers: list[np.ndarray], alignments: str) -> np.ndarray:
     return layers[layer][head]
 
 
-def load_translator(config: DictConfig, loaded: checkpoints.Checkpoint, tgt_lang: str | None) -> Translator:
-    """The checkpoint's translator, with what the config says of the search instead of the checkpoint's own."""
-    wanted = {key: value for key, value in resolved(config.search).items() if value is not None}
+def load_translator(
+    loaded: checkpoints.Checkpoint, search: DictConfig, device: str | None, tgt_lang: str | None
+) -> Translator:
+    """The checkpoint's translator, with what the config's node says of the search instead of the checkpoint's own."""
+    wanted = {key: value for key, value in resolved(search).items() if value is not None}
     own = loaded.record["search"]
     if "_target_" not in wanted:
         unknown = wanted.keys() - vars(loaded.search).keys()
@@ -251,4 +288,4 @@ def load_translator(config: DictConfig, loaded: checkpoints.Checkpoint, tgt_lang
     found = list(mistakes(wanted, "search"))
     if found:
         raise UserError("; ".join(found))
-    return Translator.of(loaded, config.device, build(OmegaConf.create(wanted), "search"), tgt_lang)
+    return Translator.of(loaded, device, build(OmegaConf.create(wanted), "search"), tgt_lang)

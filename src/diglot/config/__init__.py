@@ -19,7 +19,7 @@ from diglot.config.build import (
     without_folders,
 )
 from diglot.config.carried import carrying, read_carried, write_carried
-from diglot.config.check import check, mistakes
+from diglot.config.check import check, keys_of, mistakes
 from diglot.config.differences import (
     FROM_ENVIRONMENT,
     Change,
@@ -56,6 +56,7 @@ __all__ = [
     "choose_precision",
     "config_hash",
     "different_values",
+    "keys_of",
     "known_keys",
     "meaning_of",
     "mistakes",

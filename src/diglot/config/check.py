@@ -9,7 +9,8 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_object
@@ -21,68 +22,16 @@ from diglot.config.keys import known_keys, required_keys, unknown_key
 from diglot.config.meaning import MEANINGS, meaning_of
 from diglot.config.secrets import note_secrets, refuse_secrets_in_checkpoints
 from diglot.config.targets import kind_of, wrong_target
-from diglot.data.language import TOKENIZERS
-from diglot.data.module import DataOptions
 from diglot.errors import UserError
 
-# Types of the keys that no constructor takes, or that mean more here than to the library.
-OUR_TYPES: dict[str, Any] = {
-    "seed": int,
-    "label_smoothing": float,
-    "init_from": str | None,
-    "resume": str | None,
-    "export": Literal["ctranslate2", "safetensors"] | None,
-    "trust": str | list[str],
-    "objective": Literal["dev/bleu", "dev/chrf", "dev/loss", "dev/perplexity"],
-    "sweep.folder": str | None,
-    "sweep.job": str | None,
-    "sweep.stop_at_first_failure": bool,
-    "checkpoint": str,
-    "check": int,
-    "split": Literal["dev", "test", "train"],
-    "tgt_lang": str | None,
-    "bleu_tokenizer": Literal[TOKENIZERS] | None,
-    "device": str | None,
-    "input": str | None,
-    "output": str | None,
-    "tokens_per_batch": int,
-    "doctor.max_near": float | None,
-    "doctor.probe": int,
-    "doctor.folder": str | None,
-    "trainer.precision": int | str,
-    "trainer.max_steps": int | None,
-}
 
-# Where a command takes something else under the same name, and keys of one command.
-TYPES_OF_COMMANDS: dict[str, dict[str, Any]] = {
-    "average": {
-        "checkpoint": str | list[str],
-        "which": Literal["last", "best"] | None,
-        "n": int | None,
-        "output": str,
-    },
-    "evaluate": {
-        "checkpoint": str | None,
-        "hypotheses": str | None,
-        "references": str | list[str],
-        "baseline": str | None,
-    },
-    "translate": {
-        "checkpoint": str | list[str],
-        "format": Literal["text", "json"],
-        "too_long": Literal["pieces", "cut"],
-        "alignments": str | None,
-        "prefix": str | None,
-        "html": str | None,
-        "interactive": bool | None,
-    },
-    "export": {"format": Literal["ctranslate2", "safetensors"]},
-    "score": {"src": str, "tgt": str, "pieces": bool},
-}
-
-
-def check(config: DictConfig, config_name: str) -> None:
+def check(config: DictConfig, config_name: str, schema: Any) -> None:
     """Refuse what the objects named in a config would not take: unknown names, wrong types, missing values.
+
+    Args:
+        config: as it was composed.
+        config_name: of the command.
+        schema: says which keys it has, and of what types; see `keys_of`.
 
     Raises:
         UserError: naming each key, what is wrong with it, and the nearest valid one.
@@ -104,14 +53,14 @@ def check(config: DictConfig, config_name: str) -> None:
         raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
     assert isinstance(plain, dict)
     found = [] if _is_carried() else _wrong_keys(plain, config_name)
-    types = OUR_TYPES | TYPES_OF_COMMANDS.get(config_name, {})
+    types = keys_of(schema)
     for key, value in plain.items():
-        wanted = types.get(str(key))
-        if wanted is not None and value == "":
+        wanted = types.get(str(key), Any)
+        if key in types and value == "":
             found.append(f"{key!s}= is empty: leave it out")
-        elif wanted is not None and not fits(value, wanted):
+        elif not fits(value, wanted):
             found.append(f"{key!s}={value!r}: must be {describe(wanted)}")
-        found += mistakes(value, str(key))
+        found += mistakes(value, str(key), ours=_keys_within(wanted))
     if found:
         raise UserError("; ".join(found))
     refuse_secrets_in_checkpoints(config)
@@ -159,13 +108,31 @@ def typed_words(kind: Literal["task", "hydra"]) -> list[str]:
     return words
 
 
-def mistakes(node: Any, path: str, wanted: Any = None) -> Iterator[str]:
+def keys_of(schema: Any) -> dict[str, Any]:
+    """Return names and annotations of the keys that a schema describes.
+
+    Args:
+        schema: a function whose parameters are the keys, or a TypedDict or dataclass whose fields are. The annotation
+            `Annotated[DictConfig, SCHEMA]` is of a node that has, beside what its class takes, the keys of a schema.
+    """
+    return typing.get_type_hints(schema, include_extras=True) if inspect.isclass(schema) else parameters_of(schema)
+
+
+def _keys_within(annotation: Any) -> dict[str, Any]:
+    """The keys that an annotation says to be in a node, beside what its class takes."""
+    each = [part for part in (annotation, *typing.get_args(annotation)) if typing.get_origin(part) is Annotated]
+    return keys_of(each[0].__metadata__[0]) if each else {}
+
+
+def mistakes(node: Any, path: str, wanted: Any = None, ours: Mapping[str, Any] = MappingProxyType({})) -> Iterator[str]:
     """What the targets named in a node would refuse, and those that are none of the kind that stands there.
 
     Args:
         node: plain data.
         path: where it stands in the config.
         wanted: annotation of what it is for; None: what its path says.
+        ours: names and annotations of the keys that it has beside what its class takes. They go before those of the
+            same name.
     """
     if isinstance(node, list):
         for i, item in enumerate(node):
@@ -178,10 +145,10 @@ def mistakes(node: Any, path: str, wanted: Any = None) -> Iterator[str]:
         if wrong := _wrong_target(target, path, wanted):
             yield wrong
             return
-        parameters = _parameters_at(path, str(target))
+        parameters = parameters_of(get_object(str(target)))
     for key, value in node.items():
         if key not in ("_target_", "_partial_", "_recursive_", "_convert_"):
-            yield from _mistakes_of(key, value, path, target, parameters)
+            yield from _mistakes_of(key, value, path, target, {**parameters, **ours})
 
 
 def _wrong_target(target: Any, path: str, wanted: Any) -> str | None:
@@ -197,16 +164,6 @@ def _wrong_target(target: Any, path: str, wanted: Any) -> str | None:
     return f"{path}._target_: {target} {wrong}" if wrong else None
 
 
-def _parameters_at(path: str, target: str) -> dict[str, Any]:
-    """Names and annotations of what may stand beside a `_target_`."""
-    parameters = parameters_of(get_object(target))
-    if path == "data":
-        parameters = parameters | parameters_of(DataOptions)
-    if path == "trainer":
-        parameters["process_timeout"] = float
-    return parameters
-
-
 def _mistakes_of(key: str, value: Any, path: str, target: str | None, parameters: dict[str, Any]) -> Iterator[str]:
     """What is wrong with one key of a node, and below it."""
     here = f"{path}.{key}"
@@ -217,17 +174,15 @@ def _mistakes_of(key: str, value: Any, path: str, target: str | None, parameters
     elif meaning_of(here).instead:
         if value is not None:
             yield unknown_key(here, [])
-    elif target is not None and key not in parameters:
+    elif (target is not None or parameters) and key not in parameters:
         if "**" in parameters:
             yield from mistakes(value, here)
         else:
             known = [known for known in (f"{path}.{name}" for name in parameters) if not _is_ours(known)]
             is_anothers = path == "model" and here in known_keys("train")
-            yield f"{target.rpartition('.')[2]} has no {here}" if is_anothers else unknown_key(here, known)
-    elif path in ("sweep", "doctor") and here not in OUR_TYPES:
-        yield unknown_key(here, [name for name in OUR_TYPES if name.startswith(f"{path}.")])
+            yield f"{str(target).rpartition('.')[2]} has no {here}" if is_anothers else unknown_key(here, known)
     else:
-        takes = OUR_TYPES.get(here, parameters.get(key, Any))
+        takes = parameters.get(key, Any)
         if fits(value, takes):
             yield from mistakes(value, here, takes if target is not None else None)
         else:
@@ -264,6 +219,8 @@ def fits(value: Any, annotation: Any) -> bool:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is Any:
         return True
+    if origin is Annotated:
+        return fits(value, arguments[0])
     if annotation is None or annotation is type(None):
         return value is None
     if origin in (typing.Union, types.UnionType):
@@ -324,6 +281,8 @@ def describe(annotation: Any) -> str:
         return " or ".join(describe(a) for a in arguments)
     if origin is typing.Literal:
         return " or ".join(str(a) for a in arguments)
+    if origin is Annotated:
+        return describe(arguments[0])
     names = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "null"}
     if annotation in names:
         return names[annotation]

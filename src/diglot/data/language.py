@@ -5,15 +5,15 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import langcodes
 
 # sacreBLEU's tokenizers (a test compares). Those that need a trained model take it from sacreBLEU's cache.
-TOKENIZERS = (
-    *("none", "zh", "13a", "intl", "char", "ja-mecab", "ko-mecab"),
-    *("spm", "flores101", "flores200", "spBLEU-1K"),
-)
+BleuTokenizer = Literal[
+    "none", "zh", "13a", "intl", "char", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200", "spBLEU-1K"
+]
+TOKENIZERS: tuple[str, ...] = get_args(BleuTokenizer)
 
 
 class Writing(NamedTuple):

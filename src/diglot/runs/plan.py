@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import lightning as L
 import torch
@@ -32,6 +32,14 @@ from diglot.training import loggers
 from diglot.training.processes import Processes, check_number, strategy
 from diglot.training.run import Budget
 from diglot.training.watch import Watcher
+
+
+class TrainerKeys(TypedDict):
+    """The keys of the config's node `trainer` that are not Lightning's, or say more here than there."""
+
+    precision: int | str  # auto, too
+    max_steps: int | None  # null: the budget says it
+    process_timeout: float
 
 
 @dataclass(frozen=True)
@@ -177,12 +185,13 @@ def build_callbacks(nodes: DictConfig | None, path: str) -> list[L.Callback]:
 
 def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes]:
     """The trainer's options that are the user's, tried on a trainer that does nothing, and the run's processes."""
-    ours = ("_target_", "max_steps", "process_timeout", "strategy")
-    options = {k: v for k, v in resolved(config.trainer).items() if k not in ours and v is not None}
+    ours = {"_target_", "strategy", *TrainerKeys.__annotations__}
+    node = resolved(config.trainer)
+    options = {key: value for key, value in node.items() if key not in ours and value is not None}
     if config.trainer.process_timeout <= 0:
         raise UserError(f"trainer.process_timeout={config.trainer.process_timeout}: must be positive")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    wanted = options.pop("precision", "auto")
+    wanted = "auto" if node.get("precision") is None else node["precision"]
 
     def trial(spread: Any) -> L.Trainer:
         try:

@@ -6,7 +6,7 @@ Here is what is not Hydra's. Hydra's side, which says what jobs there are, is hy
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -22,6 +22,14 @@ from diglot.system.atomic import lock
 
 LOCK = ".lock"
 TABLES = ("table.csv", "table.md", "table.png")
+
+
+class SweepKeys(TypedDict):
+    """The keys of the config's node `sweep`."""
+
+    folder: str | None
+    stop_at_first_failure: bool
+    job: str | None
 
 
 class Sweep:

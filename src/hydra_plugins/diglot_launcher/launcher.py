@@ -154,6 +154,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
         UserError: naming the job.
     """
     from diglot.commands.frame import explain
+    from diglot.commands.train import TrainKeys
     from diglot.config import MEANINGS, build_corpus, check, config_hash, meaning_of, trial_build
     from diglot.errors import UserError
     from diglot.runs.plan import build_budget, build_watchers
@@ -162,7 +163,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
         composed = context.config_loader.load_sweep_config(sweep_config, overrides)
         config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
         with hydra_config(composed):
-            check(config, "train")
+            check(config, "train", TrainKeys)
             for key, meaning in MEANINGS.items():
                 if meaning.found_for_jobs and OmegaConf.select(config, key) is not None:
                     raise UserError(f"{key} is for a single run; {meaning.found_for_jobs} the folder of all jobs")
