@@ -12,7 +12,7 @@ import torch
 
 import diglot
 from diglot.data.text import read_lines
-from support.commands import ROOT, SMALL, scalars, type_command
+from support.commands import LEARNING, ROOT, scalars, type_command
 
 pytestmark = pytest.mark.end_to_end
 
@@ -23,7 +23,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     cwd = tmp_path_factory.mktemp("work")
     words = ["run.updates=650", "run.validate_every=300", "scheduler.lr=3e-3", "scheduler.warmup=50"]
     done = type_command(
-        "diglot-train", *SMALL, *words, "data.tokens_per_batch=300", "trainer.precision=32-true", cwd=cwd
+        "diglot-train", *LEARNING, *words, "data.tokens_per_batch=300", "trainer.precision=32-true", cwd=cwd
     )
     (folder,) = (cwd / "runs").iterdir()
     return folder, done.stdout.decode()
@@ -159,14 +159,14 @@ def test_the_search_of_a_checkpoint_can_be_changed_by_key_or_whole(trained, tmp_
 def test_a_new_run_starts_from_anothers_weights(trained, tmp_path):
     folder, _ = trained
     words = [f"init_from={folder}/best.ckpt", "run.updates=1", "scheduler.lr=1e-9", "run.folder=next"]
-    type_command("diglot-train", *SMALL, *words, cwd=tmp_path)
+    type_command("diglot-train", *LEARNING, *words, cwd=tmp_path)
     old, new = (torch.load(f / "best.ckpt", weights_only=True) for f in (folder, tmp_path / "next"))
     assert torch.equal(old["diglot"]["tokenizer"], new["diglot"]["tokenizer"])
     for name, weight in old["state_dict"].items():
         torch.testing.assert_close(weight, new["state_dict"][name], atol=1e-5, rtol=0)
     assert new["global_step"] == 1
     wrong = type_command(
-        "diglot-train", *SMALL, *words[:-1], "run.folder=other", "model.d_ff=100", cwd=tmp_path, code=2
+        "diglot-train", *LEARNING, *words[:-1], "run.folder=other", "model.d_ff=100", cwd=tmp_path, code=2
     )
     assert "feed_forward.sublayer.up.weight is (384, 96) there and (100, 96) here" in wrong.stderr.decode()
     assert not (tmp_path / "other").exists()

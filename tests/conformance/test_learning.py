@@ -49,7 +49,7 @@ def crashing(cell: Cell, settings: Settings, done: Any) -> dict[str, Any]:
     return result()
 
 
-@pytest.mark.end_to_end
+@pytest.mark.exhaustive
 def test_two_cells_learn_what_they_can_and_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Shorter and of fewer symbols than `make conformance`, so that half a minute is enough. Here guessing the order of
     known symbols has 0.38, and 0.45 is five deviations above."""

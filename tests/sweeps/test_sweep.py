@@ -84,8 +84,10 @@ SMALL = (
     "trainer=cpu",
     "model.d_model=32",
     "model.d_ff=64",
+    "search=greedy",
     "search.max_len_a=0.0",
     "search.max_len_b=3",
+    "watch=none",
 )
 
 
