@@ -177,7 +177,7 @@ def ended(
     environment: Any = SimpleNamespace(creates_processes_externally=False)
     launcher = Launcher(environment, 2, 1)
     started = subprocess.Popen(["sh", "-c", other])
-    monkeypatch.setattr(launcher, "_call_children_scripts", lambda: launcher.procs.append(started))
+    monkeypatch.setattr(launcher, "start_others", lambda: launcher.procs.append(started))
     monkeypatch.setenv("DIGLOT_FIRST_PROCESS", "")
     with contextlib.suppress(Interrupted):
         launcher.launch(function, started, codes)

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -32,6 +31,7 @@ from diglot.commands import sweep as entry
 from diglot.commands.frame import command
 from diglot.commands.train import TrainKeys
 from diglot.commands.train import main as train_main
+from diglot.config import hydra_seams
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
 from diglot.sweeps import comparison, sweep
@@ -39,7 +39,7 @@ from diglot.sweeps import job as one
 from diglot.system.interruption import ASKING
 from diglot.system.quoting import quoted
 from diglot.training.run import Budget
-from hydra_plugins.diglot_launcher import launcher, sweeper
+from hydra_plugins.diglot_launcher import sweeper
 from hydra_plugins.diglot_launcher.sweeper import filled_in
 
 # A job that trains nothing. MODE says what it does, for which number of heads: fail2, kill2, stop2, silent2, slow.
@@ -399,7 +399,7 @@ def test_a_search_composes_all_its_trials_of_the_same_files(tmp_path):
     with initialize_config_dir(str(tmp_path), version_base="1.3"):
         compose("x")
         loader = GlobalHydra.instance().config_loader()
-        launcher.read_once(SimpleNamespace(config_loader=loader))
+        hydra_seams.read_once(loader)
         before = loader.load_configuration("x", ["a=3"], RunMode.RUN)
         (tmp_path / "x.yaml").write_text("a: 1\nb: 9\n")
         after = pickle.loads(pickle.dumps(loader)).load_configuration("x", ["a=4"], RunMode.RUN)
@@ -457,7 +457,7 @@ def test_choices_that_read_the_environment_stay_as_they_are_written(monkeypatch)
     node = OmegaConf.create({"hydra": {"sweeper": {"params": params}}})
     made = sweeper.DiglotSweeper(params=OmegaConf.to_container(node.hydra.sweeper.params, resolve=True))
     made.config = node
-    assert made._parse_config() == ["+logger.a=${oc.env:A},x ${oc.env:B}", "seed=1,2", "model.d_ff=1,2"]
+    assert made.typed_params() == ["+logger.a=${oc.env:A},x ${oc.env:B}", "seed=1,2", "model.d_ff=1,2"]
 
 
 @pytest.mark.reliability

@@ -176,6 +176,6 @@ def test_the_processes_that_a_run_starts_are_told_what_was_typed(monkeypatch: py
     monkeypatch.setattr(sys, "argv", ["diglot-train", "data=sample", "note=Größe"])
     monkeypatch.setattr(processes.subprocess, "Popen", lambda command, env: started.append(env))
     launcher = processes.Launcher(LightningEnvironment(), num_processes=3, num_nodes=1)
-    launcher._call_children_scripts()
+    launcher.start_others()
     assert [json.loads(env[TYPED]) for env in started] == [["data=sample", "note=Größe"]] * 2
     assert TYPED not in os.environ

@@ -19,7 +19,7 @@ from diglot.commands.train import TrainKeys
 from diglot.config import check as check_config
 from diglot.errors import UserError
 from diglot.runs.session import make_loggers
-from diglot.training import loggers
+from diglot.training import event_file, loggers
 
 
 def test_a_table_keeps_the_rows_up_to_where_a_run_goes_on(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def write_lives(folder: Path, monkeypatch: pytest.MonkeyPatch, *shifts: float) -
     real = time.time
     for life, shift in enumerate(shifts):
         with monkeypatch.context() as patch:
-            patch.setattr(loggers, "now", loggers.Clock())  # another process has another one
+            patch.setattr(event_file, "now", event_file.Clock())  # another process has another one
             patch.setattr(time, "time", lambda shift=shift: real() + shift)
             logger = loggers.tensorboard(folder, loggers.Resumed(2 * life) if life else None)
             for step in range(2 * life + 1, 2 * life + 4):
@@ -139,12 +139,12 @@ def test_what_was_logged_before_a_validation_is_kept_though_the_clock_was_set_ba
 ) -> None:
     real, due_since = time.time, 0.0
     for life, shift in enumerate((0, -3600)):  # each is killed in the validation after its two updates
-        monkeypatch.setattr(loggers, "now", loggers.Clock())
+        monkeypatch.setattr(event_file, "now", event_file.Clock())
         monkeypatch.setattr(time, "time", lambda shift=shift: real() + shift)
         logger = loggers.tensorboard(tmp_path, loggers.Resumed(2 * life) if life else None)
         for step in (2 * life + 1, 2 * life + 2):
             logger.log_metrics({"loss": 0.5}, step)
-        due_since = loggers.now()
+        due_since = event_file.now()
         logger.log_metrics({"dev/bleu": 0.5}, 2 * life + 2)
         logger.finalize("success")
     loggers.tensorboard(tmp_path, loggers.Resumed(4, due_since)).finalize("success")
@@ -162,7 +162,7 @@ def test_a_validation_that_is_made_up_for_stands_once(tmp_path: Path, make: Call
         if life == 0:
             for step in (1, 2):
                 logger.log_metrics({"train/loss": step / 8}, step)
-            due_since = loggers.now()
+            due_since = event_file.now()
         logger.log_metrics({"dev/bleu": 0.5}, 2)
         if life == 2:
             logger.log_metrics({"train/loss": 3 / 8}, 3)
@@ -265,7 +265,7 @@ def test_a_writer_that_fails_stops_nothing_either(tmp_path: Path, caplog: pytest
     logger = loggers.forgiving(loggers.tensorboard(tmp_path))
     logger.log_metrics({"x": 1.0}, 1)
     assert isinstance(logger, TensorBoardLogger)
-    logger.experiment.file_writer.event_writer._async_writer._worker.exception = OSError(28, "No space left on device")
+    logger.experiment.file_writer.failure = OSError(28, "No space left on device")
     logger.log_metrics({"x": 2.0}, 2)
     logger.experiment.add_text("t", "text", 2)
     logger.experiment.flush()

@@ -8,11 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
-from unittest import mock
 
 import hydra
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.types import RunMode
@@ -20,6 +17,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from diglot.config import hydra_seams
 from diglot.config.check import check, keys_of, parameters_of
 from diglot.config.keys import CONF, known_keys, plain_config, unknown_key
 from diglot.config.targets import refuse_foreign_hydra
@@ -73,7 +71,7 @@ class _Call:
             prefer_our_files()
             if any(re.match("--experimental-r", word) for word in sys.argv[1:]):
                 raise UserError("--experimental-rerun: not used here; resume=FOLDER goes on with a run")
-            with mock.patch.object(ConfigLoaderImpl, "load_configuration", load_checked):
+            with hydra_seams.config_loader(CheckedLoader):
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=self.name)(self._checked)()
         except KeyboardInterrupt:
             interruption.leave(self.name)
@@ -138,16 +136,15 @@ def refuse_other_encodings(words: Sequence[str]) -> None:
             raise UserError(f"{word}: is no text in {encoding}, as which this locale reads it; {how}") from None
 
 
-_load = ConfigLoaderImpl.load_configuration
-
-
-def load_checked(self: ConfigLoaderImpl, *arguments: Any, **options: Any) -> DictConfig:
-    """Hydra's reader of configs. What they say to Hydra itself is looked at before Hydra heeds it, which is before any
+class CheckedLoader(hydra_seams.ConfigLoader):
+    """Loads configs as Hydra does. What they say to Hydra itself is checked before Hydra obeys it, which is before any
     function of ours is called."""
-    refuse_lists(options.get("overrides") or ())
-    config = _load(self, *arguments, **options)
-    refuse_foreign_hydra(config.hydra)
-    return config
+
+    def load_configuration(self, *arguments: Any, **options: Any) -> DictConfig:
+        refuse_lists(options.get("overrides") or ())
+        config = super().load_configuration(*arguments, **options)
+        refuse_foreign_hydra(config.hydra)
+        return config
 
 
 # Groups of which several choices stand beside each other, each under its own name. Of others Hydra would merge two
@@ -175,10 +172,7 @@ def prefer_our_files() -> None:
     that it should not, and refuse a plugin's that is made of others."""
     Plugins.instance()  # by now they have brought it
     for file in (CONF / "hydra").rglob("*.yaml"):
-        node: Any = ConfigStore.instance().repo
-        for part in file.parent.relative_to(CONF).parts:
-            node = node.get(part, {})
-        node.pop(file.name, None)
+        hydra_seams.forget_stored(file.relative_to(CONF))
 
 
 def explain(error: BaseException, config_name: str, words: Sequence[str] | None = None) -> str:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import yaml
 from hydra.utils import get_object
 from omegaconf import OmegaConf
-from omegaconf._utils import OmegaConfDumper
 
+from diglot.config.hydra_seams import YamlDumper
 from diglot.config.meaning import meaning_of
 from diglot.errors import UserError
 from diglot.system.masking import is_secret, shortened
@@ -115,12 +115,12 @@ def _is_in(key: str, parts: Sequence[str]) -> bool:
     return any(key == part or key.startswith(f"{part}.") for part in parts)
 
 
-class _Dumper(OmegaConfDumper):
+class _Dumper(YamlDumper):
     """OmegaConf's, which would write a line break of Unicode's (U+0085, say) as one, to be read as a blank."""
 
 
 def _represent_text(dumper: yaml.Dumper, text: str) -> yaml.ScalarNode:
-    node = OmegaConfDumper.str_representer(dumper, text)
+    node = YamlDumper.str_representer(dumper, text)
     if "".join(text.splitlines()) != text:
         node.style = '"'  # in which all that is no letter is escaped
     return node

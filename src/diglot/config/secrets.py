@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
-from unittest import mock
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -22,16 +21,21 @@ from diglot.system.masking import is_secret, note
 
 @contextmanager
 def environment_reads() -> Iterator[list[str]]:
-    """The names of the environment variables that the block reads, by whatever resolver."""
+    """Collect the names of the environment variables that the block reads, by whatever resolver: all reads in Python,
+    of `oc.env` as of a resolver that a user registers, look a name up in `os.environ`."""
     names: list[str] = []
-    read = type(os.environ).__getitem__
+    environment: Any = type(os.environ)
+    read = environment.__getitem__
 
-    def noting(environment: Any, name: Any) -> Any:
+    def noting(self: Any, name: Any) -> Any:
         names.append(name)
-        return read(environment, name)
+        return read(self, name)
 
-    with mock.patch.object(type(os.environ), "__getitem__", noting):
+    environment.__getitem__ = noting
+    try:
         yield names
+    finally:
+        environment.__getitem__ = read
 
 
 class AsWritten(str):
@@ -62,8 +66,6 @@ def partly_resolved(node: Any) -> Any:
     """Return a node as plain data, resolved but for what may be a secret from the environment: that is `AsWritten`."""
     if not isinstance(node, (DictConfig, ListConfig)):
         return node
-    if node._is_none():
-        return None
     keys: Any = node.keys() if isinstance(node, DictConfig) else range(len(node))
     values = {key: _partly_resolved_value(node, key) for key in keys}
     return values if isinstance(node, DictConfig) else list(values.values())
@@ -115,7 +117,7 @@ def _partly_resolved_value(node: DictConfig | ListConfig, key: Any) -> Any:
 def _from_environment(node: Any, path: str = "") -> Iterator[tuple[str, str, Any, list[str]]]:
     """Each expression that reads the environment: its key, itself, its value (where it has none, what it reads), and
     the names of what it reads."""
-    if not isinstance(node, (DictConfig, ListConfig)) or node._is_none():
+    if not isinstance(node, (DictConfig, ListConfig)):
         return
     keys: Any = node.keys() if isinstance(node, DictConfig) else range(len(node))
     for key in keys:
@@ -138,5 +140,5 @@ def _resolved(node: DictConfig | ListConfig, key: Any) -> Any:
 
 
 def _as_written(node: DictConfig | ListConfig, key: Any) -> str:
-    child: Any = node._get_node(key)
-    return str(child._value())
+    plain: Any = OmegaConf.to_container(node, resolve=False)
+    return str(plain[key])

@@ -15,6 +15,7 @@ import torch
 from hydra.utils import get_class, get_object
 from omegaconf import DictConfig, OmegaConf
 
+from diglot.config.hydra_seams import CORE_PLUGINS
 from diglot.config.meaning import meaning_of
 from diglot.errors import UserError
 
@@ -96,7 +97,7 @@ def refuse_foreign_hydra(node: DictConfig) -> None:
         raise UserError("hydra.job.env_set: not used here; the shell sets what the environment has to say")
     for path, target in targets_in(plain, "hydra"):
         if path in ("hydra.sweeper._target_", "hydra.launcher._target_"):  # of which Hydra takes its plugins alone
-            allowed = r"(hydra_plugins|hydra\._internal\.core_plugins)(\.\w+)+"
+            allowed = rf"(hydra_plugins|{re.escape(CORE_PLUGINS)})(\.\w+)+"
         else:
             allowed = r"optuna\.(samplers|pruners)\.[A-Z]\w*"
         if not isinstance(target, str) or not re.fullmatch(allowed, target):

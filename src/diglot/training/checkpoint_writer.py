@@ -16,8 +16,9 @@ from diglot.errors import UserError
 from diglot.system.atomic import atomic_file, remove_leftovers, sync_folder, temporary_name
 from diglot.system.console import say
 from diglot.system.quoting import printable, resuming
+from diglot.training.event_file import now
 from diglot.training.lightning_seams import validate_now
-from diglot.training.loggers import flush, now
+from diglot.training.loggers import flush
 from diglot.training.state import RunState
 
 Rank = tuple[float, ...]

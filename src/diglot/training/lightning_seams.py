@@ -4,10 +4,14 @@ from typing import Any
 
 import lightning as L
 from lightning.fabric.utilities.distributed import _set_num_threads_if_needed as set_num_threads_if_needed
+from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
-from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher as ScriptLauncher
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 __all__ = [
+    "DescribedBar",
+    "LaunchingStrategy",
     "ScriptLauncher",
     "loops_state",
     "set_experiment",
@@ -15,6 +19,34 @@ __all__ = [
     "validate_now",
     "writer_options",
 ]
+
+
+class DescribedBar(RichProgressBar):
+    """Lightning's bar, which begins with a description of ours."""
+
+    first_description = ""
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        return self.first_description
+
+
+class ScriptLauncher(_SubprocessScriptLauncher):
+    """Lightning's launcher of the other processes of this machine."""
+
+    def check_can_start(self) -> None:
+        """Raise an error where this process has started others before, or was itself started by another one."""
+        self._check_can_spawn_children()
+
+
+class LaunchingStrategy(DDPStrategy):
+    """DistributedDataParallel whose other processes are started by a launcher of ours."""
+
+    def make_launcher(self) -> ScriptLauncher:
+        """Return the launcher."""
+        raise NotImplementedError
+
+    def _configure_launcher(self) -> None:
+        self._launcher = self.make_launcher()
 
 
 def loops_state(trainer: L.Trainer) -> dict[str, Any]:

@@ -10,27 +10,21 @@ import io
 import logging
 import re
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
-from unittest import mock
 from weakref import WeakSet
 
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.loggers.logger import DummyLogger
-from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.summary.writer import event_file_writer
-from torch.utils.tensorboard import FileWriter, SummaryWriter
 
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
 from diglot.system.masking import in_one_line
+from diglot.training.event_file import EventWriter, logged_at
 from diglot.training.lightning_seams import set_experiment, writer_options
 
 warn = logging.getLogger("diglot").warning
@@ -50,33 +44,6 @@ class Resumed(NamedTuple):
     validation_due_since: float | None = None
 
 
-class Clock:
-    """Unix time that never stands still or goes back, whatever is done to the machine's clock.
-
-    TensorBoard reads a run's files by the time in their names, and takes events back by their order.
-
-    Attributes:
-        latest: what it has shown last.
-    """
-
-    def __init__(self) -> None:
-        self.latest = 0.0
-
-    def __call__(self) -> float:
-        self.latest = max(time.time(), self.latest + 1e-6)
-        return self.latest
-
-    def pass_files(self, folder: Path) -> None:
-        """Go past the second in the name of every event file in a folder: of files of one second the number of the
-        process would decide which is read first."""
-        for file in folder.glob("events.out.tfevents.*"):
-            begun = file.name.split(".")[3]
-            self.latest = max(self.latest, float(begun) + 1 if begun.isdecimal() else 0.0)
-
-
-now = Clock()
-
-
 def tensorboard(folder: Path, resumed: Resumed | None = None, **options: Any) -> Logger:
     """Events in the run's folder, for `make tensorboard`.
 
@@ -85,62 +52,20 @@ def tensorboard(folder: Path, resumed: Resumed | None = None, **options: Any) ->
         resumed: where it goes on; None: it begins.
         options: of torch.utils.tensorboard.SummaryWriter.
     """
-    again: list[Event] = []
-    now.latest = 0.0  # what this folder holds decides, see _events
     options["purge_step"] = 0  # TensorBoard takes nothing back at the first one that it sees: also a run's first has it
+    until = None if resumed is None else resumed.validation_due_since
     if resumed is not None:
-        options["purge_step"] = resumed.update + 1
-        until = resumed.validation_due_since
-        if until is not None:
-            # Events can be taken back by step alone: that of the validation goes, and what was before it comes again.
-            options["purge_step"] = resumed.update
-        again = _events(folder, resumed.update, until)
+        # Events can be taken back by step alone: that of a validation goes, and what was before it comes again.
+        options["purge_step"] = resumed.update + (until is None)
+    again = logged_at(folder, 0 if resumed is None else resumed.update, until)
     logger = TensorBoardLogger(folder, name="", version="", default_hp_metric=False, **options)
-    writer = _Events(logger.log_dir, **writer_options(logger))
+    writer = EventWriter(logger.log_dir, **writer_options(logger))
     set_experiment(logger, writer)
     if resumed is not None:  # once more: a run that was begun by an earlier version has not had its first
-        writer.file_writer.add_event(Event(session_log=SessionLog(status=SessionLog.START)), options["purge_step"])
+        writer.begin_session(options["purge_step"])
     for event in again:
         writer.file_writer.add_event(event, event.step, event.wall_time)
     return logger
-
-
-def _events(folder: Path, step: int, until: float | None) -> list[Event]:
-    """What was logged at a step up to a time, the last of each tag; without a time nothing.
-
-    All that the folder holds lies before what `now` shows afterwards.
-    """
-    found: dict[str, Event] = {}
-    for file in sorted(folder.glob("events.out.tfevents.*")):
-        for event in LegacyEventFileLoader(str(file)).Load():
-            now.latest = max(now.latest, event.wall_time)
-            if until is not None and event.step == step and event.wall_time <= until:
-                found |= {value.tag: event for value in event.summary.value}
-    return list(found.values())
-
-
-class _Events(SummaryWriter):
-    """TensorBoard's writer, with `now` as its clock."""
-
-    file_writer: Any
-    all_writers: Any
-
-    def _get_file_writer(self) -> FileWriter:
-        if self.file_writer is None:
-            now.pass_files(Path(self.log_dir))
-            with mock.patch.object(event_file_writer, "time", SimpleNamespace(time=now)):
-                self.file_writer = _EventFile(self.log_dir, self.max_queue, self.flush_secs, self.filename_suffix)
-            self.all_writers = {self.file_writer.get_logdir(): self.file_writer}
-            if self.purge_step is not None:  # not in a file that is opened after the end, which takes nothing back
-                start = SessionLog(status=SessionLog.START)
-                self.file_writer.add_event(Event(session_log=start), self.purge_step)
-                self.purge_step = None
-        return self.file_writer
-
-
-class _EventFile(FileWriter):
-    def add_event(self, event: Event, step: int | None = None, walltime: float | None = None) -> None:
-        super().add_event(event, step, now() if walltime is None else walltime)
 
 
 def csv(folder: Path, resumed: Resumed | None = None, flush_logs_every_n_steps: int = 100) -> Logger:

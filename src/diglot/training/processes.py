@@ -19,14 +19,13 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.plugins.environments import ClusterEnvironment, SLURMEnvironment, TorchElasticEnvironment
-from lightning.pytorch.strategies import DDPStrategy
 
 from diglot.errors import UserError
 from diglot.system import interruption
 from diglot.system.children import be_signalled_with_parent, how_it_ended
 from diglot.system.interruption import ASKING, STARTED_BY
 from diglot.system.quoting import TYPED
-from diglot.training.lightning_seams import ScriptLauncher, set_num_threads_if_needed
+from diglot.training.lightning_seams import LaunchingStrategy, ScriptLauncher, set_num_threads_if_needed
 
 
 def strategy(wanted: Any, world_size: int, timeout: float, command: Sequence[str] = ()) -> Any:
@@ -75,7 +74,7 @@ def lost_another(error: BaseException, world_size: int) -> bool:
     return world_size > 1 and bool(of_torch)
 
 
-class Distributed(DDPStrategy):
+class Distributed(LaunchingStrategy):
     """DistributedDataParallel over processes of which none outlives the others, and which train one config.
 
     Args:
@@ -87,9 +86,9 @@ class Distributed(DDPStrategy):
         super().__init__(**options)
         self.command = command
 
-    def _configure_launcher(self) -> None:
+    def make_launcher(self) -> "Launcher":
         assert self.cluster_environment is not None
-        self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes, self.command)
+        return Launcher(self.cluster_environment, self.num_processes, self.num_nodes, self.command)
 
 
 class Launcher(ScriptLauncher):
@@ -107,7 +106,7 @@ class Launcher(ScriptLauncher):
         is_over = threading.Event()
         if not self.cluster_environment.creates_processes_externally:
             os.environ[STARTED_BY] = str(os.getpid())
-            self._call_children_scripts()
+            self.start_others()
             threading.Thread(target=_end_with_any, args=(self.procs, is_over), daemon=True).start()
         set_num_threads_if_needed(num_processes=self.num_processes)
         try:
@@ -115,8 +114,8 @@ class Launcher(ScriptLauncher):
         finally:
             is_over.set()  # whatever has ended it is told by this thread
 
-    def _call_children_scripts(self) -> None:
-        self._check_can_spawn_children()
+    def start_others(self) -> None:
+        self.check_can_start()
         environment = self.cluster_environment
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = environment.main_address, str(environment.main_port)
         os.environ["NODE_RANK"], os.environ["LOCAL_RANK"] = str(environment.node_rank()), str(environment.local_rank())

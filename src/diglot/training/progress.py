@@ -6,14 +6,16 @@ import time
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import RichProgressBar
 
 from diglot.data.batch import Batch
 from diglot.training.checkpoint_writer import CheckpointWriter
+from diglot.training.lightning_seams import DescribedBar
 
 
-class UpdateBar(RichProgressBar):
+class UpdateBar(DescribedBar):
     """Lightning's bar, counting updates and saying the pass."""
+
+    first_description = "pass 0.0"
 
     def __init__(self) -> None:
         super().__init__(refresh_rate=4)
@@ -26,9 +28,6 @@ class UpdateBar(RichProgressBar):
         metrics = super().get_metrics(trainer, pl_module)
         metrics.pop("v_num", None)
         return metrics
-
-    def _get_train_description(self, current_epoch: int) -> str:
-        return "pass 0.0"
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int

@@ -1,18 +1,15 @@
 """Runs the jobs of a sweep one after another, each in a process of its own, so that none of them ends the others."""
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra._internal.config_repository import CachingConfigRepository
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
-from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -36,8 +33,10 @@ class DiglotLauncher(Launcher):
         self.refused: list[Exception] = []
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from diglot.config.hydra_seams import read_once
+
         self.context, self.config = hydra_context, config
-        read_once(hydra_context)
+        read_once(hydra_context.config_loader)  # all jobs are composed of the same files
         choose_folder(config)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
@@ -117,34 +116,20 @@ class Returned(JobReturn):
 
         super().__init__()
         if isinstance(job, Exception):
-            self.status, self._return_value = JobStatus.FAILED, job
+            self.status, self.return_value = JobStatus.FAILED, job
         elif job.status in ("finished", "tried"):
-            self.status, self._return_value = JobStatus.COMPLETED, job.value(sweep.objective)
+            self.status, self.return_value = JobStatus.COMPLETED, job.value(sweep.objective)
         else:
-            self.status, self._return_value = JobStatus.FAILED, failed(job, sweep.jobs)
+            self.status, self.return_value = JobStatus.FAILED, failed(job, sweep.jobs)
 
-    @property  # type: ignore[misc]
+    @JobReturn.return_value.getter  # type: ignore[attr-defined]
     def return_value(self) -> Any:  # JobReturn's would print lines of its own
+        from diglot.config.hydra_seams import returned_value
+
+        value = returned_value(self)
         if self.status == JobStatus.FAILED:
-            raise self._return_value
-        return self._return_value
-
-
-class ReadOnce(CachingConfigRepository):
-    """Config files as they were when they were first read: all jobs of a sweep are composed of the same."""
-
-    def load_config(self, config_path: str) -> ConfigResult | None:
-        return copy.deepcopy(super().load_config(config_path))  # which is changed where it is composed
-
-    def __deepcopy__(self, memo: Any) -> "ReadOnce":  # each composition copies the repository
-        return self
-
-
-def read_once(context: HydraContext) -> None:
-    """Let all that is composed from now on read each config file once."""
-    loader: Any = context.config_loader
-    if not isinstance(loader.repository, ReadOnce):
-        loader.repository = ReadOnce(loader.repository)
+            raise value
+        return value
 
 
 def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[str]) -> tuple[DictConfig, str]:

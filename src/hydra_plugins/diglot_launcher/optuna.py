@@ -7,7 +7,7 @@ from pathlib import Path
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from hydra_plugins.diglot_launcher.launcher import choose_folder, for_launcher, read_once
+from hydra_plugins.diglot_launcher.launcher import choose_folder, for_launcher
 
 OmegaConf.register_new_resolver(
     "diglot.direction", lambda o: "maximize" if o in ("dev/bleu", "dev/chrf") else "minimize", replace=True
@@ -20,8 +20,10 @@ with contextlib.suppress(ImportError):
         """See the module."""
 
         def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+            from diglot.config.hydra_seams import read_once
+
             self.config = config
-            read_once(hydra_context)
+            read_once(hydra_context.config_loader)
             choose_folder(config)
             super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
 

@@ -1,14 +1,17 @@
 """Says which jobs a sweep has: the product of what the command line varies, and of a list of rows."""
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
@@ -18,13 +21,13 @@ from hydra_plugins.diglot_launcher.launcher import (
     choose_folder,
     for_launcher,
     job_config,
-    read_once,
     varied,
 )
 
 
-class DiglotSweeper(BasicSweeper):
-    """Hydra's product of choices, and rows: mappings of overrides, each a line of a table like a paper's.
+class DiglotSweeper(Sweeper):
+    """The product of all choices, as Hydra's own sweeper makes it, and rows: mappings of overrides, each a line of a
+    table like a paper's.
 
     A row's values may refer to the config that the rest of the command line makes, and calculate: see the end of this
     file.
@@ -41,12 +44,17 @@ class DiglotSweeper(BasicSweeper):
         params: dict[str, str] | None = None,
         max_batch_size: int | None = None,
     ) -> None:
-        super().__init__(max_batch_size, params)
+        self.params, self.max_batch_size = params or {}, max_batch_size
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        read_once(hydra_context)
+        from diglot.config.hydra_seams import read_once
+
+        read_once(hydra_context.config_loader)
         choose_folder(config)
-        super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
 
     def sweep(self, arguments: list[str]) -> list[JobReturn]:
         """Run all jobs.
@@ -54,7 +62,7 @@ class DiglotSweeper(BasicSweeper):
         Raises:
             UserError: if nothing varies, or a job failed; the others have run then.
         """
-        from diglot.errors import UserError
+        from diglot.config.hydra_seams import returned_value
         from diglot.sweeps.sweep import Sweep, some_failed
         from diglot.system.quoting import quoted
 
@@ -63,7 +71,7 @@ class DiglotSweeper(BasicSweeper):
         assert self.launcher is not None
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         overrides = parser.parse_overrides(
-            [*self._parse_config(), *arguments, *for_launcher(self.launcher, self.config)]
+            [*self.typed_params(), *arguments, *for_launcher(self.launcher, self.config)]
         )
         # Not as they reached __init__: there the references in them are filled in already.
         rows = OmegaConf.to_container(self.config.hydra.sweeper, resolve=False).get("rows") or []  # type: ignore[union-attr]
@@ -76,8 +84,7 @@ class DiglotSweeper(BasicSweeper):
                 raise UserError(
                     f"{override.input_line} names no choices to try one by one: it is for hydra/sweeper=optuna"
                 )
-        (product,) = self.split_arguments(overrides, None)
-        jobs = [words for combination in product for words in self._with_rows(combination, rows)]
+        jobs = [words for combination in product(overrides) for words in self._with_rows(combination, rows)]
 
         sweep = Sweep(Path(self.config.hydra.sweep.dir), self.config.objective)
         if not isinstance(self.launcher, DiglotLauncher):  # which does this itself
@@ -91,16 +98,17 @@ class DiglotSweeper(BasicSweeper):
             jobs = [[*words, f"sweep.job={quoted(job.folder.name)}"] for words, job in zip(jobs, made, strict=True)]
         results: list[JobReturn] = []
         try:
-            for batch in self.split_overrides_to_chunks(jobs, self.max_batch_size):
-                results += self.launcher.launch(batch, initial_job_idx=len(results))
+            size = len(jobs) if self.max_batch_size in (None, -1) else self.max_batch_size
+            for first in range(0, len(jobs), size):
+                results += self.launcher.launch(jobs[first : first + size], initial_job_idx=first)
             sweep.conclude()
         finally:
             sweep.unlock()
-        if errors := [result._return_value for result in results if result.status == JobStatus.FAILED]:
+        if errors := [returned_value(result) for result in results if result.status == JobStatus.FAILED]:
             raise some_failed(errors, len(results))
         return results
 
-    def _parse_config(self) -> list[str]:
+    def typed_params(self) -> list[str]:
         """What is varied beside the command line; choices that read the environment stay as they are written."""
         from diglot.config import AsWritten, partly_resolved
 
@@ -123,15 +131,25 @@ class DiglotSweeper(BasicSweeper):
         return [combination + words for words in filled_in(rows, config)]
 
 
+def product(overrides: Sequence[Override]) -> list[list[str]]:
+    """Return the words of each job: every combination of what the overrides give their keys, of which the last one of
+    a key counts."""
+    words: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        is_sweep = override.is_sweep_override()
+        values = override.sweep_string_iterator() if is_sweep else [override.get_value_element_as_str()]
+        words[key] = [f"{key}={value}" for value in values]
+    return [list(combination) for combination in itertools.product(*words.values())]
+
+
 def filled_in(rows: Sequence[Mapping[str, Any]], config: DictConfig) -> list[list[str]]:
     """Rows as overrides, with their references to a config filled in."""
     from diglot.config import partly_resolved
 
     found = []
     for row in rows:
-        node = OmegaConf.create(dict(row))
-        node._set_parent(config)
-        values = partly_resolved(node)
+        values = partly_resolved(OmegaConf.create(dict(row), parent=config))
         found.append([f"{key!s}={as_override(value)}" for key, value in values.items()])
     return found
 

@@ -1,0 +1,125 @@
+"""TensorBoard's files: written on the thread that logs, in an order that TensorBoard understands whatever is done to
+the machine's clock."""
+
+import io
+import itertools
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard import FileWriter, SummaryWriter
+
+
+class Clock:
+    """Unix time that never stands still or goes back, whatever is done to the machine's clock.
+
+    TensorBoard reads a run's files by the time in their names, and takes events back by their order.
+
+    Attributes:
+        latest: what it has shown last.
+    """
+
+    def __init__(self) -> None:
+        self.latest = 0.0
+
+    def __call__(self) -> float:
+        self.latest = max(time.time(), self.latest + 1e-6)
+        return self.latest
+
+    def pass_files(self, folder: Path) -> None:
+        """Go past the second in the name of every event file in a folder: of files of one second the number of the
+        process would decide which is read first."""
+        for file in folder.glob("events.out.tfevents.*"):
+            begun = file.name.split(".")[3]
+            self.latest = max(self.latest, float(begun) + 1 if begun.isdecimal() else 0.0)
+
+
+now = Clock()
+_number = itertools.count()  # of the files of this process
+
+
+class EventFile(FileWriter):
+    """An event file as TensorBoard's EventFileWriter makes it, with `now` as its clock and without a thread: each event
+    stands in the file when `add_event` returns. After an event that could not be written whole, none follows.
+
+    Args:
+        folder: where it is made.
+        suffix: of its name.
+    """
+
+    def __init__(self, folder: str, suffix: str = "") -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        now.pass_files(self.folder)
+        of_process = f"{socket.gethostname()}.{os.getpid()}.{next(_number)}"
+        self.file = self.folder / f"events.out.tfevents.{int(now()):010}.{of_process}{suffix}"
+        self.failure: OSError | None = None
+        self.add_event(Event(file_version="brain.Event:2"))
+
+    def get_logdir(self) -> str:
+        return str(self.folder)
+
+    def add_event(self, event: Event, step: int | None = None, walltime: float | None = None) -> None:
+        event.wall_time = now() if walltime is None else walltime
+        if step is not None:
+            event.step = int(step)
+        if self.failure is not None:
+            raise self.failure
+        record = io.BytesIO()
+        RecordWriter(record).write(event.SerializeToString())
+        try:
+            with self.file.open("ab") as file:
+                file.write(record.getvalue())
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def flush(self) -> None:
+        """Do nothing: no event is held back."""
+
+    def close(self) -> None:
+        """Do nothing: the file is open only while an event is written."""
+
+
+class EventWriter(SummaryWriter):
+    """TensorBoard's writer into an `EventFile`.
+
+    Raises:
+        OSError: the file cannot be begun.
+    """
+
+    file_writer: Any
+    all_writers: Any
+
+    def _get_file_writer(self) -> FileWriter:
+        if self.file_writer is None:
+            self.file_writer = EventFile(self.log_dir, self.filename_suffix)
+            self.all_writers = {self.file_writer.get_logdir(): self.file_writer}
+            if self.purge_step is not None:  # not in a file that is opened after the end, which takes nothing back
+                self.begin_session(self.purge_step)
+                self.purge_step = None
+        return self.file_writer
+
+    def begin_session(self, step: int) -> None:
+        """Take back what TensorBoard has seen from a step on."""
+        self.file_writer.add_event(Event(session_log=SessionLog(status=SessionLog.START)), step)
+
+
+def logged_at(folder: Path, step: int, until: float | None) -> list[Event]:
+    """Return what a folder's files hold of a step up to a time, the last event of each tag; without a time nothing.
+
+    What the folder holds, and nothing else, lies before what `now` shows afterwards.
+    """
+    now.latest = 0.0
+    found: dict[str, Event] = {}
+    for file in sorted(folder.glob("events.out.tfevents.*")):
+        for event in LegacyEventFileLoader(str(file)).Load():
+            now.latest = max(now.latest, event.wall_time)
+            if until is not None and event.step == step and event.wall_time <= until:
+                found |= {value.tag: event for value in event.summary.value}
+    return list(found.values())
