@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from omegaconf import DictConfig
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
@@ -19,7 +19,8 @@ from diglot.commands.train import TrainKeys
 from diglot.config import check as check_config
 from diglot.errors import UserError
 from diglot.runs.session import make_loggers
-from diglot.training import event_file, loggers
+from diglot.training import csv_logger, event_file, loggers
+from diglot.training.csv_logger import CSVLogger
 
 
 def test_a_table_keeps_the_rows_up_to_where_a_run_goes_on(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_a_table_whose_columns_change_is_never_without_its_rows(
         raise UserError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(loggers, "write_bytes", fail)
+        patch.setattr(csv_logger, "write_bytes", fail)
         logger.log_metrics({"loss": 0.25, "new": 1.0}, 2)
         for _ in range(2):
             with pytest.raises(UserError):

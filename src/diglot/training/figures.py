@@ -13,13 +13,15 @@ from typing import NamedTuple
 
 import lightning as L
 import numpy as np
-from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger as LightningCSVLogger
+from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 from PIL import Image
 
 from diglot.data.text import write_bytes
+from diglot.training.csv_logger import CSVLogger
 from diglot.training.loggers import forgiven
 
 # Fonts with the characters that matplotlib's own lacks; it takes each character from the first that has it.
@@ -102,7 +104,7 @@ def log_figure(trainer: L.Trainer, tag: str, figure: Figure, step: int) -> None:
             match logger:
                 case TensorBoardLogger():
                     logger.experiment.add_image(tag, pixels, step, dataformats="HWC")
-                case CSVLogger():
+                case CSVLogger() | LightningCSVLogger():
                     png = io.BytesIO()
                     Image.fromarray(pixels).save(png, "png")
                     write_bytes(_file(logger, tag, step, "png"), png.getvalue())
@@ -119,7 +121,7 @@ def log_text(trainer: L.Trainer, tag: str, markdown: str, step: int) -> None:
             match logger:
                 case TensorBoardLogger():
                     logger.experiment.add_text(tag, markdown, step)
-                case CSVLogger():
+                case CSVLogger() | LightningCSVLogger():
                     write_bytes(_file(logger, tag, step, "md"), markdown.encode())
                 case WandbLogger():
                     logger.log_text(tag, columns=["markdown"], data=[[markdown]], step=step)
@@ -134,7 +136,7 @@ def log_scalars(trainer: L.Trainer, values: Mapping[str, float], step: int) -> N
             logger.log_metrics(dict(values), step)
 
 
-def _file(logger: CSVLogger, tag: str, step: int, suffix: str) -> Path:
+def _file(logger: CSVLogger | LightningCSVLogger, tag: str, step: int, suffix: str) -> Path:
     return Path(logger.log_dir) / "figures" / tag / f"{step}.{suffix}"
 
 

@@ -4,9 +4,7 @@ Each maker takes the run's folder and, for a run that goes on, where it does so,
 step.
 """
 
-import csv as csv_format
 import functools
-import io
 import logging
 import re
 import threading
@@ -17,13 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+from lightning.pytorch.loggers import CSVLogger as LightningCSVLogger
+from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
 from diglot.system.masking import in_one_line
+from diglot.training.csv_logger import CSVLogger
 from diglot.training.event_file import EventWriter, logged_at
 from diglot.training.lightning_seams import set_experiment, writer_options
 
@@ -70,65 +69,16 @@ def tensorboard(folder: Path, resumed: Resumed | None = None, **options: Any) ->
 
 def csv(folder: Path, resumed: Resumed | None = None, flush_logs_every_n_steps: int = 100) -> Logger:
     """One table, metrics.csv. For the arguments see `tensorboard`."""
-    file = folder / "metrics.csv"
-    rows: list[dict[str, Any]] = []
-    if resumed is not None and file.exists():
-        with file.open(newline="", encoding="utf-8") as lines:
-            rows = list(csv_format.DictReader(lines))
-        # A full disk may have cut a row short, or let some be written twice.
-        rows = [
-            row
-            for row in rows
-            if None not in row and (row["step"] or "").isdigit() and int(row["step"]) <= resumed.update
-        ]
-        rows = list({tuple(row.items()): row for row in rows}.values())
-        if resumed.validation_due_since is not None:
-            rows = [row for row in rows if int(row["step"]) < resumed.update or _is_of_training(row)]
-    logger = CSVLogger(folder, name="", version="", flush_logs_every_n_steps=flush_logs_every_n_steps)
-    set_experiment(logger, _Table(str(folder), rows))
-    return logger
+    keep = None if resumed is None else functools.partial(_stays, resumed)
+    return CSVLogger(folder, flush_logs_every_n_steps, keep)
 
 
-class _Table(ExperimentWriter):
-    """Lightning's writer of metrics.csv, which is killed without losing a row: where the columns change, Lightning
-    empties the file before it writes it anew, and it deletes what it finds at the start.
-
-    Args:
-        folder: the run's.
-        rows: what the table begins with.
-    """
-
-    def __init__(self, folder: str, rows: list[dict[str, Any]]) -> None:
-        super().__init__(folder)
-        if rows:
-            self.metrics_keys = sorted(rows[0])
-            self._write(rows)
-        else:
-            Path(self.metrics_file_path).unlink(missing_ok=True)
-
-    def _check_log_dir_exists(self) -> None:
-        """Nothing is deleted."""
-
-    def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
-        with Path(self.metrics_file_path).open(newline="", encoding="utf-8") as lines:
-            reader = csv_format.DictReader(lines)
-            before, rows = list(reader.fieldnames or ()), list(reader)
-        try:
-            self._write(rows)
-        except UserError:
-            self.metrics_keys = before  # the columns are as new to the next attempt
-            raise
-
-    def _write(self, rows: list[dict[str, Any]]) -> None:
-        text = io.StringIO(newline="")
-        writer = csv_format.DictWriter(text, self.metrics_keys)
-        writer.writeheader()
-        writer.writerows(rows)
-        write_bytes(Path(self.metrics_file_path), text.getvalue().encode())
-
-
-def _is_of_training(row: dict[str, str]) -> bool:
-    return any(value and name.startswith("train/") for name, value in row.items())
+def _stays(resumed: Resumed, row: Mapping[str, str]) -> bool:
+    """Whether a row was written before where a run is taken up again."""
+    if not (row["step"] or "").isdigit() or int(row["step"]) > resumed.update:
+        return False
+    is_of_training = any(value and name.startswith("train/") for name, value in row.items())
+    return resumed.validation_due_since is None or int(row["step"]) < resumed.update or is_of_training
 
 
 def wandb(folder: Path, resumed: Resumed | None = None, project: str = "diglot", **options: Any) -> Logger:
@@ -228,7 +178,7 @@ def flush(loggers: list[Logger]) -> None:
     for logger in loggers:
         if isinstance(logger, TensorBoardLogger):
             logger.experiment.flush()
-        elif isinstance(logger, CSVLogger):
+        elif isinstance(logger, (CSVLogger, LightningCSVLogger)):
             logger.save()
 
 
