@@ -15,6 +15,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from diglot.system import masking, streams
 from diglot.system.masking import in_one_line, masked, note, shortened
@@ -127,7 +128,7 @@ def test_a_logger_s_error_is_masked_before_it_is_cut(caplog: pytest.LogCaptureFi
     error = ConnectionError("." * 190 + "hunter2-0a1b2c3d4e5f refused")
     with loggers.beginning("logger.mine"):
         raise error
-    with loggers.forgiven(loggers.DummyLogger()):
+    with loggers.forgiven(DummyLogger()):
         raise error
     assert len(caplog.records) == 2
     assert "hunter" not in caplog.text

@@ -2,12 +2,17 @@
 
 import copy
 import csv
+import inspect
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lightning.fabric.loggers import Logger as FabricLogger
+from lightning.pytorch.loggers import CSVLogger as LightningCSVLogger
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from omegaconf import DictConfig
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -75,7 +80,7 @@ def test_events_after_where_a_run_goes_on_are_forgotten(tmp_path: Path) -> None:
         logger = loggers.tensorboard(tmp_path, resumed)
         for step in steps:
             logger.log_metrics({"loss": float(step)}, step)
-        loggers.flush([logger])
+        loggers.Loggers([logger]).flush()
         logger.finalize("success")
     events = EventAccumulator(str(tmp_path))
     events.Reload()
@@ -103,7 +108,7 @@ def write_lives(folder: Path, monkeypatch: pytest.MonkeyPatch, *shifts: float) -
             logger = loggers.tensorboard(folder, loggers.Resumed(2 * life) if life else None)
             for step in range(2 * life + 1, 2 * life + 4):
                 logger.log_metrics({"loss": float(step)}, step)
-            loggers.flush([logger])
+            loggers.Loggers([logger]).flush()
             logger.finalize("success")
             logger.log_hyperparams({"seed": 1}, {"best/bleu": 1.0})  # after training: in a file of its own
             logger.finalize("success")
@@ -167,7 +172,7 @@ def test_a_validation_that_is_made_up_for_stands_once(tmp_path: Path, make: Call
         logger.log_metrics({"dev/bleu": 0.5}, 2)
         if life == 2:
             logger.log_metrics({"train/loss": 3 / 8}, 3)
-        loggers.flush([logger])
+        loggers.Loggers([logger]).flush()
         logger.finalize("success")
     if make is loggers.csv:
         with (tmp_path / "metrics.csv").open(newline="") as file:
@@ -198,7 +203,7 @@ def test_several_loggers_by_name_write_and_go_on_side_by_side(
         for step in steps:
             for logger in made:
                 logger.log_metrics({"loss": float(step)}, step)
-        loggers.flush(made)
+        loggers.Loggers(made).flush()
     assert curves(tmp_path) == {"csv": [1, 2, 3, 4, 5], "tensorboard": [1, 2, 3, 4, 5]}
 
 
@@ -230,7 +235,8 @@ def test_a_logger_that_cannot_begin_stops_neither_training_nor_the_others(
 ) -> None:
     nodes = copy.deepcopy(compose_train("logger=[csv,wandb]").logger)
     nodes.wandb = {"_target_": f"{__name__}.unreachable", "_partial_": True}
-    assert [type(logger) for logger in make_loggers(nodes, tmp_path, None)] == [CSVLogger]
+    (made,) = make_loggers(nodes, tmp_path, None)
+    assert isinstance(made, CSVLogger)
     assert [record.getMessage() for record in caplog.records] == [
         "logger.wandb cannot begin (no answer from the server): training goes on without its curves"
     ]
@@ -271,3 +277,49 @@ def test_a_writer_that_fails_stops_nothing_either(tmp_path: Path, caplog: pytest
     logger.experiment.add_text("t", "text", 2)
     logger.experiment.flush()
     assert len([record for record in caplog.records if "fails" in record.getMessage()]) == 1
+
+
+def test_a_forgiven_logger_is_still_one_of_its_kind(tmp_path: Path) -> None:
+    for logger in (LightningCSVLogger(tmp_path), loggers.csv(tmp_path), loggers.tensorboard(tmp_path)):
+        kind, experiment = type(logger), logger.experiment
+        made = loggers.forgiving(logger)
+        assert made is logger
+        assert isinstance(made, kind)
+        assert type(made).__name__ == kind.__name__
+        assert logger.experiment is experiment
+
+
+def test_all_that_lightning_calls_of_a_logger_is_forgiven() -> None:
+    called = {
+        name
+        for kind in (Logger, FabricLogger)
+        for name, value in vars(kind).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
+    assert called == set(loggers.CALLED_BY_LIGHTNING)
+
+
+def test_what_one_logger_fails_at_reaches_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/figures").touch()  # no folder
+    made = [CSVLogger(tmp_path / "broken"), CSVLogger(tmp_path / "whole")]
+    logged = loggers.Loggers(made)
+    for step in (1, 2):
+        logged.text("a", "text", step)
+        logged.scalars({"x": 1.0}, step)
+    logged.flush()
+    assert len([record for record in caplog.records if "CSVLogger fails" in record.getMessage()]) == 1
+    assert sorted(file.name for file in (tmp_path / "whole/figures/a").iterdir()) == ["1.md", "2.md"]
+    assert (tmp_path / "broken/metrics.csv").read_bytes() == (tmp_path / "whole/metrics.csv").read_bytes()
+
+
+def test_tensorboard_s_threads_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", said.append)
+    loggers._be_silent_about_writers.__wrapped__()
+    of_tensorboard = type("Writer", (), {"__module__": "tensorboard.summary.writer"})()
+    threading.excepthook(SimpleNamespace(thread=of_tensorboard))  # type: ignore[arg-type]
+    assert said == []
+    other: Any = SimpleNamespace(thread=threading.current_thread())
+    threading.excepthook(other)
+    assert said == [other]

@@ -17,7 +17,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from omegaconf import DictConfig
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -35,8 +35,9 @@ from diglot.evaluation.metrics import Scorer
 from diglot.model import Transformer
 from diglot.training import figures, watch
 from diglot.training.dev_scores import DevScores
-from diglot.training.figures import Panel, draw, log_figure, log_text
+from diglot.training.figures import Panel, draw, pixels
 from diglot.training.heads import HeadSums
+from diglot.training.loggers import Loggers
 from diglot.training.schedule import Constant
 from diglot.training.task import TranslationTask
 from diglot.training.watch import (
@@ -281,10 +282,10 @@ def test_axes_hold_the_tokens_with_placeholders_in_their_slots(
         drawn[title.split(":")[0]] = panels, labels
 
     monkeypatch.setattr(watch, "draw", keep)
-    monkeypatch.setattr(watch, "log_figure", lambda *_: None)
+    monkeypatch.setattr(watch, "pixels", Mock())
     monkeypatch.setattr(watch, "nearest", lambda *_: [1])
     trained = task()
-    AttentionMaps(layers=[1], heads=[3, -3]).look(SimpleNamespace(global_step=1), trained, data)  # type: ignore[arg-type]
+    AttentionMaps(layers=[1], heads=[3, -3]).look(SimpleNamespace(global_step=1, loggers=[]), trained, data)  # type: ignore[arg-type]
     assert list(drawn) == list(watch.KINDS.values())
     source = [*tokens(data, DEV[1]), "</s>"]
     target = ["<s>", *tokens(data, f"Pep {DEV[1]}")]
@@ -502,22 +503,21 @@ def test_each_head_is_a_panel_with_its_tokens_at_the_edge() -> None:
 
 def test_any_text_can_be_drawn_without_a_warning(tmp_path: Path) -> None:
     texts = ["$a", "$x$", "\\frac{", "漢字", "\ue000", "😀", "a\x07b", "", "नमस्ते"]
-    trainer: Any = SimpleNamespace(loggers=[CSVLogger(tmp_path, name="", version="")])
+    logged = Loggers([CSVLogger(tmp_path, name="", version="")])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", ResourceWarning)  # of what other tests have left
-        log_figure(trainer, "a/b", draw([Panel("p", np.eye(len(texts)))], "t", texts, texts), 3)
+        logged.figure("a/b", pixels(draw([Panel("p", np.eye(len(texts)))], "t", texts, texts)), 3)
     assert picture((tmp_path / "figures/a/b/3.png").read_bytes()).size[0] > 100
 
 
-def test_characters_without_a_font_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_without_a_font_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(logging.getLogger("diglot"), "info", said.append)
     monkeypatch.setattr(figures, "_fonts", lambda: ["DejaVu Sans"])
     figures.say_once.cache_clear()
-    trainer: Any = SimpleNamespace(loggers=[CSVLogger(tmp_path, name="", version="")])
     for texts in (["a", "ü"], ["漢", "b"], ["字", "c"]):
-        log_figure(trainer, "a", draw([Panel("p", np.eye(2))], "t", texts, texts), 1)
+        pixels(draw([Panel("p", np.eye(2))], "t", texts, texts))
     assert len(said) == 1
     assert "no installed font" in said[0]
     figures.say_once.cache_clear()
@@ -532,14 +532,21 @@ def test_a_long_sentence_stays_a_figure_of_bearable_size() -> None:
 
 def test_each_logger_is_spoken_to_in_its_own_way() -> None:
     wandb, mlflow = Mock(spec=WandbLogger), Mock(spec=MLFlowLogger)
-    trainer: Any = SimpleNamespace(loggers=[wandb, mlflow, object()])
-    log_figure(trainer, "a/b", draw([Panel("p", np.eye(2))], "t"), 3)
-    log_text(trainer, "c", "| d |", 3)
-    (tag, (pixels,)), options = wandb.log_image.call_args
-    assert (tag, options, pixels.dtype) == ("a/b", {"step": 3}, np.uint8)
+    mine = Mock(spec=Logger)
+    logged = Loggers([wandb, mlflow, mine])
+    logged.figure("a/b", pixels(draw([Panel("p", np.eye(2))], "t")), 3)
+    logged.text("c", "| d |", 3)
+    logged.scalars({"e": 0.5}, 3)
+    logged.hyper_parameters({"f": 1}, {"best/bleu": 2.0})
+    logged.flush()
+    for each in (wandb, mlflow, mine):
+        each.log_metrics.assert_called_once_with({"e": 0.5}, 3)
+        each.log_hyperparams.assert_called_once_with({"f": 1})
+    (tag, (picture,)), options = wandb.log_image.call_args
+    assert (tag, options, picture.dtype) == ("a/b", {"step": 3}, np.uint8)
     wandb.log_text.assert_called_once_with("c", columns=["markdown"], data=[["| d |"]], step=3)
-    (run, pixels), options = mlflow.experiment.log_image.call_args
-    assert (run, options, pixels.shape[2]) == (mlflow.run_id, {"artifact_file": "figures/a/b/3.png"}, 3)
+    (run, picture), options = mlflow.experiment.log_image.call_args
+    assert (run, options, picture.shape[2]) == (mlflow.run_id, {"artifact_file": "figures/a/b/3.png"}, 3)
     mlflow.experiment.log_text.assert_called_once_with(mlflow.run_id, "| d |", "figures/c/3.md")
 
 

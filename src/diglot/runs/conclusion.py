@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig
 
 from diglot.checkpoint import file as checkpoints
@@ -21,6 +20,7 @@ from diglot.system.console import say
 from diglot.system.quoting import printable, reading
 from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.dev_scores import DevScores
+from diglot.training.loggers import Loggers
 from diglot.training.throughput import Throughput
 
 
@@ -57,10 +57,7 @@ def conclude(
     shown = held_out.get("test", held_out["dev"])
     say("\n".join([f"Translations by {kept.best.name} ({shown.split}):", *samples(translator.translate, shown.pairs)]))
     best = {f"best/{name}": float(value) for name, value in best_scores(kept).items()}
-    for logger in trainer.loggers:
-        compared = (best,) if isinstance(logger, TensorBoardLogger) else ()
-        logger.log_hyperparams(hyper_parameters(without_secrets(config)), *compared)
-        logger.save()
+    Loggers(trainer.loggers).hyper_parameters(hyper_parameters(without_secrets(config)), best)
     made = ""
     if (form := config.export) is not None:
         say("\n".join(export(checkpoints.load(kept.best, trusted(config)), form, folder / form, "export")))

@@ -18,7 +18,7 @@ from diglot.system.console import say
 from diglot.system.quoting import printable, resuming
 from diglot.training.event_file import now
 from diglot.training.lightning_seams import validate_now
-from diglot.training.loggers import flush
+from diglot.training.loggers import Loggers
 from diglot.training.state import RunState
 
 Rank = tuple[float, ...]
@@ -88,7 +88,7 @@ class CheckpointWriter(L.Callback):
     def save(self, trainer: L.Trainer) -> None:
         """Write `last.ckpt`, between two updates."""
         self.state.update, self.state.has_stopped = trainer.global_step, trainer.should_stop
-        flush(trainer.loggers)
+        Loggers(trainer.loggers).flush()
         with self._explained():
             try:
                 self._write(trainer)

@@ -6,6 +6,8 @@ import itertools
 import os
 import socket
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +51,20 @@ class EventFile(FileWriter):
 
     Args:
         folder: where it is made.
+        forgiven: the context in which events are written, which may keep their failures to itself; the first one, with
+            which the file begins, is written outside.
         suffix: of its name.
     """
 
-    def __init__(self, folder: str, suffix: str = "") -> None:
+    def __init__(self, folder: str, forgiven: Callable[[], AbstractContextManager[None]], suffix: str = "") -> None:
+        self.forgiven = forgiven
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         now.pass_files(self.folder)
         of_process = f"{socket.gethostname()}.{os.getpid()}.{next(_number)}"
         self.file = self.folder / f"events.out.tfevents.{int(now()):010}.{of_process}{suffix}"
         self.failure: OSError | None = None
-        self.add_event(Event(file_version="brain.Event:2"))
+        self._write(Event(wall_time=now(), file_version="brain.Event:2"))
 
     def get_logdir(self) -> str:
         return str(self.folder)
@@ -68,6 +73,10 @@ class EventFile(FileWriter):
         event.wall_time = now() if walltime is None else walltime
         if step is not None:
             event.step = int(step)
+        with self.forgiven():
+            self._write(event)
+
+    def _write(self, event: Event) -> None:
         if self.failure is not None:
             raise self.failure
         record = io.BytesIO()
@@ -89,6 +98,11 @@ class EventFile(FileWriter):
 class EventWriter(SummaryWriter):
     """TensorBoard's writer into an `EventFile`.
 
+    Args:
+        folder: where the file is made.
+        forgiven: see `EventFile`.
+        options: of SummaryWriter.
+
     Raises:
         OSError: the file cannot be begun.
     """
@@ -96,9 +110,13 @@ class EventWriter(SummaryWriter):
     file_writer: Any
     all_writers: Any
 
+    def __init__(self, folder: str, forgiven: Callable[[], AbstractContextManager[None]], **options: Any) -> None:
+        self.forgiven = forgiven
+        super().__init__(folder, **options)
+
     def _get_file_writer(self) -> FileWriter:
         if self.file_writer is None:
-            self.file_writer = EventFile(self.log_dir, self.filename_suffix)
+            self.file_writer = EventFile(self.log_dir, self.forgiven, self.filename_suffix)
             self.all_writers = {self.file_writer.get_logdir(): self.file_writer}
             if self.purge_step is not None:  # not in a file that is opened after the end, which takes nothing back
                 self.begin_session(self.purge_step)

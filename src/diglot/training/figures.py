@@ -1,28 +1,18 @@
-"""Pictures and text of a run: how they are drawn, and how they reach its loggers."""
+"""Figures of a run: heat maps, and how they become pictures."""
 
-import io
 import logging
 import math
 import re
 import unicodedata
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
-import lightning as L
 import numpy as np
-from lightning.pytorch.loggers import CSVLogger as LightningCSVLogger
-from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
-from PIL import Image
-
-from diglot.data.text import write_bytes
-from diglot.training.csv_logger import CSVLogger
-from diglot.training.loggers import forgiven
 
 # Fonts with the characters that matplotlib's own lacks; it takes each character from the first that has it.
 MORE_FONTS = (
@@ -96,52 +86,8 @@ def draw(
     return figure
 
 
-def log_figure(trainer: L.Trainer, tag: str, figure: Figure, step: int) -> None:
-    """Hand a figure to each logger that takes pictures; a CSV logger's lies under figures/ in its folder."""
-    pixels = _pixels(figure)
-    for logger in trainer.loggers:
-        with forgiven(logger):
-            match logger:
-                case TensorBoardLogger():
-                    logger.experiment.add_image(tag, pixels, step, dataformats="HWC")
-                case CSVLogger() | LightningCSVLogger():
-                    png = io.BytesIO()
-                    Image.fromarray(pixels).save(png, "png")
-                    write_bytes(_file(logger, tag, step, "png"), png.getvalue())
-                case WandbLogger():
-                    logger.log_image(tag, [pixels], step=step)
-                case MLFlowLogger():
-                    logger.experiment.log_image(logger.run_id, pixels, artifact_file=f"figures/{tag}/{step}.png")
-
-
-def log_text(trainer: L.Trainer, tag: str, markdown: str, step: int) -> None:
-    """Hand a text in Markdown to each logger that takes texts; a CSV logger's lies under figures/ in its folder."""
-    for logger in trainer.loggers:
-        with forgiven(logger):
-            match logger:
-                case TensorBoardLogger():
-                    logger.experiment.add_text(tag, markdown, step)
-                case CSVLogger() | LightningCSVLogger():
-                    write_bytes(_file(logger, tag, step, "md"), markdown.encode())
-                case WandbLogger():
-                    logger.log_text(tag, columns=["markdown"], data=[[markdown]], step=step)
-                case MLFlowLogger():
-                    logger.experiment.log_text(logger.run_id, markdown, f"figures/{tag}/{step}.md")
-
-
-def log_scalars(trainer: L.Trainer, values: Mapping[str, float], step: int) -> None:
-    """Hand values to each logger, from the one process that knows them."""
-    for logger in trainer.loggers:
-        with forgiven(logger):
-            logger.log_metrics(dict(values), step)
-
-
-def _file(logger: CSVLogger | LightningCSVLogger, tag: str, step: int, suffix: str) -> Path:
-    return Path(logger.log_dir) / "figures" / tag / f"{step}.{suffix}"
-
-
-def _pixels(figure: Figure) -> np.ndarray:
-    """(height, width, 3) bytes."""
+def pixels(figure: Figure) -> np.ndarray:
+    """Return a figure as a picture, (height, width, 3) bytes."""
     canvas = FigureCanvasAgg(figure)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

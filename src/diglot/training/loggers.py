@@ -5,19 +5,20 @@ step.
 """
 
 import functools
+import io
 import logging
-import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
+import numpy as np
 from lightning.pytorch.loggers import CSVLogger as LightningCSVLogger
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.loggers.logger import DummyLogger
+from PIL import Image
 
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
@@ -27,7 +28,6 @@ from diglot.training.event_file import EventWriter, logged_at
 from diglot.training.lightning_seams import set_experiment, writer_options
 
 warn = logging.getLogger("diglot").warning
-_WRITING = re.compile(r"add_|log_|save$|flush$|close$|finalize$|after_save_checkpoint$")  # methods
 
 
 class Resumed(NamedTuple):
@@ -58,7 +58,7 @@ def tensorboard(folder: Path, resumed: Resumed | None = None, **options: Any) ->
         options["purge_step"] = resumed.update + (until is None)
     again = logged_at(folder, 0 if resumed is None else resumed.update, until)
     logger = TensorBoardLogger(folder, name="", version="", default_hp_metric=False, **options)
-    writer = EventWriter(logger.log_dir, **writer_options(logger))
+    writer = EventWriter(logger.log_dir, functools.partial(forgiven, logger), **writer_options(logger))
     set_experiment(logger, writer)
     if resumed is not None:  # once more: a run that was begun by an earlier version has not had its first
         writer.begin_session(options["purge_step"])
@@ -122,32 +122,9 @@ def mlflow(
     return logger
 
 
-def forgiving(logger: Logger) -> Logger:
-    """A logger whose failures (a full disk, a service that does not answer) are told once and stop nothing."""
-    _forgive(logger, logger)
-    if isinstance(logger, TensorBoardLogger):
-        _be_silent_about_writers()
-        with forgiven(logger):
-            _forgive(logger.experiment, logger)
-            return logger
-        return DummyLogger()  # it cannot even begin
-    return logger
-
-
-def _be_silent_about_writers() -> None:
-    """What fails in TensorBoard's thread comes up again where something is logged next: no traceback for it here."""
-    before = threading.excepthook
-
-    def hook(failure: Any) -> None:
-        if not type(failure.thread).__module__.startswith("tensorboard."):
-            before(failure)
-
-    threading.excepthook = hook
-
-
 @contextmanager
 def forgiven(logger: Logger) -> Iterator[None]:
-    """What fails in this block stops nothing, and is told where it is the first time for a logger."""
+    """Let what fails in the block stop nothing, and tell the first failure of each logger."""
     try:
         yield
     except Exception as error:
@@ -158,28 +135,168 @@ def forgiven(logger: Logger) -> Iterator[None]:
 
 _failed: WeakSet[Logger] = WeakSet()
 
-
-def _forgive(writer: Any, logger: Logger) -> None:
-    for name in filter(_WRITING.match, dir(writer)):
-        method = getattr(writer, name)
-        if not callable(method):
-            continue
-
-        @functools.wraps(method)
-        def attempt(*arguments: Any, _method: Any = method, **options: Any) -> Any:
-            with forgiven(logger):
-                return _method(*arguments, **options)
-
-        setattr(writer, name, attempt)
+# What Lightning, and so `self.log`, calls of a logger.
+CALLED_BY_LIGHTNING = (*("log_metrics", "log_hyperparams", "log_graph", "save", "finalize", "after_save_checkpoint"),)
 
 
-def flush(loggers: list[Logger]) -> None:
-    """Write out what loggers hold back, so that a kill after a checkpoint loses no value that came before it."""
-    for logger in loggers:
-        if isinstance(logger, TensorBoardLogger):
-            logger.experiment.flush()
-        elif isinstance(logger, (CSVLogger, LightningCSVLogger)):
-            logger.save()
+def forgiving(logger: Logger) -> Logger:
+    """Make the failures of a logger (a full disk, a service that does not answer) be told once and stop nothing, also
+    where it is Lightning that calls it.
+
+    Returns:
+        The logger, which is now of a class derived from its own.
+    """
+    kind = type(logger)
+    methods = {name: _attempt(getattr(kind, name)) for name in CALLED_BY_LIGHTNING}
+    logger.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **methods})
+    if isinstance(logger, TensorBoardLogger):
+        _be_silent_about_writers()
+    return logger
+
+
+def _attempt(method: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(method)
+    def attempt(self: Logger, *arguments: Any, **options: Any) -> None:
+        with forgiven(self):
+            method(self, *arguments, **options)
+
+    return attempt
+
+
+@functools.cache
+def _be_silent_about_writers() -> None:
+    """Print no traceback of TensorBoard's threads, which a logger of a user's own may have: what fails in one is raised
+    again where something is logged next."""
+    before = threading.excepthook
+
+    def hook(failure: Any) -> None:
+        if not type(failure.thread).__module__.startswith("tensorboard."):
+            before(failure)
+
+    threading.excepthook = hook
+
+
+class Loggers:
+    """The loggers of a run as one, which each take scalars, figures and texts in their own way. What fails is told once
+    for each of them and stops nothing.
+
+    Args:
+        loggers: those of a trainer.
+    """
+
+    def __init__(self, loggers: Iterable[Any]) -> None:
+        self.adapters = [_adapter(logger) for logger in loggers]
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Log values by tag."""
+        self._each(lambda adapter: adapter.scalars(values, step))
+
+    def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
+        """Log a picture, (height, width, 3) bytes, by each logger that takes pictures."""
+        self._each(lambda adapter: adapter.figure(tag, pixels, step))
+
+    def text(self, tag: str, markdown: str, step: int) -> None:
+        """Log a text by each logger that takes texts."""
+        self._each(lambda adapter: adapter.text(tag, markdown, step))
+
+    def hyper_parameters(self, values: Mapping[str, Any], scores: Mapping[str, float]) -> None:
+        """Log what a run was trained with, and the scores by which runs are compared where a logger compares them."""
+        self._each(lambda adapter: adapter.hyper_parameters(values, scores))
+
+    def flush(self) -> None:
+        """Write out what is held back, so that a kill after a checkpoint loses no value that came before it."""
+        self._each(lambda adapter: adapter.flush())
+
+    def _each(self, write: Callable[["Adapter"], None]) -> None:
+        for adapter in self.adapters:
+            with forgiven(adapter.logger):
+                write(adapter)
+
+
+class Adapter:
+    """How scalars, figures and texts go to a logger: here to one of a user's own, of which no more is known than what
+    Lightning asks of every logger."""
+
+    def __init__(self, logger: Any) -> None:
+        self.logger = logger
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        self.logger.log_metrics(dict(values), step)
+
+    def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
+        """Do nothing."""
+
+    def text(self, tag: str, markdown: str, step: int) -> None:
+        """Do nothing."""
+
+    def hyper_parameters(self, values: Mapping[str, Any], scores: Mapping[str, float]) -> None:
+        self.logger.log_hyperparams(dict(values))
+        self.logger.save()
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+class _OfTensorBoard(Adapter):
+    def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
+        self.logger.experiment.add_image(tag, pixels, step, dataformats="HWC")
+
+    def text(self, tag: str, markdown: str, step: int) -> None:
+        self.logger.experiment.add_text(tag, markdown, step)
+
+    def hyper_parameters(self, values: Mapping[str, Any], scores: Mapping[str, float]) -> None:
+        self.logger.log_hyperparams(dict(values), dict(scores))
+        self.logger.save()
+
+    def flush(self) -> None:
+        self.logger.experiment.flush()
+
+
+class _OfTable(Adapter):
+    """Figures and texts are files beside the table, under figures/."""
+
+    def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
+        png = io.BytesIO()
+        Image.fromarray(pixels).save(png, "png")
+        self._write(f"{tag}/{step}.png", png.getvalue())
+
+    def text(self, tag: str, markdown: str, step: int) -> None:
+        self._write(f"{tag}/{step}.md", markdown.encode())
+
+    def flush(self) -> None:
+        self.logger.save()
+
+    def _write(self, name: str, content: bytes) -> None:
+        write_bytes(Path(self.logger.log_dir) / "figures" / name, content)
+
+
+class _OfWandb(Adapter):
+    def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
+        self.logger.log_image(tag, [pixels], step=step)
+
+    def text(self, tag: str, markdown: str, step: int) -> None:
+        self.logger.log_text(tag, columns=["markdown"], data=[[markdown]], step=step)
+
+
+class _OfMLFlow(Adapter):
+    def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
+        self.logger.experiment.log_image(self.logger.run_id, pixels, artifact_file=f"figures/{tag}/{step}.png")
+
+    def text(self, tag: str, markdown: str, step: int) -> None:
+        self.logger.experiment.log_text(self.logger.run_id, markdown, f"figures/{tag}/{step}.md")
+
+
+_ADAPTERS: dict[type[Logger], type[Adapter]] = {
+    TensorBoardLogger: _OfTensorBoard,
+    CSVLogger: _OfTable,
+    LightningCSVLogger: _OfTable,
+    WandbLogger: _OfWandb,
+    MLFlowLogger: _OfMLFlow,
+}
+
+
+def _adapter(logger: Any) -> Adapter:
+    return next((adapter for kind, adapter in _ADAPTERS.items() if isinstance(logger, kind)), Adapter)(logger)
 
 
 def check(nodes: Mapping[str, Any]) -> None:

@@ -18,8 +18,9 @@ from diglot.errors import UserError
 from diglot.model import AttentionWeights, EncoderDecoder
 from diglot.model.position import PositionEncoding
 from diglot.training.dev_scores import DevScores
-from diglot.training.figures import Panel, draw, log_figure, log_scalars, log_text, say_once
+from diglot.training.figures import Panel, draw, pixels, say_once
 from diglot.training.heads import HeadSums
+from diglot.training.loggers import Loggers
 from diglot.training.task import TranslationTask
 
 KINDS = {  # of attention: what looks at what
@@ -131,7 +132,7 @@ class AttentionMaps(Watcher):
                         columns=target if kind == "decoder" else source,
                     )
                     tag = f"attention/{kind}_layer{i + 1}_sentence{number}"
-                    log_figure(trainer, tag, figure, trainer.global_step)
+                    Loggers(trainer.loggers).figure(tag, pixels(figure), trainer.global_step)
 
     def _labels(self, data: TranslationData, pair: int, ids: list[int], side: Side) -> list[str]:
         """Tokens as text; a placeholder stands for its slot."""
@@ -167,7 +168,7 @@ class HeadStatistics(Watcher):
                     values[f"dead/{kind}_layer{layer}_head{head + 1}"] = float(dead[head])
                 total = f"dead_heads/{kind}"
                 values[total] = values.get(total, 0.0) + sum(dead)
-        log_scalars(trainer, values, trainer.global_step)
+        Loggers(trainer.loggers).scalars(values, trainer.global_step)
 
 
 class PositionMaps(Watcher):
@@ -202,7 +203,8 @@ class PositionMaps(Watcher):
             panels = position_panels(encoding, self.positions, task.device)
             if panels:
                 title = f"{stack} positions: {type(encoding).__name__}, update {trainer.global_step:,}"
-                log_figure(trainer, f"position/{stack}", draw(panels, title), trainer.global_step)
+                picture = pixels(draw(panels, title))
+                Loggers(trainer.loggers).figure(f"position/{stack}", picture, trainer.global_step)
 
 
 class SampleTranslations(Watcher):
@@ -226,7 +228,7 @@ class SampleTranslations(Watcher):
             if pair in translations:  # with limit_val_batches not all are
                 texts = (dev.src[pair], dev.tgt[pair], translations[pair])
                 lines.append(f"| {pair + 1} | {' | '.join(map(literal, texts))} |")
-        log_text(trainer, "translations/dev", "\n".join(lines), trainer.global_step)
+        Loggers(trainer.loggers).text("translations/dev", "\n".join(lines), trainer.global_step)
 
 
 def literal(text: str) -> str:

@@ -1,0 +1,47 @@
+"""An event file is one of TensorBoard's."""
+
+import re
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from diglot.training.event_file import EventFile, EventWriter
+
+
+def file_in(folder: Path) -> Path:
+    (file,) = folder.iterdir()
+    return file
+
+
+def test_it_has_the_name_and_the_content_of_tensorboard_s(tmp_path: Path) -> None:
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    EventFileWriter(str(theirs), filename_suffix=".x").close()
+    writer = EventWriter(str(ours), nullcontext, filename_suffix=".x")
+    pattern = r"\d+"  # time, process, and how many there were before
+    assert re.sub(pattern, "0", file_in(ours).name) == re.sub(pattern, "0", file_in(theirs).name)
+    (begun,) = LegacyEventFileLoader(str(file_in(theirs))).Load()
+    writer.add_scalar("x", 0.5, 3)
+    events = list(LegacyEventFileLoader(str(file_in(ours))).Load())  # nothing is held back
+    assert events[0].file_version == begun.file_version
+    assert [(event.step, event.summary.value[0].simple_value) for event in events[1:]] == [(3, 0.5)]
+    assert events[0].wall_time < events[1].wall_time
+
+
+def test_after_an_event_that_is_not_whole_none_follows(tmp_path: Path) -> None:
+    writer = EventWriter(str(tmp_path / "a"), nullcontext)
+    (tmp_path / "a").rename(tmp_path / "b")
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            writer.add_scalar("x", 0.5, 3)
+        if not (tmp_path / "a").exists():
+            (tmp_path / "b").rename(tmp_path / "a")
+    assert len(list(LegacyEventFileLoader(str(file_in(tmp_path / "a"))).Load())) == 1
+
+
+def test_a_file_that_cannot_begin_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        EventFile(str(tmp_path / "file"), nullcontext)
