@@ -85,8 +85,8 @@ def test_a_function_is_given_nodes_as_they_are_and_lists_as_plain_data():
 )
 def test_values_are_checked_by_the_schema(key, value, wanted):
     config = OmegaConf.create(plain_config("doctor"))
-    check(config, "doctor", DoctorKeys)
+    check(config, DoctorKeys)
     OmegaConf.update(config, key, value, merge=False, force_add=True)
     with pytest.raises(UserError) as refused:
-        check(config, "doctor", DoctorKeys)
+        check(config, DoctorKeys)
     assert str(refused.value).startswith(wanted)

@@ -74,7 +74,7 @@ def answer(say: Callable[..., str], compose_train: Callable[..., DictConfig], tm
             OmegaConf.update(config, key, override.value())
 
         def run() -> None:
-            root.check(config, "train", TrainKeys)
+            root.check(config, TrainKeys)
             train(config)
 
         with pytest.raises(UserError) as refused:
@@ -339,14 +339,14 @@ def test_several_mistakes_are_all_named(say):
 def test_every_choice_of_a_training_run_is_accepted(compose_train, choice):
     group, _, name = choice.partition("=")
     config = compose_train(f"{group}=[{name}]" if group == "callbacks" else choice)
-    root.check(config, "train", TrainKeys)
+    root.check(config, TrainKeys)
     root.trial_build(config)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_is_accepted(compose_train, name):
     config = compose_train(f"experiment={name}")
-    root.check(config, "train", TrainKeys)
+    root.check(config, TrainKeys)
     root.trial_build(config)
     plan.build_budget(config)
 
@@ -358,7 +358,7 @@ def test_every_corpus_is_accepted(compose_train, name):
         "mixed": ["+data.corpora.news={src: a.de, tgt: a.en, weight: 2}", "data.dev.tsv=dev.tsv"],
     }.get(name, [])
     config = compose_train(f"data={name}", *words)
-    root.check(config, "train", TrainKeys)
+    root.check(config, TrainKeys)
     corpus = root.build_corpus(config.data)
     assert corpus.src_lang
     assert corpus.tgt_lang

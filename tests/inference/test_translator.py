@@ -485,7 +485,7 @@ def test_a_word_that_is_none_of_the_choices_is_refused_by_its_key(words, named):
     with initialize_config_dir(str(CONF), version_base=None):
         config = compose("translate", ["checkpoint=x", words])
     with pytest.raises(UserError, match=named):
-        check(config, "translate", translate_main)
+        check(config, translate_main)
 
 
 def test_a_head_that_is_not_there_is_refused():

@@ -148,7 +148,7 @@ class TestTargets:
         key, _, value = word.lstrip("+").partition("=")
         OmegaConf.set_struct(config, False)
         OmegaConf.update(config, key, OmegaConf.create(value) if value.startswith("{") else value, merge=False)
-        root.check(config, "train", TrainKeys)
+        root.check(config, TrainKeys)
 
     @pytest.mark.parametrize(
         ("said", "wanted"),

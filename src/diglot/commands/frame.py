@@ -11,6 +11,7 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from hydra.utils import get_object
@@ -93,7 +94,7 @@ class _Call:
         self.has_begun = True
         logging.getLogger("diglot").addFilter(mask_record)
         try:
-            check(config, self.name, self.keys or self.function)
+            check(config, self.keys or self.function)
             return self.function(config) if self.keys else self.function(**arguments(config, self.function))
         except UserError as error:  # not passed through Hydra, which would add lines of its own
             if HydraConfig.get().mode == RunMode.MULTIRUN:  # but its launcher has to know of it
@@ -138,13 +139,36 @@ def refuse_other_encodings(words: Sequence[str]) -> None:
 
 class CheckedLoader(hydra_seams.ConfigLoader):
     """Loads configs as Hydra does. What they say to Hydra itself is checked before Hydra obeys it, which is before any
-    function of ours is called."""
+    function of ours is called.
 
-    def load_configuration(self, *arguments: Any, **options: Any) -> DictConfig:
-        refuse_lists(options.get("overrides") or ())
-        config = super().load_configuration(*arguments, **options)
+    Hydra composes the config of a command twice, the first time only to see whether it is a sweep: the second time it
+    is given the same one."""
+
+    _first: tuple[Any, DictConfig] | None = None  # what was composed the first time, behind what it was composed of
+
+    def load_configuration(
+        self, config_name: str | None, overrides: list[str], run_mode: RunMode, *arguments: Any, **options: Any
+    ) -> DictConfig:
+        refuse_lists(overrides)
+        (composed_of, config), self._first = self._first or ((), None), None
+        mode = f"hydra.mode={run_mode.name}"  # which Hydra adds the second time
+        # Only as a sweep may a key have several values: that is for Hydra to say.
+        is_legal = run_mode == RunMode.MULTIRUN or not varies(overrides)
+        if config is not None and [config_name, *overrides] == [*composed_of, mode] and is_legal:
+            config.hydra.mode = run_mode
+            config.hydra.overrides.hydra.append(mode)
+            return config
+        is_for_mode = not options.get("validate_sweep_overrides", True)
+        config = super().load_configuration(config_name, overrides, run_mode, *arguments, **options)
         refuse_foreign_hydra(config.hydra)
+        if is_for_mode:
+            self._first = (config_name, *overrides), config
         return config
+
+
+def varies(words: list[str]) -> bool:
+    """Whether one of the overrides gives its key several values."""
+    return any(override.is_sweep_override() for override in OverridesParser.create().parse_overrides(words))
 
 
 # Groups of which several choices stand beside each other, each under its own name. Of others Hydra would merge two

@@ -47,9 +47,9 @@ class TrainKeys(TypedDict):
     search: DictConfig
     run: DictConfig
     trainer: Annotated[DictConfig, TrainerKeys]
-    callbacks: DictConfig | None
-    watch: DictConfig | None
-    logger: DictConfig | None
+    callbacks: DictConfig
+    watch: DictConfig
+    logger: DictConfig
     sweep: Annotated[DictConfig, SweepKeys]
 
 

@@ -18,19 +18,18 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from diglot.config.carried import CARRIED
-from diglot.config.keys import known_keys, required_keys, unknown_key
+from diglot.config.keys import known_keys, unknown_key
 from diglot.config.meaning import MEANINGS, meaning_of
 from diglot.config.secrets import note_secrets, refuse_secrets_in_checkpoints
 from diglot.config.targets import kind_of, wrong_target
 from diglot.errors import UserError
 
 
-def check(config: DictConfig, config_name: str, schema: Any) -> None:
+def check(config: DictConfig, schema: Any) -> None:
     """Refuse what the objects named in a config would not take: unknown names, wrong types, missing values.
 
     Args:
         config: as it was composed.
-        config_name: of the command.
         schema: says which keys it has, and of what types; see `keys_of`.
 
     Raises:
@@ -52,8 +51,8 @@ def check(config: DictConfig, config_name: str, schema: Any) -> None:
     if missing:
         raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
     assert isinstance(plain, dict)
-    found = [] if _is_carried() else _wrong_keys(plain, config_name)
     types = keys_of(schema)
+    found = [] if _is_carried() else _wrong_keys(plain, types)
     for key, value in plain.items():
         wanted = types.get(str(key), Any)
         if key in types and value == "":
@@ -72,13 +71,12 @@ def _is_carried() -> bool:
     return HydraConfig.initialized() and HydraConfig.get().job.config_name == CARRIED
 
 
-def _wrong_keys(plain: Mapping[Any, Any], config_name: str) -> list[str]:
-    """What is wrong with the keys at the top of a config."""
-    allowed = {key.split(".")[0] for key in known_keys(config_name)}
-    found = [unknown_key(str(key), sorted(allowed)) for key in plain if key not in allowed]
-    return found + [
-        f"{key} is needed and must not be removed" for key in required_keys(config_name) if key not in plain
-    ]
+def _wrong_keys(plain: Mapping[Any, Any], types: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the keys at the top of a config. Of those in `types` only a group that has no choice may be
+    missing."""
+    found = [unknown_key(str(key), sorted(types)) for key in plain if key not in types]
+    missing = [key for key, takes in types.items() if key not in plain and not (fits({}, takes) and fits(None, takes))]
+    return found + [f"{key} is needed and must not be removed" for key in missing]
 
 
 def _refuse_two_spellings() -> None:

@@ -28,11 +28,6 @@ def plain_config(config_name: str) -> dict[str, Any]:
     return config
 
 
-def required_keys(config_name: str) -> list[str]:
-    """The keys of a command's config that stand at its top."""
-    return [str(key) for key in plain_config(config_name)]
-
-
 def known_keys(config_name: str) -> list[str]:
     """All keys of a command's config, and all groups of choices."""
     groups = [str(p.relative_to(CONF)) for p in CONF.rglob("*") if p.is_dir()]

@@ -148,7 +148,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
         composed = context.config_loader.load_sweep_config(sweep_config, overrides)
         config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
         with hydra_config(composed):
-            check(config, "train", TrainKeys)
+            check(config, TrainKeys)
             for key, meaning in MEANINGS.items():
                 if meaning.found_for_jobs and OmegaConf.select(config, key) is not None:
                     raise UserError(f"{key} is for a single run; {meaning.found_for_jobs} the folder of all jobs")
