@@ -3,7 +3,9 @@
 import difflib
 import sys
 
+from diglot.commands import help
 from diglot.commands.start import COMMANDS, start
+from diglot.system import streams
 
 
 def main() -> None:
@@ -11,15 +13,16 @@ def main() -> None:
     named = sys.argv[1] if len(sys.argv) > 1 else ""
     if named in COMMANDS:
         start(sys.argv.pop(1))
-    there_are = f"there are {', '.join(COMMANDS)}"
-    if named in ("-h", "--help"):
-        print(f"python -m diglot COMMAND [override ...]: {there_are}; COMMAND --help says more")
+    streams.own()
+    if named in help.WORDS:
+        print("\n".join(help.overview(COMMANDS)))
         sys.exit(0)
-    nearest = difflib.get_close_matches(named, COMMANDS, 1)
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
-    print(
-        f"diglot: {f'{named!r} is no command' if named else 'no command is named'}, {there_are}{hint}", file=sys.stderr
-    )
+    if named:
+        nearest = difflib.get_close_matches(named, COMMANDS, 1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        print(f"diglot: {named!r} is no command, there are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
+    else:
+        print("\n".join(["diglot: no command is named", "", *help.overview(COMMANDS)]), file=sys.stderr)
     sys.exit(2)
 
 

@@ -14,8 +14,6 @@ from diglot.commands.start import COMMANDS
     ("words", "status", "says"),
     [
         (["trian", "seed=1"], 2, "diglot: 'trian' is no command, there are prepare, doctor, .*; did you mean train[?]"),
-        ([], 2, "diglot: no command is named, there are prepare, .*export$"),
-        (["--help"], 0, "python -m diglot COMMAND .*: there are prepare, .*export; COMMAND --help says more"),
     ],
 )
 def test_a_word_that_is_no_command_is_answered_by_one_line(
@@ -28,6 +26,20 @@ def test_a_word_that_is_no_command_is_answered_by_one_line(
     assert [out, error][status > 0].count("\n") == 1
     assert not [error, out][status > 0]
     assert re.match(says, (out + error).strip())
+
+
+@pytest.mark.parametrize(("words", "status"), [([], 2), (["--help"], 0), (["-h"], 0)])
+def test_without_a_command_all_are_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, words: list[str], status: int
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["diglot", *words])
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit, match=str(status)):
+        entry.main()
+    said, other = capsys.readouterr()[:: -1 if status else 1]
+    assert not other
+    assert ("no command is named" in said) == bool(status)
+    assert re.findall(r"^  (\w+) {3,}[A-Z]", said, flags=re.MULTILINE) == list(COMMANDS)
 
 
 def test_every_script_is_a_command() -> None:

@@ -17,11 +17,12 @@ PICTURE = Path(__file__).parents[2] / "docs/architecture.md"
 # From the ground up: what a room may import is named above it.
 ROOMS = {
     "errors": set(),
+    "choices": set(),
     "system": {"errors"},
     "model": set(),
     "data": {"errors", "system"},
     "decoding": {"model", "data"},
-    "config": {"errors", "system", "model", "data", "decoding"},
+    "config": {"choices", "errors", "system", "model", "data", "decoding"},
     "checkpoint": {"errors", "system", "model", "data", "decoding", "config"},
     "inference": {"errors", "system", "model", "data", "decoding", "checkpoint"},
     "evaluation": {"errors", "system", "data", "inference"},
@@ -34,7 +35,7 @@ ROOMS = {
 }
 ROOMS["commands"] = set(ROOMS)
 # The package itself: `python -m diglot`, and `diglot.load`, which imports when it is called.
-ROOMS["__init__"], ROOMS["__main__"] = {"system", "inference"}, {"commands"}
+ROOMS["__init__"], ROOMS["__main__"] = {"system", "inference"}, {"system", "commands"}
 
 # Rooms that know few libraries, and libraries that few know.
 OTHERS = {"model": {"torch"}, "decoding": {"torch", "sacrebleu"}}  # in which minimum Bayes risk is measured

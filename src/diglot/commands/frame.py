@@ -18,9 +18,10 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from diglot.choices import CONF
 from diglot.config import hydra_seams
 from diglot.config.check import check, keys_of, parameters_of
-from diglot.config.keys import CONF, known_keys, plain_config, unknown_key
+from diglot.config.keys import known_keys, plain_config, unknown_key
 from diglot.config.targets import refuse_foreign_hydra
 from diglot.errors import READER_GONE, UserError
 from diglot.system import interruption
@@ -150,6 +151,8 @@ class CheckedLoader(hydra_seams.ConfigLoader):
         self, config_name: str | None, overrides: list[str], run_mode: RunMode, *arguments: Any, **options: Any
     ) -> DictConfig:
         refuse_lists(overrides)
+        if config_name is None:  # --hydra-help reads no file of ours, and Hydra's defaults log
+            overrides = [*overrides, "hydra/job_logging=none", "hydra/hydra_logging=none"]
         (composed_of, config), self._first = self._first or ((), None), None
         mode = f"hydra.mode={run_mode.name}"  # which Hydra adds the second time
         # Only as a sweep may a key have several values: that is for Hydra to say.

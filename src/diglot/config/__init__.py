@@ -6,6 +6,7 @@ environment. carried: what a process is given that another one starts. storable:
 of every command, which turns each mistake of the user's into one line, is diglot.commands.frame.
 """
 
+from diglot.choices import CONF
 from diglot.config.build import (
     build,
     build_corpus,
@@ -29,7 +30,7 @@ from diglot.config.differences import (
     read_config,
     refuse_other_run,
 )
-from diglot.config.keys import CONF, known_keys
+from diglot.config.keys import known_keys
 from diglot.config.meaning import MEANINGS, meaning_of
 from diglot.config.secrets import AsWritten, note_secrets, partly_resolved, without_secrets
 from diglot.config.storable import check_language, check_parts, check_search, check_tokenizer, check_trust, trusted

@@ -4,19 +4,14 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
+from diglot.choices import CONF, SHARED
 from diglot.config.meaning import meaning_of
-
-# The checkout's conf/, or, in a wheel, the copy inside the package.
-CONF = next(
-    p for p in (Path(__file__).parents[3] / "conf", Path(__file__).parents[1] / "conf") if (p / "train.yaml").is_file()
-)
 
 
 @cache
@@ -30,7 +25,7 @@ def plain_config(config_name: str) -> dict[str, Any]:
 
 def known_keys(config_name: str) -> list[str]:
     """All keys of a command's config, and all groups of choices."""
-    groups = [str(p.relative_to(CONF)) for p in CONF.rglob("*") if p.is_dir()]
+    groups = [str(p.relative_to(CONF)) for p in CONF.rglob("*") if p.is_dir() and p.name != SHARED]
     return sorted({*flat_keys(plain_config(config_name)), *groups})
 
 

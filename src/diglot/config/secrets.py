@@ -12,8 +12,9 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from diglot.choices import CONF
 from diglot.config.differences import FROM_ENVIRONMENT
-from diglot.config.keys import CONF, flat_keys
+from diglot.config.keys import flat_keys
 from diglot.config.meaning import meaning_of
 from diglot.errors import UserError
 from diglot.system.masking import is_secret, note

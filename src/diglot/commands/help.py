@@ -1,0 +1,128 @@
+"""What --help answers: a page about a command, or about a group of choices. Nothing that takes seconds is imported."""
+
+import difflib
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
+
+from diglot.choices import CONF, Entry, Row, choices, command, groups_of, rows
+from diglot.system.quoting import printable
+
+WORDS = ("-h", "--help")
+IN_CHECKOUT = (CONF.parent / "Makefile").is_file()  # else installed, and the commands are diglot-train, ...
+
+
+def answer(name: str, words: Sequence[str]) -> int:
+    """Print the page that is asked for.
+
+    Args:
+        name: of the command.
+        words: of its command line; a word that follows --help names a group of choices.
+
+    Returns:
+        The exit status.
+    """
+    after = words[min(words.index(word) for word in WORDS if word in words) + 1 :]
+    topics = list(takewhile(lambda word: not word.startswith("-") and "=" not in word, after))
+    there_are = [group for group in groups_of(name) if "@" not in group]
+    for topic in topics:
+        if topic not in there_are:
+            nearest = difflib.get_close_matches(topic, there_are, 1)
+            hint = f"; did you mean {nearest[0]}?" if nearest else ""
+            told = f"there {'are ' + ', '.join(there_are) if there_are else 'is none'}"
+            print(f"diglot-{name}: --help {printable(topic)}: no group of choices; {told}{hint}", file=sys.stderr)
+            return 2
+    width = page_width()
+    pages = [group_page(name, topic, width) for topic in topics] or [command_page(name, width)]
+    print("\n\n".join("\n".join(page) for page in pages))
+    return 0
+
+
+def page_width() -> int:
+    """How many characters a line has."""
+    return min(max(shutil.get_terminal_size((100, 24)).columns - 1, 20), 119)
+
+
+def command_page(name: str, width: int) -> Iterator[str]:
+    """What a command does, its keys, and its groups with their choices."""
+    about, groups = command(name), groups_of(name)
+    yield from textwrap.wrap(about.meaning, width)
+    yield from ("", f"Usage: {line(name, '[KEY=VALUE ...]', *['[GROUP=CHOICE ...]'] * bool(groups))}", "")
+    yield from (f"  {typed(example)}" for example in about.examples)
+    if about.keys:
+        yield from ("", "Keys, with their defaults:")
+        yield from table(map(_key, about.keys.values()), width)
+    if groups:
+        yield from ("", "Groups of choices, with their defaults:")
+    for group, entry in groups.items():
+        yield from table([(f"{group}={entry.default}", entry.meaning)], width)
+        if "@" not in group:
+            yield from table(((f"  {choice.name}", choice.summary) for choice in choices(group).values()), width)
+    more = [(line(name, f"--help {group}"), f"the keys of a group, here of {group}") for group in list(groups)[:1]]
+    more.append((line(name, "--cfg job", "..."), "the whole config that these words make, and nothing is done"))
+    more.append((line(name, "--hydra-help"), "options of Hydra, which reads the command line"))
+    yield from ("", "More:")
+    yield from table(more, width)
+
+
+def _key(key: Entry) -> tuple[str, str]:
+    if key.is_required:
+        return f"{key.name}=...", f"required: {key.meaning}"
+    return f"{key.name}={key.default}" if key.default else key.name, key.meaning
+
+
+def group_page(name: str, group: str, width: int) -> Iterator[str]:
+    """The choices of a command's group, and their keys."""
+    entry = groups_of(name)[group]
+    yield from textwrap.wrap(f"{group}={entry.default}: {entry.meaning}", width)
+    yield from ("", "Choices:")
+    for choice in choices(group).values():
+        yield from table([(choice.name, choice.meaning)], width)
+        yield from (f"      {typed(example)}" for example in choice.examples)
+    if keys := rows(group):
+        yield from ("", "Keys, with their defaults in brackets:")
+        yield from table([(row.key, described(row)) for row in keys], width)
+
+
+def described(row: Row) -> str:
+    """A key's meaning and defaults, in a line."""
+    only = f"({', '.join(row.only)}) " if row.only else ""
+    return f"{only}{row.meaning}" + (f" [{row.default()}]" if row.default() else "")
+
+
+def overview(commands: Iterable[str]) -> Iterator[str]:
+    """All commands, in a line each."""
+    width = page_width()
+    yield from ("Usage: python -m diglot COMMAND [KEY=VALUE ...] [GROUP=CHOICE ...]", "")
+    yield from table([(name, command(name).summary) for name in commands], width)
+    yield from ("", "python -m diglot COMMAND --help says more of one.")
+
+
+def line(name: str, *words: str) -> str:
+    """A line to type. An option reaches a command through make in ARGS alone."""
+    if not IN_CHECKOUT:
+        return " ".join([f"diglot-{name}", *words])
+    return " ".join([f"make {name}", *(f"ARGS='{word}'" if word.startswith("-") else word for word in words)])
+
+
+def typed(example: str) -> str:
+    """An example as it is typed here."""
+    return example if IN_CHECKOUT else re.sub(r"\bmake (?=[a-z])", "diglot-", example)
+
+
+def table(lines: Iterable[tuple[str, str]], width: int) -> Iterator[str]:
+    """Two columns; in a narrow terminal the second one stands below the first."""
+    indent = 30 if width >= 70 else 8
+    wrapper = textwrap.TextWrapper(
+        width, initial_indent=" " * indent, subsequent_indent=" " * indent, break_on_hyphens=False
+    )
+    for left, right in lines:
+        head, wrapped = f"  {left}", wrapper.wrap(right)
+        if wrapped and len(head) < indent:
+            wrapped[0] = head.ljust(indent) + wrapped[0][indent:]
+        else:
+            yield head
+        yield from wrapped
