@@ -111,6 +111,11 @@ class Row:
     defaults: list[tuple[str, list[str]]]
     only: list[str]
 
+    @property
+    def explained(self) -> str:
+        """The meaning, behind the choices that it holds for where it does not for all."""
+        return f"({', '.join(self.only)}) {self.meaning}" if self.only else self.meaning
+
     def default(self, quote: Callable[[str], str] = str) -> str:
         """The default in each choice, in a line; the most frequent one stands first and without names.
 

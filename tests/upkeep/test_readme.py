@@ -9,25 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from diglot.config import CONF
+from diglot.choices import CONF, groups
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-TABLE = {
-    row[0].strip(" `"): re.findall(r"`([a-z_0-9]+)`", row[1])
-    for row in re.findall(r"^\| (`[a-z_/]+`) \| (.*) \|$", README, flags=re.MULTILINE)
-}
 
 
-@pytest.mark.parametrize(
-    "group",
-    [
-        *("model", "model/position", "model/residual", "model/norm", "model/feed_forward", "scheduler", "trainer"),
-        *("data", "watch", "logger", "sweep"),
-    ],
-)
-def test_the_table_names_every_choice_of_a_group(group):
-    assert set(TABLE[group]) >= {file.stem for file in (CONF / group).glob("*.yaml")}
+def test_every_group_of_choices_is_named():
+    section = README.partition("## Choices")[2].partition("\n## ")[0]
+    assert set(groups()) <= set(re.findall(r"`([a-z_/]+)`", section))
 
 
 def test_every_make_target_named_exists():
@@ -69,14 +59,14 @@ def test_the_variant_that_is_added_in_full_is_a_variant_that_keeps_every_promise
         pytest.skip("it has been added")
     for name in ("src", "conf", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "README.md", tmp_path)
+    (tmp_path / "docs").mkdir()
     change = re.search(r"```diff\n(.*?)```", README, flags=re.DOTALL).group(1)
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
-    # However much the lines around have changed since: who adds a variant adds its name to the table, too.
+    # However much the lines around have changed since.
     subprocess.run(["git", "apply", "-C0"], input=change, cwd=tmp_path, env=environment, text=True, check=True)
-    choices = (tmp_path / "README.md").read_text(encoding="utf-8").partition("```diff")[0]
-    assert "`deep_norm`, `res_post_norm`" in choices
     environment["PYTHONPATH"] = os.pathsep.join((str(tmp_path / "src"), str(tmp_path / "tests")))
+    subprocess.run([sys.executable, "tests/upkeep/test_choices_page.py"], cwd=tmp_path, env=environment, check=True)
+    assert "| `res_post_norm` | Norm on the" in (tmp_path / "docs/choices.md").read_text(encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-c", PROMISES], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 
-from diglot.choices import CONF, Entry, Row, choices, command, groups_of, rows
+from diglot.choices import CONF, Entry, choices, command, groups_of, rows
 from diglot.system.quoting import printable
 
 WORDS = ("-h", "--help")
@@ -84,13 +84,7 @@ def group_page(name: str, group: str, width: int) -> Iterator[str]:
         yield from (f"      {typed(example)}" for example in choice.examples)
     if keys := rows(group):
         yield from ("", "Keys, with their defaults in brackets:")
-        yield from table([(row.key, described(row)) for row in keys], width)
-
-
-def described(row: Row) -> str:
-    """A key's meaning and defaults, in a line."""
-    only = f"({', '.join(row.only)}) " if row.only else ""
-    return f"{only}{row.meaning}" + (f" [{row.default()}]" if row.default() else "")
+        yield from table(((row.key, f"{row.explained} [{row.default()}]".removesuffix(" []")) for row in keys), width)
 
 
 def overview(commands: Iterable[str]) -> Iterator[str]:
