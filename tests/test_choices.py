@@ -80,6 +80,13 @@ def test_the_keys_of_a_choice_are_those_that_hydra_composes(group: str, composed
             assert read(choice.keys) == own, choice.name
 
 
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"sweep"}))
+def test_hydra_itself_logs_nothing_and_makes_no_folders(name: str, composed: Callable[..., Any]) -> None:
+    hydra = compose(name, return_hydra_config=True).hydra
+    assert (hydra.run.dir, hydra.sweep.dir, hydra.sweep.subdir, hydra.output_subdir) == (".", "runs", ".", None)
+    assert {hydra.runtime.choices[f"hydra/{which}_logging"] for which in ("job", "hydra")} == {"none"}
+
+
 EXAMPLES = sorted(
     {line for group in ("", *GROUPS) for choice in conf.choices(group).values() for line in choice.examples}
 )

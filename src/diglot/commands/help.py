@@ -62,7 +62,8 @@ def command_page(name: str, width: int) -> Iterator[str]:
         if "@" not in group:
             yield from table(((f"  {choice.name}", choice.summary) for choice in choices(group).values()), width)
     more = [(line(name, f"--help {group}"), f"the keys of a group, here of {group}") for group in list(groups)[:1]]
-    more.append((line(name, "--cfg job", "..."), "the whole config that these words make, and nothing is done"))
+    composing = "train" if name == "sweep" else name  # Hydra shows the config of no multirun
+    more.append((line(composing, "--cfg job", "..."), "the whole config that these words make, and nothing is done"))
     more.append((line(name, "--hydra-help"), "options of Hydra, which reads the command line"))
     yield from ("", "More:")
     yield from table(more, width)

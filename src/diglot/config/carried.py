@@ -9,6 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from diglot.choices import CONF
 from diglot.config.differences import as_yaml, read_config
 from diglot.config.secrets import AsWritten, changed_texts, partly_resolved
 from diglot.data.text import write_bytes
@@ -16,25 +17,15 @@ from diglot.data.text import write_bytes
 CARRIED = "composed"  # the name that Hydra knows it by
 CONFIG = "config.yaml"  # the resolved one, which says that a folder is a run's
 
-# What conf/train.yaml says to Hydra itself, for a run.
-_TO_HYDRA = """\
-# Composed once; a process that was started to train this reads no other file of choices.
-defaults:
-- override hydra/job_logging: none
-- override hydra/hydra_logging: none
-- _self_
-hydra:
-  run:
-    dir: .
-  output_subdir: null
-"""
+_ABOUT = "# Composed once; a process that was started to train this reads no other file of choices.\n"
 
 
 def write_carried(folder: Path, config: DictConfig) -> None:
     """Write a config into the folder that carries it. What may be a secret is read from the environment again by
     whoever trains it."""
     plain = changed_texts(partly_resolved(config), _escaped)
-    write_bytes(_file(folder), (_TO_HYDRA + as_yaml(plain)).encode())
+    to_hydra = (CONF / "hydra_settings.yaml").read_text(encoding="utf-8")
+    write_bytes(_file(folder), (_ABOUT + to_hydra + as_yaml(plain)).encode())
 
 
 def carrying(module: str, hydra: Any, folder: Path) -> list[str]:
