@@ -74,14 +74,14 @@ class Choice:
 
 
 def groups() -> list[str]:
-    """The groups of choices that there are: the folders of conf/ that hold files, by their paths."""
+    """Return the groups of choices that there are: the folders of conf/ that hold files, by their paths."""
     folders = {file.parent for file in CONF.rglob("*.yaml")} - {CONF}
     return sorted(folder.relative_to(CONF).as_posix() for folder in folders if folder.name != SHARED)
 
 
 @cache
 def choices(group: str) -> dict[str, Choice]:
-    """The choices of a group by name; of "" the configs of the commands."""
+    """Return the choices of a group by name; of "" the configs of the commands."""
     found = {file.stem: _read(file) for file in sorted((CONF / group).glob("*.yaml"))}
     explained: dict[str, set[str]] = {}
     for choice in found.values():
@@ -117,7 +117,7 @@ class Row:
         return f"({', '.join(self.only)}) {self.meaning}" if self.only else self.meaning
 
     def default(self, quote: Callable[[str], str] = str) -> str:
-        """The default in each choice, in a line; the most frequent one stands first and without names.
+        """Return the default in each choice, in a line; the most frequent one stands first and without names.
 
         Args:
             quote: what a value is written with.
@@ -130,7 +130,7 @@ class Row:
 
 
 def rows(group: str) -> list[Row]:
-    """The keys of all choices of a group. One that means other things in other choices has several rows."""
+    """Return the keys of all choices of a group. One that means other things in other choices has several rows."""
     found = choices(group)
     values: dict[tuple[str, str], dict[str, str]] = {}  # by key and meaning: the default of each choice
     for choice in found.values():
@@ -148,7 +148,7 @@ def rows(group: str) -> list[Row]:
 
 
 def command(name: str) -> Choice:
-    """What a command does and which keys it has: those of its config."""
+    """Return what a command does and which keys it has: those of its config."""
     if name != "sweep":
         return choices("")[name]
     sweep = choices("sweep")["default"]  # its config is that of train
@@ -156,7 +156,7 @@ def command(name: str) -> Choice:
 
 
 def groups_of(name: str) -> dict[str, Entry]:
-    """The groups that the config of a command of that name chooses of, those of its default choices included."""
+    """Return the groups that a command's config chooses of, those of its default choices included."""
     found: dict[str, Entry] = {}
 
     def add(entries: dict[str, Entry]) -> None:
@@ -170,7 +170,7 @@ def groups_of(name: str) -> dict[str, Entry]:
 
 
 def _read(path: Path) -> Choice:
-    """A file, and the files that its defaults list takes in."""
+    """Read a file, and the files that its defaults list takes in."""
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
     top = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
@@ -205,7 +205,7 @@ def _read(path: Path) -> Choice:
 
 
 def _joined(lines: Iterator[str]) -> list[str]:
-    """Lines of examples, those that end with a backslash joined to the next ones."""
+    """Join the lines of examples that end with a backslash to the next ones."""
     return re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines()
 
 
@@ -221,7 +221,7 @@ class _Comments:
         self.text, self.lines, self.top = text, text.splitlines(), top
 
     def of(self, key: Any, last: Any) -> str:
-        """What is said of a key: on the lines above it, and behind the node that ends its line."""
+        """Return what is said of a key: on the lines above it, and behind the node that ends its line."""
         found: list[str] = []
         line = key.start_mark.line - 1
         while line >= self.top and re.match(rf" {{{key.start_mark.column}}}#", self.lines[line]):
@@ -233,12 +233,12 @@ class _Comments:
         return " ".join(found)
 
     def written(self, node: Any) -> str:
-        """A value as it is written."""
+        """Return a value as it is written."""
         return " ".join(self.text[node.start_mark.index : node.end_mark.index].split())
 
 
 def _keys(key: Any, value: Any, path: str, comments: _Comments) -> Iterator[Entry]:
-    """A key and those below it."""
+    """Yield a key and those below it."""
     if key.value.startswith("_"):
         return
     name = f"{path}{key.value}"
@@ -252,7 +252,7 @@ def _keys(key: Any, value: Any, path: str, comments: _Comments) -> Iterator[Entr
 
 
 def _group(item: Any, folder: str, comments: _Comments) -> Entry | None:
-    """A group that a defaults list chooses of; None: it is Hydra's alone."""
+    """Return the group that an entry of a defaults list chooses of; None: it is Hydra's alone."""
     key, value = item.value[0]
     group, _, package = key.value.removeprefix("override ").partition("@")
     group = f"{folder}/{group}" if folder else group

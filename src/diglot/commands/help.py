@@ -42,12 +42,12 @@ def answer(name: str, words: Sequence[str]) -> int:
 
 
 def page_width() -> int:
-    """How many characters a line has."""
+    """Return how many characters a line may have."""
     return min(max(shutil.get_terminal_size((100, 24)).columns - 1, 20), 119)
 
 
 def command_page(name: str, width: int) -> Iterator[str]:
-    """What a command does, its keys, and its groups with their choices."""
+    """Yield the lines about a command: what it does, its keys, and its groups with their choices."""
     about, groups = command(name), groups_of(name)
     yield from textwrap.wrap(about.meaning, width)
     yield from ("", f"Usage: {line(name, '[KEY=VALUE ...]', *['[GROUP=CHOICE ...]'] * bool(groups))}", "")
@@ -76,7 +76,7 @@ def _key(key: Entry) -> tuple[str, str]:
 
 
 def group_page(name: str, group: str, width: int) -> Iterator[str]:
-    """The choices of a command's group, and their keys."""
+    """Yield the lines about a group of a command: its choices, and their keys."""
     entry = groups_of(name)[group]
     yield from textwrap.wrap(f"{group}={entry.default}: {entry.meaning}", width)
     yield from ("", "Choices:")
@@ -89,7 +89,7 @@ def group_page(name: str, group: str, width: int) -> Iterator[str]:
 
 
 def overview(commands: Iterable[str]) -> Iterator[str]:
-    """All commands, in a line each."""
+    """Yield the lines about all commands."""
     width = page_width()
     yield from ("Usage: python -m diglot COMMAND [KEY=VALUE ...] [GROUP=CHOICE ...]", "")
     yield from table([(name, command(name).summary) for name in commands], width)
@@ -97,19 +97,19 @@ def overview(commands: Iterable[str]) -> Iterator[str]:
 
 
 def line(name: str, *words: str) -> str:
-    """A line to type. An option reaches a command through make in ARGS alone."""
+    """Return a line to type. An option reaches a command through make in ARGS alone."""
     if not IN_CHECKOUT:
         return " ".join([f"diglot-{name}", *words])
     return " ".join([f"make {name}", *(f"ARGS='{word}'" if word.startswith("-") else word for word in words)])
 
 
 def typed(example: str) -> str:
-    """An example as it is typed here."""
+    """Return an example as it is typed here."""
     return example if IN_CHECKOUT else re.sub(r"\bmake (?=[a-z])", "diglot-", example)
 
 
 def table(lines: Iterable[tuple[str, str]], width: int) -> Iterator[str]:
-    """Two columns; in a narrow terminal the second one stands below the first."""
+    """Yield the lines of two columns; in a narrow terminal the second one stands below the first."""
     indent = 30 if width >= 70 else 8
     wrapper = textwrap.TextWrapper(
         width, initial_indent=" " * indent, subsequent_indent=" " * indent, break_on_hyphens=False
