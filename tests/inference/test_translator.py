@@ -467,9 +467,10 @@ def test_files_come_out_whole_and_name_what_is_wrong(folder, tmp_path, monkeypat
 def test_what_makes_no_sense_is_refused_by_its_key(folder, words, reason):
     with initialize_config_dir(str(CONF), version_base=None):
         config = compose("translate", [f"checkpoint={folder / 'a.ckpt'}", *words])
-    translator = load_translator(checkpoint.load(folder / "a.ckpt"), config.search, None, None)
+    keys = {key: config[key] for key in inspect.getfullargspec(refuse_nonsense).kwonlyargs}
+    loaded = checkpoint.load(folder / "a.ckpt")
     with pytest.raises(UserError, match=reason):
-        refuse_nonsense(translator, **{key: config[key] for key in inspect.getfullargspec(refuse_nonsense).kwonlyargs})
+        refuse_nonsense(load_translator(loaded, config.search, None, None), **keys)
 
 
 @pytest.mark.parametrize(
