@@ -65,7 +65,7 @@ def signals_are_saved_within_an_update() -> None:
 
         def on_train_batch_end(trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
             if self.received and not batch.ends_update:
-                self.kept.save(trainer, pl_module)
+                self.writer.save(trainer)
                 raise signals.Stopped(self.received)
 
         self.on_train_batch_end = on_train_batch_end

@@ -29,8 +29,8 @@ def conclude(
     held_out: dict[str, EvaluationSet],
     scorer: Scorer,
     scores: DevScores,
-    kept: CheckpointWriter,
-    speed: Throughput,
+    writer: CheckpointWriter,
+    throughput: Throughput,
     trainer: L.Trainer,
     config: DictConfig,
     reads: Contents,
@@ -40,14 +40,14 @@ def conclude(
     Raises:
         UserError: there is no checkpoint, or something cannot be written.
     """
-    if not kept.best.exists() and kept.last.exists():
-        raise UserError(f"{kept.best} has gone; {kept.last} holds the last weights")
-    if not kept.best.exists():
+    if not writer.best.exists() and writer.last.exists():
+        raise UserError(f"{writer.best} has gone; {writer.last} holds the last weights")
+    if not writer.best.exists():
         raise UserError(f"the run ended before its first validation: there is no checkpoint in {folder}/")
     if trainer.global_step < trainer.max_steps:
         say(f"Ended before all {trainer.max_steps:,} updates: so a callback or trainer.max_time said")
-    say(end_report(folder, kept, speed, trainer.global_step, scores.latest))
-    translator = Translator.load(kept.best, trust=trusted(config))
+    say(end_report(folder, writer, throughput, trainer.global_step, scores.latest))
+    translator = Translator.load(writer.best, trust=trusted(config))
     test: dict[str, Any] | None = None
     if "test" in held_out:
         # As diglot-evaluate would: the text's writing is its own, and BLEU's tokenizer that of the dev scores.
@@ -55,19 +55,21 @@ def conclude(
         test = evaluate(translator, held_out["test"], scorer, folder / "evaluation" / "test", is_repeated=True)
         say("\n".join(table(test)))
     shown = held_out.get("test", held_out["dev"])
-    say("\n".join([f"Translations by {kept.best.name} ({shown.split}):", *samples(translator.translate, shown.pairs)]))
-    best = {f"best/{name}": float(value) for name, value in best_scores(kept).items()}
+    say(
+        "\n".join([f"Translations by {writer.best.name} ({shown.split}):", *samples(translator.translate, shown.pairs)])
+    )
+    best = {f"best/{name}": float(value) for name, value in best_scores(writer).items()}
     Loggers(trainer.loggers).hyper_parameters(hyper_parameters(without_secrets(config)), best)
     made = ""
     if (form := config.export) is not None:
-        say("\n".join(export(checkpoints.load(kept.best, trusted(config)), form, folder / form, "export")))
+        say("\n".join(export(checkpoints.load(writer.best, trusted(config)), form, folder / form, "export")))
         made = f"{form}/, "
     # Last: now the run is finished.
-    write_results(folder, kept, speed, translator.model, trainer.global_step, test, reads)
+    write_results(folder, writer, throughput, translator.model, trainer.global_step, test, reads)
     trust = trusted(config)
     say(
         f"Made in {printable(folder)}/: best.ckpt, last.ckpt, {made}{CONFIG}, {RESULTS}, log.txt, curves and pictures\n"
-        f"Next:  {reading('evaluate', kept.best, trust)}\n"
-        f"       echo 'some text' | {reading('translate', kept.best, trust)}\n"
+        f"Next:  {reading('evaluate', writer.best, trust)}\n"
+        f"       echo 'some text' | {reading('translate', writer.best, trust)}\n"
         f"       make tensorboard"
     )

@@ -103,16 +103,16 @@ def samples(translate: Callable[[list[str]], list[str]], pairs: ParallelText, n:
     return lines[:-1]
 
 
-def best_scores(kept: CheckpointWriter) -> dict[str, float]:
+def best_scores(writer: CheckpointWriter) -> dict[str, float]:
     """The dev scores of the best checkpoint, and after which update it was written."""
-    scores = {name.removeprefix("dev/"): value for name, value in kept.best_metrics.items()}
-    return {**scores, "update": kept.best_update}
+    scores = {name.removeprefix("dev/"): value for name, value in writer.best_metrics.items()}
+    return {**scores, "update": writer.best_update}
 
 
 def write_results(
     folder: Path,
-    kept: CheckpointWriter,
-    speed: Throughput,
+    writer: CheckpointWriter,
+    throughput: Throughput,
     model: nn.Module,
     updates: int,
     test: Mapping[str, Any] | None,
@@ -121,12 +121,12 @@ def write_results(
     """Write what a finished run came to into its folder: a run with this file is done."""
     results = {
         "finished": True,
-        "best": best_scores(kept),
+        "best": best_scores(writer),
         "parameters": sum(p.numel() for p in model.parameters()),
-        "tokens_per_second": round(speed.target_tokens_per_second, 1),
-        "minutes": round(speed.seconds / 60, 3),
+        "tokens_per_second": round(throughput.target_tokens_per_second, 1),
+        "minutes": round(throughput.seconds / 60, 3),
         "updates": updates,
-        "checkpoint": kept.best.name,
+        "checkpoint": writer.best.name,
         "memory_gb": round(peak_memory(), 2),
         "test": test,
         "contents": dict(contents),
@@ -134,13 +134,15 @@ def write_results(
     write_json(folder / RESULTS, results)
 
 
-def end_report(folder: Path, kept: CheckpointWriter, speed: Throughput, updates: int, scores: Sequence[Score]) -> str:
+def end_report(
+    folder: Path, writer: CheckpointWriter, throughput: Throughput, updates: int, scores: Sequence[Score]
+) -> str:
     """What a run came to."""
     signature = "".join(f" ({score.signature})" for score in scores if score.name == "BLEU")
     return (
-        f"Trained {updates:,} updates in {speed.seconds / 60:.1f} minutes without validations "
-        f"({speed.target_tokens_per_second:,.0f} target tokens a second) with {peak_memory():.1f} GB of memory; "
-        f"best dev BLEU {kept.best_score:.2f} at update {kept.best_update:,}{signature}."
+        f"Trained {updates:,} updates in {throughput.seconds / 60:.1f} minutes without validations "
+        f"({throughput.target_tokens_per_second:,.0f} target tokens a second) with {peak_memory():.1f} GB of memory; "
+        f"best dev BLEU {writer.best_score:.2f} at update {writer.best_update:,}{signature}."
     )
 
 

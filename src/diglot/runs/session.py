@@ -48,9 +48,9 @@ class Session:
         run: its folder.
         task: its model.
         scores: of its validations.
-        kept: its checkpoints.
-        speed: how fast it is.
-        largest: the largest batch.
+        writer: its checkpoints.
+        throughput: how fast it is.
+        probe: the largest batch.
         signals: that ask it to end.
         trainer: Lightning's.
         held_out: text that is not trained on, in the first process once it is announced.
@@ -60,9 +60,9 @@ class Session:
     run: OpenRun
     task: TranslationTask
     scores: DevScores
-    kept: CheckpointWriter
-    speed: Throughput
-    largest: OutOfMemoryProbe
+    writer: CheckpointWriter
+    throughput: Throughput
+    probe: OutOfMemoryProbe
     signals: Signals
     trainer: L.Trainer
     held_out: dict[str, EvaluationSet] = field(default_factory=dict)
@@ -101,8 +101,8 @@ class Session:
                 self.trainer,
                 self.plan.data,
                 self.plan.processes,
-                self.kept,
-                self.largest,
+                self.writer,
+                self.probe,
                 taken_up,
             )
             raise
@@ -121,7 +121,7 @@ class Session:
             return
         if not self.plan.processes.is_first:
             return
-        run, kept = self.run, self.kept
+        run, writer = self.run, self.writer
         try:
             with leaving_at_once():
                 conclude(
@@ -129,8 +129,8 @@ class Session:
                     self.held_out,
                     run.scorer,
                     self.scores,
-                    kept,
-                    self.speed,
+                    writer,
+                    self.throughput,
                     self.trainer,
                     self.plan.config,
                     run.reads,
@@ -138,11 +138,11 @@ class Session:
         except Stopped as stopped:
             self.leave(stopped)
         except UserError as error:
-            rest = f"{resuming(run.folder)} does the rest. {kept.describe()}"
+            rest = f"{resuming(run.folder)} does the rest. {writer.describe()}"
             raise UserError(f"{error}. Training is done, and {rest}") from None
 
     def leave(self, stopped: Stopped) -> None:
-        leave(str(stopped), self.run.folder, self.trainer, self.kept)
+        leave(str(stopped), self.run.folder, self.trainer, self.writer)
 
 
 def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
@@ -165,10 +165,10 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
     if budget.compile:
         model.compile(dynamic=True)
     scores = DevScores(data, run.scorer, run.folder / "text" / f"dev.translated.{ending_of(plan.corpus.tgt_lang)}")
-    kept = CheckpointWriter(
+    writer = CheckpointWriter(
         run.folder, budget.keep_best, budget.keep_last, state=begun.state, restore=run.restore_files
     )
-    speed, largest, signals = Throughput(), OutOfMemoryProbe(data), Signals(kept, budget.validate_every)
+    throughput, probe, signals = Throughput(), OutOfMemoryProbe(data), Signals(writer, budget.validate_every)
     resumed = loggers.Resumed(begun.state.update, begun.state.validation_due_since) if run.goes_on else None
     accumulation = data.updates(world_size=processes.world_size).accumulation
     others: list[str] = []
@@ -180,12 +180,12 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
         strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout, others),
         logger=make_loggers(config.logger, run.folder, resumed) if processes.is_first else [DummyLogger()],
         callbacks=in_order(
-            probe=largest,
+            probe=probe,
             scores=scores,
             users=[*plan.watchers, *plan.callbacks],
-            writer=kept,
-            reports=progress_callbacks(kept),
-            throughput=speed,
+            writer=writer,
+            reports=progress_callbacks(writer),
+            throughput=throughput,
             signals=signals,
             n_updates=data.n_updates,
         ),
@@ -201,7 +201,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
         enable_progress_bar=sys.stdout.isatty() and processes.is_first,
         default_root_dir=run.folder,
     )
-    return Session(plan, run, task, scores, kept, speed, largest, signals, trainer)
+    return Session(plan, run, task, scores, writer, throughput, probe, signals, trainer)
 
 
 def make_loggers(nodes: DictConfig, folder: Path, resumed: loggers.Resumed | None) -> list[Logger]:

@@ -224,12 +224,12 @@ class MissedValidation(L.Callback):
     """What a run that goes on does first.
 
     Args:
-        kept: knows which updates were validated, and whether a validation was due, which is made up for.
+        writer: knows which updates were validated, and whether a validation was due, which is made up for.
         total_updates: length of the run. Where all are done, Lightning is made with one more: else it would do nothing.
     """
 
-    def __init__(self, kept: CheckpointWriter, total_updates: int) -> None:
-        self.kept, self.total_updates = kept, total_updates
+    def __init__(self, writer: CheckpointWriter, total_updates: int) -> None:
+        self.writer, self.total_updates = writer, total_updates
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         first = trainer.strategy.broadcast(trainer.global_step)
@@ -238,10 +238,10 @@ class MissedValidation(L.Callback):
             raise UserError(f"{which} has found update {trainer.global_step:,} to go on from, the first one {first:,}")
         check_moments(trainer.optimizers)
         trainer.fit_loop.epoch_loop.max_steps = self.total_updates
-        trainer.should_stop = self.kept.state.has_stopped or trainer.global_step >= self.total_updates
+        trainer.should_stop = self.writer.state.has_stopped or trainer.global_step >= self.total_updates
         # A run may have become so short that it is over where no validation was to be, or its best checkpoint has gone.
-        is_judged = trainer.global_step in self.kept.ranks and self.kept.best_update
-        if self.kept.state.validation_due_since is not None or (trainer.should_stop and not is_judged):
+        is_judged = trainer.global_step in self.writer.ranks and self.writer.best_update
+        if self.writer.state.validation_due_since is not None or (trainer.should_stop and not is_judged):
             self._validate(trainer)
 
     def _validate(self, trainer: L.Trainer) -> None:

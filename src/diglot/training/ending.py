@@ -21,10 +21,10 @@ from diglot.training.processes import Processes, end_lost, end_others, lost_anot
 from diglot.training.task import NonFiniteError
 
 
-def leave(name: str, folder: Path, trainer: L.Trainer, kept: CheckpointWriter) -> NoReturn:
+def leave(name: str, folder: Path, trainer: L.Trainer, writer: CheckpointWriter) -> NoReturn:
     """End the process as one whose run can go on."""
     say(
-        f"Stopped by {name} at update {trainer.global_step:,}. {kept.describe()} {resuming(folder)} goes on from there."
+        f"Stopped by {name} at update {trainer.global_step:,}. {writer.describe()} {resuming(folder)} goes on from there."
     )
     sys.exit(interruption.status(signal.Signals[name], RESUME_ME))
 
@@ -35,8 +35,8 @@ def fail(
     trainer: L.Trainer,
     data: TranslationData,
     processes: Processes,
-    kept: CheckpointWriter,
-    largest: OutOfMemoryProbe,
+    writer: CheckpointWriter,
+    probe: OutOfMemoryProbe,
     taken_up: tuple[Path, int] | None = None,
 ) -> None:
     """Say what ended training, where that is known; a fault of diglot's own, and a callback's own exit, is left to be
@@ -48,8 +48,8 @@ def fail(
         trainer: of the run.
         data: of the run.
         processes: that share the run.
-        kept: its checkpoints.
-        largest: the largest batch.
+        writer: its checkpoints.
+        probe: the largest batch.
         taken_up: the checkpoint that the run went on from, and its updates; None: it began anew.
 
     Raises:
@@ -59,7 +59,7 @@ def fail(
     if isinstance(error, NonFiniteError):
         file = folder / f"non_finite_{processes.rank}.json"
         write_json(file, explained(error, data))
-        print(f"diglot-train: {error}; {printable(file)} tells more. {kept.describe()}", file=sys.stderr)
+        print(f"diglot-train: {error}; {printable(file)} tells more. {writer.describe()}", file=sys.stderr)
         sys.exit(NON_FINITE)
     if isinstance(error, SystemExit):  # Lightning's answer to a signal outside training, or a callback's own exit
         of_lightning = signal.SIGINT if isinstance(error.__context__, KeyboardInterrupt) else 0
@@ -73,13 +73,13 @@ def fail(
     end_others(trainer)
     if is_lost:
         end_lost(processes.neighbours)
-    goes_on = f"{resuming(folder)} goes on. {kept.describe()}"
-    if largest.refusal and largest.is_training:  # with other batches it is another run
-        new = f" in a new run ({override('init_from', kept.last)} begins it with these weights)"
-        more = f"{new if kept.last.is_file() else ' in a new run'}; with more memory {goes_on}"
-        raise UserError(f"{largest.refusal},{more}") from None
-    if largest.refusal:
-        raise UserError(f"{largest.refusal}; so {goes_on}") from None
+    goes_on = f"{resuming(folder)} goes on. {writer.describe()}"
+    if probe.refusal and probe.is_training:  # with other batches it is another run
+        new = f" in a new run ({override('init_from', writer.last)} begins it with these weights)"
+        more = f"{new if writer.last.is_file() else ' in a new run'}; with more memory {goes_on}"
+        raise UserError(f"{probe.refusal},{more}") from None
+    if probe.refusal:
+        raise UserError(f"{probe.refusal}; so {goes_on}") from None
     if reason := data.worker_failure(error):
         raise UserError(f"one of the data.n_workers={data.options.n_workers} processes {reason}; {goes_on}") from None
     if taken_up and is_of_the_state(error, trainer.global_step <= taken_up[1]):

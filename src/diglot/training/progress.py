@@ -43,8 +43,8 @@ class UpdateBar(DescribedBar):
 class ValidationLines(L.Callback):
     """Says one line for each validation: where the run stands and what it scored."""
 
-    def __init__(self, kept: CheckpointWriter) -> None:
-        self.kept = kept
+    def __init__(self, writer: CheckpointWriter) -> None:
+        self.writer = writer
         self._start = 0.0
         self._passes = 0.0
 
@@ -69,12 +69,12 @@ class ValidationLines(L.Callback):
             f"dev BLEU {bleu:.2f}, chrF++ {float(metrics['dev/chrf']):.2f}, "
             f"perplexity {float(metrics['dev/perplexity']):.2f}"
             + (f", outputs cut by the length limit: {cut}" if cut else "")
-            + (", best so far" if self.kept.best_update == trainer.global_step else "")
+            + (", best so far" if self.writer.best_update == trainer.global_step else "")
         )
         logging.getLogger("diglot").info(line)
 
 
-def progress_callbacks(kept: CheckpointWriter) -> list[L.Callback]:
+def progress_callbacks(writer: CheckpointWriter) -> list[L.Callback]:
     """The bar only where it can be seen as one."""
-    lines: list[L.Callback] = [ValidationLines(kept)]
+    lines: list[L.Callback] = [ValidationLines(writer)]
     return [UpdateBar(), *lines] if sys.stdout.isatty() else lines

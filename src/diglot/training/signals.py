@@ -64,12 +64,12 @@ class Signals(L.Callback):
     stay ignored (SIGHUP after nohup, say).
 
     Args:
-        kept: writes the checkpoint.
+        writer: writes the checkpoint.
         validate_every: updates between validations.
     """
 
-    def __init__(self, kept: CheckpointWriter, validate_every: int) -> None:
-        self.kept, self.validate_every = kept, validate_every
+    def __init__(self, writer: CheckpointWriter, validate_every: int) -> None:
+        self.writer, self.validate_every = writer, validate_every
         self.received = 0
         self.breaks_off = False  # whether a signal ends what is done where it stands
         self._before: dict[int, Any] = {}
@@ -115,7 +115,7 @@ class Signals(L.Callback):
             Stopped: naming the signal.
         """
         if self._leaves:
-            self.kept.save(trainer)
+            self.writer.save(trainer)
             raise Stopped(self._leaves)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
