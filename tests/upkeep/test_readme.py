@@ -45,7 +45,7 @@ def test_every_override_named_is_a_key_or_a_group():
 PROMISES = """
 from conformance import promises, variants
 from diglot.config import CONF
-for promise in promises.OF_ALL + promises.OF_TRANSFORMERS:  # compiling, which takes half a minute, is no matter of norms
+for promise in promises.OF_ALL + promises.OF_TRANSFORMERS:  # those of compiling take half a minute
     model, config = variants.build_variant(variants.small("base") + ("model/residual=res_post_norm",))
     assert type(model.encoder[0].feed_forward).__name__ == "ResPostNorm"
     promise(model, config)

@@ -46,7 +46,7 @@ def conclude(
         raise UserError(f"the run ended before its first validation: there is no checkpoint in {folder}/")
     if trainer.global_step < trainer.max_steps:
         say(f"Ended before all {trainer.max_steps:,} updates: so a callback or trainer.max_time said")
-    say(end_report(folder, writer, throughput, trainer.global_step, scores.latest))
+    say(end_report(writer, throughput, trainer.global_step, scores.latest))
     translator = Translator.load(writer.best, trust=trusted(config))
     test: dict[str, Any] | None = None
     if "test" in held_out:

@@ -134,9 +134,7 @@ def write_results(
     write_json(folder / RESULTS, results)
 
 
-def end_report(
-    folder: Path, writer: CheckpointWriter, throughput: Throughput, updates: int, scores: Sequence[Score]
-) -> str:
+def end_report(writer: CheckpointWriter, throughput: Throughput, updates: int, scores: Sequence[Score]) -> str:
     """What a run came to."""
     signature = "".join(f" ({score.signature})" for score in scores if score.name == "BLEU")
     return (

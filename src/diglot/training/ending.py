@@ -23,9 +23,8 @@ from diglot.training.task import NonFiniteError
 
 def leave(name: str, folder: Path, trainer: L.Trainer, writer: CheckpointWriter) -> NoReturn:
     """End the process as one whose run can go on."""
-    say(
-        f"Stopped by {name} at update {trainer.global_step:,}. {writer.describe()} {resuming(folder)} goes on from there."
-    )
+    where = f"Stopped by {name} at update {trainer.global_step:,}"
+    say(f"{where}. {writer.describe()} {resuming(folder)} goes on from there.")
     sys.exit(interruption.status(signal.Signals[name], RESUME_ME))
 
 
