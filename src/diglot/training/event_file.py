@@ -78,7 +78,7 @@ class EventFile(FileWriter):
 
     def _write(self, event: Event) -> None:
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(None)  # which would grow with each attempt
         record = io.BytesIO()
         RecordWriter(record).write(event.SerializeToString())
         try:
