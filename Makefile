@@ -57,7 +57,7 @@ test-all: .venv/.ready ## Run every automatic test, and those of properties with
 	@.venv/bin/python -m pytest $(PARALLEL) --hypothesis-profile=new -m 'not exhaustive and not reliability'
 	exec .venv/bin/python -m pytest $(PARALLEL) --hypothesis-profile=new --dist load -m exhaustive
 
-test-reliability: .venv/.ready ## Inject faults: kills, signals, full disks, hostile files, processes that die
+test-reliability: .venv/.ready ## Inject faults (kills, signals, full disks, hostile files), run several processes and the wheel
 	@exec .venv/bin/python -m pytest $(PARALLEL) --dist load -m 'reliability and not exhaustive'
 
 soak: .venv/.ready ## Kill runs at random and compare: make soak [kills=3000] [minutes=60] [seed=N] (long)

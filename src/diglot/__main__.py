@@ -4,7 +4,7 @@ import difflib
 import sys
 
 from diglot.commands import help
-from diglot.commands.start import COMMANDS, start
+from diglot.commands.start import COMMANDS, HELP, start
 from diglot.system import streams
 
 
@@ -14,7 +14,7 @@ def main() -> None:
     if named in COMMANDS:
         start(sys.argv.pop(1))
     streams.own()
-    if named in help.WORDS:
+    if named in HELP:
         print("\n".join(help.overview(COMMANDS)))
         sys.exit(0)
     if named:

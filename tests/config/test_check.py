@@ -340,7 +340,8 @@ def test_every_choice_of_a_training_run_is_accepted(compose_train, choice):
     group, _, name = choice.partition("=")
     config = compose_train(f"{group}=[{name}]" if group == "callbacks" else choice)
     root.check(config, TrainKeys)
-    root.trial_build(config)
+    if group.partition("/")[0] in ("model", "optimizer", "scheduler", "search"):
+        root.trial_build(config)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -226,6 +226,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.reliability
 def test_every_process_draws_the_same(either: Tokenizer, text: ParallelText, tmp_path: Path) -> None:
     model = adopt(either.model)
     script = tmp_path / "digest.py"

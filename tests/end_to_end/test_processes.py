@@ -85,6 +85,7 @@ def seven(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 SIDES = {"src": "en", "tgt": "de"}
 
 
+@pytest.mark.reliability
 def test_two_processes_make_the_updates_and_the_translations_of_one(tmp_path: Path, seven: tuple[str, ...]) -> None:
     folders = {}
     for name, words in (("one", ()), ("two", ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2"))):
@@ -129,6 +130,7 @@ def test_processes_started_from_outside_share_one_folder(tmp_path: Path, seven: 
     assert said.count("Made in ") == 1
 
 
+@pytest.mark.reliability
 def test_processes_that_are_not_as_many_as_the_config_says_are_refused(tmp_path: Path, seven: tuple[str, ...]) -> None:
     slurm = {"NTASKS": 2, "NTASKS_PER_NODE": 2, "PROCID": 0, "LOCALID": 0, "NODEID": 0, "NNODES": 1, "JOB_ID": 7}
     environment = {f"SLURM_{name}": str(value) for name, value in slurm.items()}

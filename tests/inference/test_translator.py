@@ -80,11 +80,11 @@ def lines_of(sample_lines: list[str], n: int) -> list[str]:
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_line_s_translation_depends_on_nothing_but_the_line(translator, sample_lines, beam):
-    lines = lines_of(sample_lines, 64)
+    lines = lines_of(sample_lines, 24)
     alone = translator.translate_all(lines, beam, tokens_per_batch=1)  # each is searched by itself
-    assert len({translation.text for translation in alone}) > 40
+    assert len({translation.text for translation in alone}) > 16
     ties = 0
-    for tokens_per_batch in (300, 3_000, 1_000_000):
+    for tokens_per_batch in (300, 1_000_000):
         ties += same(translator.translate_all(lines, beam, tokens_per_batch), alone)
     ties += same(translator.translate_all(lines[::-1], beam)[::-1], alone)
     ties += same(translator.translate_all(lines[:7] * 5, beam)[14:21], alone[:7])

@@ -134,6 +134,7 @@ for script in sys.argv[2:]:
 """
 
 
+@pytest.mark.reliability
 def test_every_command_starts_from_the_installed_wheel(installed, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
     scripts = [installed / "bin" / f"diglot-{command}" for command in SCRIPTS]
@@ -149,6 +150,7 @@ def test_every_command_starts_from_the_installed_wheel(installed, tmp_path):
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.reliability
 def test_help_of_the_installed_wheel_names_the_commands_as_they_are_typed_there(installed, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
     page = run(sys.executable, installed / "bin" / "diglot-train", "--help", cwd=tmp_path, environment=environment)
@@ -157,6 +159,7 @@ def test_help_of_the_installed_wheel_names_the_commands_as_they_are_typed_there(
     assert "make train" not in page
 
 
+@pytest.mark.reliability
 def test_the_installed_wheel_trains_on_the_corpus_that_ships_in_it(installed, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
     script = installed / "bin" / "diglot-train"

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 
 from diglot.choices import CONF, Entry, choices, command, groups_of, rows
+from diglot.commands.start import HELP
 from diglot.system.quoting import printable
 
-WORDS = ("-h", "--help")
 IN_CHECKOUT = (CONF.parent / "Makefile").is_file()  # else installed, and the commands are diglot-train, ...
 
 
@@ -25,7 +25,7 @@ def answer(name: str, words: Sequence[str]) -> int:
     Returns:
         The exit status.
     """
-    after = words[min(words.index(word) for word in WORDS if word in words) + 1 :]
+    after = words[min(words.index(word) for word in HELP if word in words) + 1 :]
     topics = list(takewhile(lambda word: not word.startswith("-") and "=" not in word, after))
     there_are = [group for group in groups_of(name) if "@" not in group]
     for topic in topics:

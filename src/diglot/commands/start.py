@@ -6,17 +6,19 @@ import sys
 from functools import partial
 from typing import NoReturn
 
-from diglot.commands import help
 from diglot.system import interruption, streams
 
 COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export")
+HELP = {"-h", "--help"}
 
 
 def start(command: str) -> NoReturn:
     """Become the command of that name, or answer --help."""
     streams.own()
     interruption.answer_at_once(command)
-    if any(word in help.WORDS for word in sys.argv[1:]):
+    if not HELP.isdisjoint(sys.argv[1:]):
+        from diglot.commands import help  # which no other start has to wait for
+
         sys.exit(help.answer(command, sys.argv[1:]))
     main = importlib.import_module(f"diglot.commands.{command}").main
     interruption.answer_by_exception()
