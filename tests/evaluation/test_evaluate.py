@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
 
 import diglot.commands.evaluate
+from diglot.commands.evaluate import named_text
 from diglot.data.corpus import Files
 from diglot.data.language import CHINESE, SPACED, writing_of
 from diglot.data.pieces import adopt, tag
@@ -488,8 +488,7 @@ def test_a_model_s_results_are_told_of_the_text_and_of_its_own_tokenizer(tmp_pat
         write_lines(tmp_path / "x.en", lines[:3])
         write_lines(tmp_path / tgt, lines[:3])
         paths = {"src": str(tmp_path / "x.en"), "tgt": str(tmp_path / tgt)}
-        config = OmegaConf.create({"split": "test", "data": {"cache_dir": str(tmp_path)}})
-        evaluated = diglot.commands.evaluate.text_to_score(config, Files(train={}, test=paths), None, tmp_path)
+        evaluated = named_text("test", Files(train={}, test=paths), tmp_path, None)
         assert evaluated.src_lang == src_lang
         results = evaluate(system, evaluated, Scorer("zh"), tmp_path / "scored")
         assert results["normalisation"] == "nfkc"

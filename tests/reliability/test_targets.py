@@ -69,7 +69,7 @@ def refused(call: Callable[[], Any], wanted: str) -> None:
 
 
 def check(*words: str) -> None:
-    root.check(composed("data=sample", "trainer=cpu", *words), "train", TrainKeys)
+    root.check(composed("data=sample", "trainer=cpu", *words), TrainKeys)
 
 
 @pytest.mark.promise("A config, whoever wrote it, makes classes of the kind that a key takes, and calls nothing else")

@@ -222,7 +222,7 @@ def test_a_command_line_names_any_number_of_loggers(
     compose_train: Callable[..., DictConfig], words: list[str], names: list[str]
 ) -> None:
     config = compose_train(*words)
-    check_config(config, "train", TrainKeys)
+    check_config(config, TrainKeys)
     assert [name for name, node in config.logger.items() if node is not None] == names
 
 
