@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 
 from diglot.commands.doctor import DoctorKeys, DoctorOptions
 from diglot.commands.frame import arguments
+from diglot.commands.schema import TrainKeys
 from diglot.commands.start import COMMANDS
-from diglot.commands.train import TrainKeys
 from diglot.config import CONF, check, keys_of
 from diglot.config.keys import plain_config
 from diglot.errors import UserError

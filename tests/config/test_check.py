@@ -15,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from diglot import config as root
 from diglot.commands.frame import explain
-from diglot.commands.train import TrainKeys, train
+from diglot.commands.schema import TrainKeys
+from diglot.commands.train import train
 from diglot.config.keys import flat_keys
 from diglot.errors import UserError
 from diglot.runs import plan

@@ -12,7 +12,7 @@ from hostile import Call, composed
 from omegaconf import OmegaConf
 
 from diglot import config as root
-from diglot.commands.train import TrainKeys
+from diglot.commands.schema import TrainKeys
 from diglot.errors import UserError
 
 pytestmark = pytest.mark.reliability

@@ -29,7 +29,7 @@ from omegaconf import OmegaConf
 from diglot import config
 from diglot.commands import sweep as entry
 from diglot.commands.frame import command
-from diglot.commands.train import TrainKeys
+from diglot.commands.schema import TrainKeys
 from diglot.commands.train import main as train_main
 from diglot.config import hydra_seams
 from diglot.data.text import write_bytes
@@ -492,7 +492,7 @@ def test_no_job_outlives_its_launcher(here, number):
 def test_a_job_of_another_launcher_has_the_time_to_keep_what_it_has(here):
     script = """if True:
         from diglot.commands.frame import command
-        from diglot.commands.train import TrainKeys
+        from diglot.commands.schema import TrainKeys
         from diglot.sweeps.sweep import run_alone
         from diglot.system import interruption
         interruption.answer_by_exception()

@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator as PluginEventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
-from diglot.commands.train import TrainKeys
+from diglot.commands.schema import TrainKeys
 from diglot.config import check as check_config
 from diglot.errors import UserError
 from diglot.runs.session import make_loggers

@@ -16,6 +16,7 @@ ELSEWHERE = {
     "checkpoint/averaging.py": "commands/test_average.py",
     "commands/evaluate.py": "evaluation/test_evaluate.py",
     "commands/prepare.py": "data/test_bad_input.py: diglot-prepare",
+    "commands/schema.py": "commands/test_frame.py",
     "commands/start.py": "system/test_interruption.py",
     "commands/sweep.py": "sweeps/test_sweep.py",
     "commands/train.py": "end_to_end/test_runs.py",

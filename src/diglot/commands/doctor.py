@@ -23,7 +23,7 @@ from rich import box
 from rich.table import Table
 
 from diglot.commands.frame import command
-from diglot.commands.train import TrainKeys
+from diglot.commands.schema import TrainKeys
 from diglot.config import build, build_corpus, build_data, check_tying, trial_build
 from diglot.data.batching import Batching, widths
 from diglot.data.doctor import N_GRAM, Diagnosis, some_lengths

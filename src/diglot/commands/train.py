@@ -7,50 +7,22 @@ if __name__ == "__main__":  # before the imports, which take seconds
 
 
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from diglot.commands.frame import command
+from diglot.commands.schema import TrainKeys
 from diglot.config import trial_build
-from diglot.data.language import BleuTokenizer
-from diglot.data.module import DataOptions
 from diglot.runs.open_run import OpenRun, finished_folder
-from diglot.runs.plan import Plan, TrainerKeys, build_watchers
+from diglot.runs.plan import Plan, build_watchers
 from diglot.runs.session import build_session
 from diglot.sweeps import sweep
-from diglot.sweeps.sweep import SweepKeys
 from diglot.system import interruption
 from diglot.system.console import only_warnings, quiet, say
 from diglot.system.glibc import keep_freed_memory
 from diglot.training.processes import end_with_first
-
-
-class TrainKeys(TypedDict):
-    """The keys of conf/train.yaml. A node with a `_target_` has those that its class takes, too."""
-
-    seed: int
-    label_smoothing: float
-    init_from: str | None
-    resume: str | None
-    bleu_tokenizer: BleuTokenizer | None
-    objective: Literal["dev/bleu", "dev/chrf", "dev/loss", "dev/perplexity"]
-    export: Literal["ctranslate2", "safetensors"] | None
-    trust: str | list[str]
-    data: Annotated[DictConfig, DataOptions]
-    tokenizer: DictConfig
-    model: DictConfig
-    optimizer: DictConfig
-    scheduler: DictConfig
-    search: DictConfig
-    run: DictConfig
-    trainer: Annotated[DictConfig, TrainerKeys]
-    callbacks: DictConfig
-    watch: DictConfig
-    logger: DictConfig
-    sweep: Annotated[DictConfig, SweepKeys]
 
 
 @command("train", TrainKeys)

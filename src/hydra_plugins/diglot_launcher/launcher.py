@@ -139,7 +139,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
         UserError: naming the job.
     """
     from diglot.commands.frame import explain
-    from diglot.commands.train import TrainKeys
+    from diglot.commands.schema import TrainKeys
     from diglot.config import MEANINGS, build_corpus, check, config_hash, meaning_of, trial_build
     from diglot.errors import UserError
     from diglot.runs.plan import build_budget, build_watchers

@@ -1,0 +1,35 @@
+"""The keys of a training run's config, which more than one command takes."""
+
+from typing import Annotated, Literal, TypedDict
+
+from omegaconf import DictConfig
+
+from diglot.data.language import BleuTokenizer
+from diglot.data.module import DataOptions
+from diglot.runs.plan import TrainerKeys
+from diglot.sweeps.sweep import SweepKeys
+
+
+class TrainKeys(TypedDict):
+    """The keys of conf/train.yaml. A node with a `_target_` has those that its class takes, too."""
+
+    seed: int
+    label_smoothing: float
+    init_from: str | None
+    resume: str | None
+    bleu_tokenizer: BleuTokenizer | None
+    objective: Literal["dev/bleu", "dev/chrf", "dev/loss", "dev/perplexity"]
+    export: Literal["ctranslate2", "safetensors"] | None
+    trust: str | list[str]
+    data: Annotated[DictConfig, DataOptions]
+    tokenizer: DictConfig
+    model: DictConfig
+    optimizer: DictConfig
+    scheduler: DictConfig
+    search: DictConfig
+    run: DictConfig
+    trainer: Annotated[DictConfig, TrainerKeys]
+    callbacks: DictConfig
+    watch: DictConfig
+    logger: DictConfig
+    sweep: Annotated[DictConfig, SweepKeys]
