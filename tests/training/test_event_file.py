@@ -30,15 +30,32 @@ def test_it_has_the_name_and_the_content_of_tensorboard_s(tmp_path: Path) -> Non
     assert events[0].wall_time < events[1].wall_time
 
 
-def test_after_an_event_that_is_not_whole_none_follows(tmp_path: Path) -> None:
-    writer = EventWriter(str(tmp_path / "a"), nullcontext)
-    (tmp_path / "a").rename(tmp_path / "b")
-    for _ in range(2):
-        with pytest.raises(FileNotFoundError):
+def test_after_an_event_that_is_not_whole_none_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    writer = EventWriter(str(tmp_path), nullcontext)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        with pytest.raises(OSError, match="No space"):
             writer.add_scalar("x", 0.5, 3)
-        if not (tmp_path / "a").exists():
-            (tmp_path / "b").rename(tmp_path / "a")
-    assert len(list(LegacyEventFileLoader(str(file_in(tmp_path / "a"))).Load())) == 1
+    with pytest.raises(OSError, match="No space"):
+        writer.add_scalar("x", 0.5, 4)
+    assert len(list(LegacyEventFileLoader(str(file_in(tmp_path))).Load())) == 1
+
+
+def test_where_its_folder_has_been_moved_it_begins_anew_in_the_next_one(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    writer = EventWriter(str(here), nullcontext)
+    writer.add_scalar("x", 0.5, 3)
+    here.rename(there)
+    with pytest.raises(FileNotFoundError):
+        writer.add_scalar("x", 0.5, 4)
+    here.mkdir()
+    writer.add_scalar("x", 0.5, 5)
+    for folder, step in ((there, 3), (here, 5)):
+        begun, event = LegacyEventFileLoader(str(file_in(folder))).Load()
+        assert (begun.file_version, event.step) == ("brain.Event:2", step)
 
 
 def test_a_file_that_cannot_begin_says_so(tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ _number = itertools.count()  # of the files of this process
 
 class EventFile(FileWriter):
     """An event file as TensorBoard's EventFileWriter makes it, with `now` as its clock and without a thread: each event
-    stands in the file when `add_event` returns. After an event that could not be written whole, none follows.
+    stands in the file when `add_event` returns. After an event that could not be written whole, none follows. Where the
+    folder has been moved or removed, the file begins anew as soon as there is one again.
 
     Args:
         folder: where it is made.
@@ -64,7 +65,7 @@ class EventFile(FileWriter):
         of_process = f"{socket.gethostname()}.{os.getpid()}.{next(_number)}"
         self.file = self.folder / f"events.out.tfevents.{int(now()):010}.{of_process}{suffix}"
         self.failure: OSError | None = None
-        self._write(Event(wall_time=now(), file_version="brain.Event:2"))
+        self._write()
 
     def get_logdir(self) -> str:
         return str(self.folder)
@@ -76,14 +77,19 @@ class EventFile(FileWriter):
         with self.forgiven():
             self._write(event)
 
-    def _write(self, event: Event) -> None:
+    def _write(self, *events: Event) -> None:
         if self.failure is not None:
             raise self.failure.with_traceback(None)  # which would grow with each attempt
-        record = io.BytesIO()
-        RecordWriter(record).write(event.SerializeToString())
+        if not self.file.exists():
+            events = (Event(wall_time=now(), file_version="brain.Event:2"), *events)
+        records = io.BytesIO()
+        for event in events:
+            RecordWriter(records).write(event.SerializeToString())
         try:
             with self.file.open("ab") as file:
-                file.write(record.getvalue())
+                file.write(records.getvalue())
+        except FileNotFoundError:  # nothing was written
+            raise
         except OSError as error:
             self.failure = error
             raise
