@@ -18,7 +18,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from diglot.choices import CONF
+from diglot.choices import CONF, groups
 from diglot.config import hydra_seams
 from diglot.config.check import check, keys_of, parameters_of
 from diglot.config.keys import known_keys, plain_config, unknown_key
@@ -185,10 +185,10 @@ def refuse_lists(words: Sequence[str]) -> None:
     Raises:
         UserError: naming the first override that gives it a list.
     """
-    groups = {str(folder.relative_to(CONF)) for folder in CONF.rglob("*") if folder.is_dir()} - {*SEVERAL}
+    of_one = {*groups()} - {*SEVERAL}
     for word in words:
         match = re.fullmatch(r"\+{0,2}([\w/]+)(?:@[\w.:]+)?=\s*\[(.*)\]\s*", word, re.DOTALL)
-        if match and match[1] in groups and ("," in match[2] or not match[2].strip()):
+        if match and match[1] in of_one and ("," in match[2] or not match[2].strip()):
             first = match[2].partition(",")[0].strip()
             example = f", like {word.partition('=')[0]}={first}" if first else ""
             raise UserError(f"{word}: takes one choice{example}")
@@ -263,12 +263,11 @@ def _no_such_choice(path: str) -> str:
 
 def _names_no_choice(words: Sequence[str]) -> str | None:
     """What to say where a group is given what is no choice's name; None if no word does that."""
-    groups = {str(folder.relative_to(CONF)) for folder in CONF.rglob("*") if folder.is_dir()}
     for group, _, choice in (word.lstrip("+").partition("=") for word in words):
         if "@" in group and choice == "null":
             return f"{group}={choice} names no choice: leave it out, and the decoder has what the encoder has"
         options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
-        if group in groups and choice not in options:
+        if group in groups() and choice not in options:
             return f"{group}={choice} names no choice; there are {', '.join(options)}"
     return None
 

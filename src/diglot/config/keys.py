@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from diglot.choices import CONF, SHARED
+from diglot.choices import CONF, groups
 from diglot.config.meaning import meaning_of
 
 
@@ -25,8 +25,7 @@ def plain_config(config_name: str) -> dict[str, Any]:
 
 def known_keys(config_name: str) -> list[str]:
     """All keys of a command's config, and all groups of choices."""
-    groups = [str(p.relative_to(CONF)) for p in CONF.rglob("*") if p.is_dir() and p.name != SHARED]
-    return sorted({*flat_keys(plain_config(config_name)), *groups})
+    return sorted({*flat_keys(plain_config(config_name)), *groups()})
 
 
 def flat_keys(node: Any, path: str = "") -> Iterator[str]:
