@@ -78,7 +78,7 @@ best = {"bleu": 10.0 + int(heads), "chrf": 20.0, "loss": 1.5 - int(heads), "perp
 results = {"finished": True, "best": best, "parameters": 1_000_000 + int(heads), "tokens_per_second": 1234.5}
 (folder / "results.json").write_text(json.dumps({**results, "minutes": 0.5, "updates": 2, "checkpoint": "best.ckpt"}))
 """
-WORDS = ("data=sample", "trainer=cpu", "hydra.launcher.module=stub_job", "watch=none", "model.n_encoder_layers=1")
+WORDS = ("data=sample", "trainer=cpu", "hydra.launcher.module=stub_job", "watch=none")
 SMALL = (
     "data=sample",
     "trainer=cpu",
