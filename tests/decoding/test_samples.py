@@ -113,7 +113,9 @@ def test_a_sentence_has_the_same_samples_wherever_it_stands(model: Transformer) 
     for found, expected in zip(backwards, alone, strict=True):
         assert [h.tokens for h in found] == [h.tokens for h in expected]
         assert [h.score for h in found] == pytest.approx([h.score for h in expected], abs=1e-4)
-    assert search(model, *sources([rows[0]] * 2), SPECIAL)[0] == search(model, *sources([rows[0]] * 2), SPECIAL)[1]
+    one, other = search(model, *sources([rows[0]] * 2), SPECIAL)  # whose rows two threads may round otherwise
+    assert [h.tokens for h in one] == [h.tokens for h in other]
+    assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-4)
 
 
 def test_random_numbers_are_those_of_splitmix() -> None:
