@@ -1,11 +1,13 @@
 """What all tests share: one thread (unless OMP_NUM_THREADS says otherwise), no network, and small things that are quick
 to build."""
 
+import copy
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from diglot.data.text import ParallelText  # before torch: see diglot.threads
 
@@ -15,7 +17,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from diglot.config import CONF, build
 from diglot.data.corpus import Sample
@@ -33,6 +35,26 @@ hypothesis.settings.load_profile("diglot")
 
 # Sizes that all differ, so that an axis taken for another one is seen: D 24, H 3, K 8, F 40.
 SMALL = ("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40", "model.dropout=0.0")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def yaml_is_parsed_once() -> Iterator[None]:
+    """Hydra reads thirty files for each command line, which takes half of its time. They are in conf/ and in Hydra."""
+    parsed: dict[tuple[str, int, int], Any] = {}
+
+    def load_once(file: Any) -> Any:
+        if not isinstance(getattr(file, "name", None), str):
+            return load(file)
+        status = os.fstat(file.fileno())
+        key = (file.name, status.st_mtime_ns, status.st_size)
+        if key not in parsed:
+            parsed[key] = load(file)
+        return copy.deepcopy(parsed[key])
+
+    load = OmegaConf.load
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OmegaConf, "load", load_once)
+        yield
 
 
 @cache

@@ -282,6 +282,7 @@ def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(monkey
         exportable.check_format(form, resolved(compose_train().model), "export")
 
 
+@pytest.mark.reliability
 def test_training_and_refusals_need_neither_package():
     code = "import sys, diglot.commands.train, diglot.commands.export\n"
     code += "print({'ctranslate2', 'safetensors'} & sys.modules.keys())"

@@ -166,6 +166,7 @@ VALUES = st.text(
 ).map(lambda value: value.lstrip(" \t\n\v\f\r"))
 
 
+@pytest.mark.reliability
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(KEYS, VALUES, max_size=6))
 def test_any_overrides_arrive(ready, choices):

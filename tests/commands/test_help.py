@@ -92,6 +92,7 @@ finally:
     assert (done.returncode, done.stderr) == (0, "set()\n")
 
 
+@pytest.mark.reliability
 def test_make_hands_help_on(tmp_path: Path) -> None:
     done = subprocess.run(
         ["make", "--no-print-directory", "export", "ARGS=--help"], cwd=ROOT, capture_output=True, text=True, timeout=60

@@ -133,6 +133,7 @@ def test_an_alias_of_a_library_s_class_is_not_made(mine, store):
         checkpoint.load(stored.path, trust=["mine"])
 
 
+@pytest.mark.reliability
 def test_every_reading_command_takes_trust(mine, store):
     stored = store(OWN)
     words = [sys.executable, "-c", "import sys; from diglot.commands.average import main; main()"]

@@ -373,6 +373,7 @@ def a_given_alpha_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------------------------------------------------- tests
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize(
     ("mutation", "promise", "overrides", "by"),
     MUTATIONS,

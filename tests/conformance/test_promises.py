@@ -56,6 +56,7 @@ def test_every_transformer_keeps(promise: Promise, variant: Variant) -> None:
     promise(*fresh(variant))
 
 
+@pytest.mark.reliability  # each is compiled
 @pytest.mark.parametrize("row", few_rows_with_each_value(PAIRWISE), ids=lambda row: variant_of(row).name)
 @pytest.mark.parametrize("promise", OF_THE_CAPTURED, ids=attrgetter("__name__"))
 def test_with_every_choice_it_is_true_that(promise: Promise, row: dict[str, str]) -> None:

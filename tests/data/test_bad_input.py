@@ -423,6 +423,7 @@ def test_a_run_does_not_go_on_with_a_training_text_that_is_another_one(
     assert (tmp_path / "run" / "last.ckpt").read_bytes() == before
 
 
+@pytest.mark.reliability
 @pytest.mark.end_to_end
 def test_two_commands_at_once_prepare_odd_rows_once(tmp_path: Path) -> None:
     """Both train the tokenizer and tokenise the text, or find that it has been done."""

@@ -111,6 +111,7 @@ def prepare_and_count(folder: Path, lines: list[str], model: bytes, encoded: "mu
     assert len(prepare(text, Tokenizer(model, None), folder, max_len=100, block_size=40).src) == len(lines)
 
 
+@pytest.mark.reliability
 def test_of_two_at_once_one_waits_for_the_other(text: ParallelText, tokenizer: Tokenizer, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     encoded: multiprocessing.Queue[int] = context.Queue()

@@ -397,6 +397,7 @@ def a_mixture() -> MixedText:
     return MixedText({"first": first, "second": SAMPLE.select(range(190, 400))}, {"second": 2.0})
 
 
+@pytest.mark.reliability
 def test_three_processes_write_the_files_that_one_does(tokenizer: Tokenizer, tmp_path: Path) -> None:
     for n in (1, 3):
         options: dict[str, Any] = {"max_len": 40, "cleaning": STRICT, "block_size": 30, "n_processes": n}

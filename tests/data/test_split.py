@@ -98,6 +98,7 @@ def test_the_seed_decides_the_split() -> None:
     assert grouped_split(corpus, 5, 5, seed=1)[0]["test"] != grouped_split(corpus, 5, 5, seed=2)[0]["test"]
 
 
+@pytest.mark.reliability
 def test_another_process_makes_the_same_split() -> None:
     program = (
         "from diglot.data.split import grouped_split as g; from diglot.data.text import ParallelText as P;"

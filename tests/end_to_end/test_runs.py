@@ -61,6 +61,7 @@ def test_stopping_early_averaging_and_csv_work_together(tmp_path):
     assert "dev/bleu" in (tmp_path / "run" / "metrics.csv").read_text().partition("\n")[0]
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize(
     ("words", "kinds"),
     [
@@ -108,6 +109,7 @@ def test_own_files_are_split_and_prepared(tmp_path):
     assert re.search(r"vocab_size=50000 is more than this text can fill: at most \d+", too_many.stderr.decode())
 
 
+@pytest.mark.reliability
 def test_resume_auto_goes_on_with_the_newest_unfinished_run_of_the_same_command(tmp_path):
     words = [*SMALL, "run.updates=4", "run.validate_every=2", "search.max_len_a=0.0", "search.max_len_b=2"]
     for i in range(2):

@@ -13,6 +13,7 @@ SAMPLE = ROOT / "data" / "sample"
 SHORT = ("run.updates=4", "run.validate_every=2", "search.max_len_a=0.0", "search.max_len_b=4", "data.vocab_size=600")
 
 
+@pytest.mark.reliability
 def test_each_side_may_have_its_own_tokenizer_and_sampled_text(tmp_path):
     own = ("tokenizer.joint=false", "tokenizer.tgt_vocab_size=610", "tokenizer.samples=2")
     refused = type_command("diglot-train", *SMALL, *SHORT, *own, cwd=tmp_path, code=2)

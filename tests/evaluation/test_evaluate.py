@@ -567,6 +567,7 @@ def test_an_evaluation_is_written_through_no_link_out_of_the_run_s_folder(tmp_pa
     assert not list((tmp_path / "mine").iterdir())
 
 
+@pytest.mark.reliability
 @pytest.mark.end_to_end
 def test_a_tokenizer_that_is_missing_is_told_before_the_text_is_looked_for(tmp_path):
     """Japanese without MeCab: the corpus named here could not even be read."""

@@ -136,6 +136,7 @@ def test_every_model_is_represented_but_the_one_that_is_no_transformer(compose_t
         assert not reasons
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize(
     "words",
     [

@@ -78,16 +78,18 @@ def lines_of(sample_lines: list[str], n: int) -> list[str]:
     return [" ".join(random.choice(sample_lines, random.integers(1, 5))) for _ in range(n)]
 
 
-@pytest.mark.parametrize("beam", [1, 4])
-def test_a_line_s_translation_depends_on_nothing_but_the_line(translator, sample_lines, beam):
-    lines = lines_of(sample_lines, 24)
+@pytest.mark.parametrize(
+    ("beam", "n"), [(1, 6), (4, 4), *(pytest.param(beam, 24, marks=pytest.mark.reliability) for beam in (1, 4))]
+)
+def test_a_line_s_translation_depends_on_nothing_but_the_line(translator, sample_lines, beam, n):
+    lines = lines_of(sample_lines, n)
     alone = translator.translate_all(lines, beam, tokens_per_batch=1)  # each is searched by itself
-    assert len({translation.text for translation in alone}) > 16
+    assert len({translation.text for translation in alone}) > n // 2
     ties = 0
     for tokens_per_batch in (300, 1_000_000):
         ties += same(translator.translate_all(lines, beam, tokens_per_batch), alone)
     ties += same(translator.translate_all(lines[::-1], beam)[::-1], alone)
-    ties += same(translator.translate_all(lines[:7] * 5, beam)[14:21], alone[:7])
+    ties += same(translator.translate_all(lines[:3] * 5, beam)[6:9], alone[:3])
     assert ties <= 3
 
 
@@ -402,6 +404,7 @@ def test_models_of_other_heads_translate_as_one_but_no_page_shows_them(folder, c
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.reliability
 @pytest.mark.end_to_end
 def test_whoever_reads_may_go(folder):
     lines = "Ler nin gaser.\n" * 3
@@ -498,6 +501,7 @@ def test_a_head_that_is_not_there_is_refused():
         chosen_alignment(layers, "1-4")
 
 
+@pytest.mark.reliability
 @pytest.mark.end_to_end
 def test_a_line_that_is_typed_is_answered_before_the_next(folder):
     command = [sys.executable, "-m", "diglot", "translate", "checkpoint=a.ckpt", "interactive=true"]

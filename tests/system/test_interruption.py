@@ -129,6 +129,7 @@ DESTRUCTOR = """
 """
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize(
     "setting", ["if True:", "from diglot.training.signals import leaving_at_once\n    with leaving_at_once():"]
 )

@@ -72,7 +72,14 @@ def test_every_benchmark_is_tried_here() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == set(TINY)
 
 
-@pytest.mark.parametrize("benchmark", sorted(TINY), indirect=True)
+DEAR = {"training", "watching"}  # they train
+
+
+@pytest.mark.parametrize(
+    "benchmark",
+    [pytest.param(name, marks=pytest.mark.reliability) if name in DEAR else name for name in sorted(TINY)],
+    indirect=True,
+)
 def test_a_tiny_round_of_a_benchmark_goes_through(benchmark: ModuleType, capsys: pytest.CaptureFixture) -> None:
     threads = torch.get_num_threads()
     try:
