@@ -2,6 +2,7 @@
 to build."""
 
 import copy
+import io
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -43,7 +44,7 @@ def yaml_is_parsed_once() -> Iterator[None]:
     parsed: dict[tuple[str, int, int], Any] = {}
 
     def load_once(file: Any) -> Any:
-        if not isinstance(getattr(file, "name", None), str):
+        if not isinstance(file, io.TextIOWrapper) or not isinstance(file.name, str):
             return load(file)
         status = os.fstat(file.fileno())
         key = (file.name, status.st_mtime_ns, status.st_size)
