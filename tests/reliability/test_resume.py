@@ -53,6 +53,21 @@ def test_a_finished_run_that_becomes_longer_is_the_longer_run(tmp_path: Path, te
     assert "this run is finished" in train(folder, *words, "resume=run", "run.updates=20")
 
 
+@pytest.mark.promise("A run goes on when its corpus lies in another folder, bit for bit")
+def test_a_run_goes_on_with_its_corpus_in_another_folder(tmp_path: Path) -> None:
+    corpus, moved = tmp_path / "corpus", tmp_path / "moved"
+    corpus.mkdir()
+    words = [*lives.write_text(corpus), *SMALL, *SHORT]
+    whole = lives.whole(words, tmp_path / "whole")
+    folder = tmp_path / "pieces"
+    train(folder, *words, "run.folder=run", code=-signal.SIGKILL, fault=Fault(signal.SIGKILL, update=7))
+    corpus.rename(moved)
+    said = train(folder, *(word.replace(str(corpus), str(moved)) for word in words), "resume=run")
+    assert "data.train.src" in said
+    found = lives.differences(whole.left, lives.left(folder))
+    assert [line for line in found if not line.startswith("files: ")] == []  # the config before is kept, too
+
+
 @pytest.mark.promise("A finished run says that it is, and which changed value would train nothing")
 def test_a_finished_run_says_so(tmp_path: Path, text: list[str]) -> None:
     words = [*text, *SMALL, *SHORT]

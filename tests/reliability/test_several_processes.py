@@ -232,3 +232,25 @@ def test_a_signal_before_the_processes_have_met(tmp_path: Path) -> None:
         assert (ended.code, ended.orphans) == (75, []), ended.said
         assert "resume=run goes on" in ended.said.splitlines()[-1]
         assert "topped by SIGTERM" in ended.said.splitlines()[-1]
+
+
+@pytest.mark.promise("A run goes on with another number of processes, and its updates stay those of one process.")
+@pytest.mark.parametrize(("before", "after"), [((), TWO), (TWO, ())], ids=["1 to 2", "2 to 1"])
+def test_a_run_goes_on_with_another_number_of_processes(
+    tmp_path: Path, before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    words = (*text(tmp_path), *TINY, FAULT, "model.dropout=0", "run.updates=10", "run.validate_every=2")
+    words += ("trainer.process_timeout=120",)
+    whole, changed = tmp_path / "whole", tmp_path / "changed"
+    whole.mkdir()
+    run(whole, *words)
+    changed.mkdir()
+    run(changed, *words, *before, code=-9, FAULT="kill:0:5")
+    others = tuple(word for word in words if word != "run.folder=run")
+    said = run(changed, *others, *after, "resume=run").said
+    assert "trainer.devices" in said, said  # what has changed is told
+    ours, theirs = weights(whole / "run"), weights(changed / "run")
+    moved = max((theirs[name] - ours[name]).abs().max().item() for name in ours)
+    assert moved < 1e-9  # in float64: sums of gradients are added in another order
+    translated = [read_lines(folder / "run" / "text" / "dev.translated.de") for folder in (whole, changed)]
+    assert translated[0] == translated[1]
