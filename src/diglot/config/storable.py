@@ -22,14 +22,15 @@ from diglot.config.targets import targets_in, wrong_target
 from diglot.decoding import Search
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
-from diglot.system.archive import MOST_RECORDS
 from diglot.system.masking import shortened
 
+# Those of a model of a thousand layers are about as many, with the two moments and the step of each weight.
+MOST_TENSORS = 100_000
 LARGEST_TOKENIZER = 16_000_000  # bytes; one of 256,000 pieces has 5,000,000
 WIDEST_BEAM = 1_000
 # The greatest that each of a search's limits may be: an output of so many tokens ends in minutes.
 LENGTHS = {"min_len_a": 10, "min_len_b": 1_000, "max_len_a": 100, "max_len_b": 10_000}
-RECORDS_A_WEIGHT = 4  # itself and an optimizer's state of it: two moments and a step
+TENSORS_A_WEIGHT = 4  # itself and an optimizer's state of it: two moments and a step
 
 # Where the classes live that any checkpoint may name. Of torch's layers those that are one layer: others copy what they
 # are made of as often as they are told.
@@ -84,7 +85,7 @@ def check_search(what: str, search: Search) -> None:
 
 def check_number_of_weights(model: EncoderDecoder) -> None:
     """Refuse a model whose checkpoints would have more parts than are read."""
-    n, most = sum(1 for _ in model.parameters()), MOST_RECORDS // RECORDS_A_WEIGHT
+    n, most = sum(1 for _ in model.parameters()), MOST_TENSORS // TENSORS_A_WEIGHT
     if n > most:
         raise UserError(f"model: it has {n:,} weights, and a checkpoint takes at most {most:,}")
 

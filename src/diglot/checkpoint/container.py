@@ -1,0 +1,263 @@
+"""The file that holds a checkpoint: one safetensors file, which other programs can open too.
+
+After 8 bytes with the length of the header come the header, a JSON object, and the tensors' bytes without gaps. The
+header's "__metadata__" holds
+
+- "format": "pt", which other programs look for;
+- "diglot": all that is no tensor, as JSON, see diglot.checkpoint.plain;
+- "checksums": the SHA-256 of each tensor's bytes, as JSON, by name;
+- "sha256": of these two texts and of the tensors' names, types and shapes.
+
+Tensors are written and read one after the other, so that beside the tensors themselves little memory is needed: on
+writing one of them at most is copied (off a GPU, say). They are read into memory of their own, which torch aligns as
+that of any tensor: results may depend on the alignment in their last bits. The library checks what a header says of the
+places of tensors; what it does not look at, or only after taking memory for it, is checked here.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from diglot.checkpoint.plain import DTYPE_NAMES, DTYPES, MOST_DIMENSIONS, decode, encode
+from diglot.config.storable import MOST_TENSORS
+from diglot.errors import UserError
+
+# That of a model of a thousand layers has about 35,000,000, with the two moments and the step of each weight.
+LONGEST_HEADER = 48_000_000  # bytes
+DEEPEST_JSON = 200  # each level of a tree takes up to four
+# What Python takes at most for JSON that it has read, by the characters that begin an object, a list and a next value.
+MEMORY = {"{": 240, "[": 90, ",": 75, "}": 0, "]": 0}
+MOST_MEMORY = 100_000_000
+CHUNK = 2**24
+
+_METADATA = "__metadata__"
+_KEYS = {"format", "diglot", "checksums", "sha256"}
+_NO_DIGEST = "0" * 64
+# Up to the next character that structures the JSON; possessive, so that it never looks at a character twice.
+_NEXT = re.compile(r'[^\[\]{},"]*+(?:"(?:[^"\\]++|\\.)*+"[^\[\]{},"]*+)*+([\[\]{},])', re.DOTALL)
+
+
+class _Entry(NamedTuple):
+    """What a header says of a tensor; its bytes begin and end at these places behind the header."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class _Header(NamedTuple):
+    tensors: dict[str, _Entry]
+    tree: str  # the JSON of all that is no tensor
+    checksums: dict[str, str]
+    size: int  # with the bytes of its length
+
+
+def write(tree: Any, file: BinaryIO) -> None:
+    """Write plain data and tensors, see `diglot.checkpoint.plain.encode`.
+
+    Args:
+        tree: what to write.
+        file: empty, and can be sought in.
+
+    Raises:
+        UserError: something would not come back as it is, or is more than is read.
+        OSError: the file cannot be written.
+    """
+    node, tensors = encode(tree)
+    text = _dumped(node)
+    _check_amount(text, tensors)
+    # The library's order: larger types first, so that each tensor is aligned to its own.
+    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    checksums = dict.fromkeys(names, _NO_DIGEST)
+    header = _header_bytes(text, checksums, tensors)
+    file.write(header)
+    for name in names:
+        content = _bytes_of(tensors[name])
+        checksums[name] = hashlib.sha256(content).hexdigest()
+        file.write(content)
+    file.seek(0)
+    file.write(_header_bytes(text, checksums, tensors))  # as long as before
+
+
+def check_tree(tree: Any) -> None:
+    """Make sure that `write` takes plain data and tensors.
+
+    Raises:
+        UserError: it does not.
+    """
+    node, tensors = encode(tree)
+    _check_amount(_dumped(node), tensors)
+
+
+def read(path: Path) -> Any:
+    """Return what `write` has written.
+
+    Raises:
+        UserError: the file is damaged, or was not written so.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        header = _read_header(file, path)
+        node = _parsed(header.tree)
+        tensors = {}
+        for name, entry in sorted(header.tensors.items(), key=lambda item: item[1].begin):
+            tensors[name] = _read_tensor(file, header, name, entry)
+    return decode(node, tensors)
+
+
+def check(path: Path) -> None:
+    """Make sure that a file is whole, as far as all but the tensors' bytes says that, which are not read.
+
+    Raises:
+        UserError: it is not.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        _read_header(file, path)
+
+
+def _dumped(node: Any) -> str:
+    return json.dumps(node, allow_nan=False, separators=(",", ":"))
+
+
+def _check_amount(text: str, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse to write what would not be read."""
+    if len(tensors) > MOST_TENSORS:
+        raise UserError(f"there are {len(tensors):,} tensors, more than {MOST_TENSORS:,}: write fewer")
+    header = _header_bytes(text, dict.fromkeys(tensors, _NO_DIGEST), tensors)[8:].decode()
+    check_json(text)
+    check_json(header)
+    if len(header) > LONGEST_HEADER:
+        raise UserError(f"all but the tensors takes more than {LONGEST_HEADER:,} bytes: write large values as tensors")
+
+
+def _header_bytes(text: str, checksums: Mapping[str, str], tensors: Mapping[str, Tensor]) -> bytes:
+    """Return the header with its length, for tensors in the order of the checksums."""
+    sums = _dumped(checksums)
+    entries, end = {}, 0
+    for name in checksums:
+        tensor = tensors[name]
+        begin, end = end, end + tensor.numel() * tensor.dtype.itemsize
+        entries[name] = _Entry(tensor.dtype, tuple(tensor.shape), begin, end)
+    metadata = {"format": "pt", "diglot": text, "checksums": sums, "sha256": _digest(text, sums, entries)}
+    told = {
+        name: {"dtype": DTYPE_NAMES[dtype], "shape": shape, "data_offsets": [begin, end]}
+        for name, (dtype, shape, begin, end) in entries.items()
+    }
+    header = _dumped({_METADATA: metadata, **told}).encode()
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header
+
+
+def _digest(text: str, checksums: str, entries: Mapping[str, _Entry]) -> str:
+    found = hashlib.sha256(_dumped([text, checksums]).encode())
+    for name in sorted(entries):
+        found.update(_dumped([name, DTYPE_NAMES[entries[name].dtype], entries[name].shape]).encode())
+    return found.hexdigest()
+
+
+def _bytes_of(tensor: Tensor) -> Any:
+    """Return a view of a tensor's bytes, or a copy of them where it is on another device or not contiguous."""
+    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _read_header(file: BinaryIO, path: Path) -> _Header:
+    size, start = os.fstat(file.fileno()).st_size, file.read(8)
+    length = int.from_bytes(start, "little")
+    if len(start) < 8 or not 2 <= length <= size - 8:
+        raise UserError("damaged, or no checkpoint (it does not begin as one)")
+    if length > LONGEST_HEADER:
+        raise UserError(f"refused, {length:,} bytes of it say what its parts are")
+    found = _parsed(file.read(length).decode("utf-8"))
+    metadata = found.pop(_METADATA, None) if isinstance(found, dict) else None
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise UserError("no checkpoint of diglot (a safetensors file without its metadata)")
+    if metadata.keys() != _KEYS or metadata["format"] != "pt":
+        raise UserError("no checkpoint of diglot (a safetensors file with other metadata)")
+    entries = {name: _entry(name, found.pop(name)) for name in list(found)}
+    if _digest(metadata["diglot"], metadata["checksums"], entries) != metadata["sha256"]:
+        raise UserError("damaged, the checksum of its header is wrong")
+    checksums = _parsed(metadata["checksums"])
+    if not isinstance(checksums, dict) or checksums.keys() != entries.keys():
+        raise UserError("damaged, its checksums are those of other tensors")
+    try:
+        with safe_open(path, framework="pt"):  # holes, overlaps, and sizes that are not those of the shapes
+            pass
+    except SafetensorError as error:
+        raise UserError(f"damaged ({error})") from None
+    return _Header(entries, metadata["diglot"], checksums, 8 + length)
+
+
+def _entry(name: str, found: Any) -> _Entry:
+    match found:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]} if (
+            len(found) == 3
+            and dtype in DTYPES
+            and len(shape) <= MOST_DIMENSIONS
+            and all(type(n) is int and 0 <= n < 2**63 for n in shape)
+        ):
+            if 0 <= begin <= end and end - begin == math.prod(shape) * DTYPES[dtype].itemsize:
+                return _Entry(DTYPES[dtype], tuple(shape), begin, end)
+    raise UserError(f"damaged, its tensor {name[:60]!r} is none")
+
+
+def _read_tensor(file: BinaryIO, header: _Header, name: str, entry: _Entry) -> Tensor:
+    tensor = torch.empty(entry.shape, dtype=entry.dtype)
+    content = _bytes_of(tensor)
+    checksum = hashlib.sha256()
+    file.seek(header.size + entry.begin)
+    for start in range(0, len(content), CHUNK):
+        chunk = content[start : start + CHUNK]
+        if file.readinto(chunk) != len(chunk):  # type: ignore[attr-defined]
+            raise UserError("damaged, it is shorter than it says")
+        checksum.update(chunk)
+    if checksum.hexdigest() != header.checksums[name]:
+        raise UserError(f"damaged, the checksum of its tensor {name[:60]!r} is wrong")
+    if entry.dtype == torch.bool and tensor.numel() and tensor.view(torch.uint8).max() > 1:
+        raise UserError(f"refused, its tensor {name[:60]!r} holds what is neither true nor false")
+    return tensor
+
+
+def check_json(text: str) -> None:
+    """Make sure that JSON is not deep, and takes no more memory than a checkpoint needs, before it is parsed.
+
+    Raises:
+        UserError: it is, or does.
+    """
+    depth = memory = place = 0
+    while match := _NEXT.match(text, place):
+        place, character = match.end(), match[1]
+        memory += MEMORY[character]
+        depth += (character in "[{") - (character in "]}")
+        if depth > DEEPEST_JSON:
+            raise UserError("refused, what it holds is nested too deep")
+        if memory > MOST_MEMORY:
+            raise UserError("refused, what it holds beside its tensors has too many parts")
+
+
+def _parsed(text: str) -> Any:
+    """Return what JSON says, in which no key stands twice."""
+    check_json(text)
+    return json.loads(text, object_pairs_hook=_once, parse_constant=_refuse_constant)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise UserError("refused, it says something twice")
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise UserError(f"refused, {name} is no JSON")

@@ -1,0 +1,393 @@
+"""Plain data and tensors as JSON and named tensors, and back: exactly, or refused by name when they are written.
+
+What JSON has no form for is an object whose first key begins with "$": {"$tuple": [1, 2]}, {"$tensor": NAME}. Types are
+compared exactly: a subclass of str or int would come back as another type. Values, types, the order of keys, and shapes
+and strides of tensors are kept. Of tensors, those that share all their memory come back as one; views that share a part
+of it are stored apart, and one with gaps between its elements comes back without them. All come back on the CPU.
+"""
+
+import base64
+import enum
+import json
+import math
+import re
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from diglot.errors import UserError
+
+DEEPEST = 40  # configs nest to about six
+MOST_NODES = 2_000_000
+MOST_DIGITS = 4300  # of an integer: Python's own limit when it reads one
+MOST_DIMENSIONS = 64  # torch computes with no more
+LONGEST_NAME = 200
+_TOO_LARGE = 10**MOST_DIGITS
+
+# The types of tensors that a safetensors file holds, by their names there.
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "C64": torch.complex64,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+Path = tuple[Any, ...]  # the keys and indices that lead to a value
+T = TypeVar("T")
+
+
+class _Leaf(NamedTuple):
+    """How values of a type become one text, and the text a value."""
+
+    tag: str
+    encode: Callable[[Any], str]
+    decode: Callable[[str], Any]
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = vars(torch).get(name)
+    if type(found) is not torch.dtype:
+        raise ValueError(name)
+    return found
+
+
+_LEAVES: dict[type, _Leaf] = {
+    float: _Leaf(  # those that JSON has no form for
+        "$float", lambda value: struct.pack(">d", value).hex(), lambda text: struct.unpack(">d", bytes.fromhex(text))[0]
+    ),
+    complex: _Leaf(
+        "$complex",
+        lambda value: struct.pack(">2d", value.real, value.imag).hex(),
+        lambda text: complex(*struct.unpack(">2d", bytes.fromhex(text))),
+    ),
+    str: _Leaf(  # those that hold surrogates: JSON would join two of them
+        "$str",
+        lambda value: value.encode("utf-8", "surrogatepass").hex(),
+        lambda text: bytes.fromhex(text).decode("utf-8", "surrogatepass"),
+    ),
+    bytes: _Leaf(
+        "$bytes", lambda value: base64.b64encode(value).decode(), lambda text: base64.b64decode(text, validate=True)
+    ),
+    torch.dtype: _Leaf("$dtype", lambda value: str(value).removeprefix("torch."), _dtype),
+    torch.device: _Leaf("$device", str, torch.device),
+}
+_SEQUENCES: dict[type, str] = {
+    tuple: "$tuple",
+    torch.Size: "$size",
+    set: "$set",
+    frozenset: "$frozenset",
+}
+_LEAF_BY_TAG = {leaf.tag: leaf for leaf in _LEAVES.values()}
+_SEQUENCE_BY_TAG = {tag: kind for kind, tag in _SEQUENCES.items()}
+_KEYS = (type(None), bool, int, *_LEAVES)
+
+
+def encode(tree: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Return plain data and tensors as what JSON can hold, and the tensors by the names that stand there for them.
+
+    Args:
+        tree: None, bool, int, float, complex, str, bytes, torch.dtype, torch.device and tensors, in any nesting of
+            list, tuple, torch.Size, set, frozenset, dict and OrderedDict.
+
+    Raises:
+        UserError: naming the first value that would not come back as it is.
+    """
+    encoder = _Encoder()
+    return encoder.node(tree, ()), encoder.tensors
+
+
+class _Encoder:
+    """Encodes one tree.
+
+    Attributes:
+        tensors: by name, in the order in which they stand in the tree.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._names: dict[tuple[Any, ...], str] = {}  # by what tensors are the same by
+        self._n_nodes = 0
+
+    def node(self, value: Any, path: Path) -> Any:
+        kind = type(value)
+        self._n_nodes += 1
+        if len(path) > DEEPEST:
+            raise UserError(f"{_where(path)[:200]} is nested more than {DEEPEST} deep, or holds itself")
+        if self._n_nodes > MOST_NODES:
+            raise UserError(f"{_where(path)}: there are more than {MOST_NODES:,} values up to here: write fewer")
+        if kind is int and abs(value) >= _TOO_LARGE:
+            raise UserError(f"{_where(path)} is an integer of more than {MOST_DIGITS:,} digits: write it as bytes")
+        if kind in (type(None), bool, int) or _is_plain(value):
+            return value
+        if kind in _LEAVES:
+            return {_LEAVES[kind].tag: _LEAVES[kind].encode(value)}
+        if kind is list:
+            return self._items(value, path)
+        if kind in _SEQUENCES:
+            items = self._items(value, path)
+            if kind in (set, frozenset):  # whose order is another one in each process
+                self._check_keys(value, path)
+                items.sort(key=json.dumps)
+            return {_SEQUENCES[kind]: items}
+        if kind is dict:
+            return self._mapping(value, path)
+        if kind is OrderedDict:
+            return self._ordered(value, path)
+        if kind is Tensor:
+            return self._tensor(value, path)
+        raise UserError(f"{_where(path)} is {_kind(value)}: {_instead(value)}")
+
+    def _items(self, values: Iterable[Any], path: Path) -> list[Any]:
+        return [self.node(value, (*path, index)) for index, value in enumerate(values)]
+
+    def _mapping(self, value: Mapping[Any, Any], path: Path) -> dict[str, Any]:
+        if all(type(key) is str and _is_plain(key) and not key.startswith("$") for key in value):
+            return {key: self.node(each, (*path, key)) for key, each in value.items()}
+        pairs = [[self.node(key, (*path, key)), self.node(each, (*path, key))] for key, each in value.items()]
+        self._check_keys(value, path)
+        return {"$dict": pairs}
+
+    def _ordered(self, value: OrderedDict[Any, Any], path: Path) -> dict[str, Any]:
+        """An OrderedDict, of which torch's have the versions of modules beside the weights."""
+        more = vars(value)
+        if more.keys() - {"_metadata"}:
+            raise UserError(f"{_where(path)} is an OrderedDict with attributes: write them as keys")
+        metadata = {name[1:]: self.node(each, (*path, name)) for name, each in more.items()}
+        return {"$ordered": self._mapping(value, path)} | metadata
+
+    def _check_keys(self, keys: Iterable[Any], path: Path) -> None:
+        for key in keys:
+            if not _is_key(key):
+                raise UserError(f"{_where(path)}: a key or member is {_kind(key)}: write it as text or a number")
+
+    def _tensor(self, value: Tensor, path: Path) -> dict[str, Any]:
+        if problem := _problem(value):
+            raise UserError(f"{_where(path)} is {problem}")
+        memory = value.untyped_storage().data_ptr() or id(value)  # of an empty tensor there may be none
+        view = (value.storage_offset(), value.shape, value.stride(), value.dtype)
+        name = self._names.get((value.device, memory, *view))
+        if name is None:
+            name = self._names[(value.device, memory, *view)] = self._new_name(path)
+            self.tensors[name] = value
+        strides = value.stride()
+        if strides == _contiguous(value.shape) or layout(value.shape, strides) != "dense":
+            return {"$tensor": name}
+        return {"$tensor": name, "strides": list(strides)}
+
+    def _new_name(self, path: Path) -> str:
+        """Return a name for a tensor: a weight keeps its own, another one is named by the keys that lead to it."""
+        if len(path) == 2 and path[0] == "state_dict" and isinstance(path[1], str):
+            name = path[1].removeprefix("model.")
+        else:
+            name = "/".join(map(str, path))
+        name = plain = name.encode("utf-8", "backslashreplace").decode()[:LONGEST_NAME] or "tensor"
+        n = len(self.tensors)
+        while name in self.tensors or name == "__metadata__":
+            name, n = f"{plain}#{n}", n + 1
+        return name
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether this is a float or text that is the same after JSON."""
+    if type(value) is float:
+        return math.isfinite(value)
+    return type(value) is str and (value.isascii() or not re.search("[\ud800-\udfff]", value))
+
+
+def _is_key(value: Any) -> bool:
+    if type(value) in (tuple, torch.Size, frozenset):
+        return all(map(_is_key, value))
+    return type(value) in _KEYS
+
+
+def layout(shape: Iterable[int], strides: Iterable[int]) -> Literal["dense", "gaps", "overlaps"]:
+    """Return how the elements of a tensor lie in memory."""
+    lengths = list(shape)
+    room, has_gaps = 1, False  # for the elements of the dimensions so far
+    for stride, length in sorted(zip(strides, lengths)):
+        if length > 1:
+            if stride < room:
+                return "overlaps" if 0 not in lengths else "dense"
+            has_gaps |= stride > room
+            room += (length - 1) * stride
+    return "gaps" if has_gaps and 0 not in lengths else "dense"
+
+
+def _contiguous(shape: Iterable[int]) -> tuple[int, ...]:
+    """Return the strides that torch gives a new tensor."""
+    strides, step = [], 1
+    for length in reversed(list(shape)):
+        strides.append(step)
+        step *= max(length, 1)
+    return tuple(reversed(strides))
+
+
+def _problem(value: Tensor) -> str | None:
+    """Return why a tensor would not come back as it is, and what to write instead; None: it would."""
+    found = {
+        "a tensor that requires grad: write tensor.detach()": value.requires_grad,
+        "a nested tensor: write its parts": value.is_nested,
+        "a sparse tensor: write tensor.to_dense()": value.layout != torch.strided,
+        "a quantized tensor: write tensor.dequantize()": value.is_quantized,
+        "a tensor on the meta device, which has no numbers: write its shape": value.device.type == "meta",
+        "a tensor that is conjugated when it is read: write tensor.resolve_conj()": value.is_conj(),
+        "a tensor that is negated when it is read: write tensor.resolve_neg()": value.is_neg(),
+        f"a tensor of {value.dtype}, which a safetensors file cannot hold: write another type": value.dtype
+        not in DTYPE_NAMES,
+        f"a tensor of more than {MOST_DIMENSIONS} dimensions: write a view of it": value.dim() > MOST_DIMENSIONS,
+        "a tensor with attributes of its own: write them beside it": bool(vars(value)),
+    }
+    if problem := next((problem for problem, is_there in found.items() if is_there), None):
+        return problem
+    if layout(value.shape, value.stride()) == "overlaps":
+        return "a tensor whose elements share memory, such as an expanded one: write tensor.clone()"
+    return None
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _instead(value: Any) -> str:
+    """Return what to write in place of a value that is none of the types."""
+    if isinstance(value, enum.Enum):
+        return "write its value"
+    if isinstance(value, np.generic):
+        return "write value.item()"
+    if isinstance(value, np.ndarray):
+        return "write torch.from_numpy(value)"
+    if isinstance(value, Tensor):
+        return "write value.detach()" if isinstance(value, torch.nn.Parameter) else "write a plain torch.Tensor"
+    for kind in (*_KEYS[1:], list, *_SEQUENCES, OrderedDict, dict):
+        if isinstance(value, kind):
+            return f"write {kind.__name__}(value)"
+    return "write plain data and tensors"
+
+
+def _where(path: Path) -> str:
+    """Return a path as Python would write it, such as callbacks.Mine.scores[3]."""
+    said = "".join(
+        f".{key}" if isinstance(key, str) and re.fullmatch(r"[\w./-]+", key) else f"[{key!r}]"[:80] for key in path
+    )
+    return said.removeprefix(".") or "it"
+
+
+def decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Return what `encode` was given.
+
+    Args:
+        node: what JSON held.
+        tensors: by name, contiguous.
+
+    Raises:
+        UserError: it is not what `encode` makes, or does not name each of the tensors.
+    """
+    decoder = _Decoder(tensors)
+    tree = decoder.value(node, 0)
+    if unnamed := tensors.keys() - decoder.restored.keys():
+        raise UserError(f"refused, its tensor {min(unnamed)[:60]!r} belongs to nothing")
+    return tree
+
+
+class _Decoder:
+    """Decodes one tree.
+
+    Attributes:
+        tensors: by name, as they are in the file.
+        restored: those that the tree has named so far, with their strides.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors = tensors
+        self.restored: dict[str, Tensor] = {}
+
+    def value(self, node: Any, depth: int) -> Any:
+        if depth > DEEPEST:
+            raise UserError(f"refused, what it holds is nested more than {DEEPEST} deep")
+        if type(node) is list:
+            return [self.value(each, depth + 1) for each in node]
+        if type(node) is not dict:
+            return node
+        tag = next((key for key in node if key.startswith("$")), None)
+        if tag is None:
+            return {key: self.value(each, depth + 1) for key, each in node.items()}
+        value, more = node[tag], {key: each for key, each in node.items() if key != tag}
+        if tag == "$tensor":
+            return self._tensor(value, **more)
+        if tag == "$ordered":
+            return self._ordered(value, depth, **more)
+        if more:
+            raise UserError(f"refused, it has more beside {tag[:60]!r}")
+        if tag in _LEAF_BY_TAG:
+            return _LEAF_BY_TAG[tag].decode(value)
+        if tag in _SEQUENCE_BY_TAG:
+            return self._sequence(_SEQUENCE_BY_TAG[tag], _of(list, value), depth)
+        if tag == "$dict":
+            pairs = [(self.value(key, depth + 1), self.value(each, depth + 1)) for key, each in _of(list, value)]
+            return _as_many(pairs, dict(pairs))
+        raise UserError(f"refused, it holds what this diglot does not know ({tag[:60]!r})")
+
+    def _sequence(self, kind: type, node: list[Any], depth: int) -> Any:
+        values = [self.value(each, depth + 1) for each in node]
+        return _as_many(values, kind(values))
+
+    def _ordered(self, node: Any, depth: int, **more: Any) -> OrderedDict[Any, Any]:
+        made = OrderedDict(_of(dict, self.value(node, depth)))
+        if more:
+            vars(made)["_metadata"] = self.value(more.pop("metadata"), depth + 1)
+        if more:
+            raise UserError("refused, it holds a mapping that is none")
+        return made
+
+    def _tensor(self, name: Any, strides: Any = None) -> Tensor:
+        if name not in self.tensors:
+            raise UserError(f"refused, it names a tensor that is not there ({str(name)[:60]!r})")
+        if name not in self.restored:
+            self.restored[name] = _with_strides(self.tensors[name], strides)
+        found = self.restored[name]
+        if strides is not None and found.stride() != tuple(strides):
+            raise UserError(f"refused, its tensor {name[:60]!r} has two layouts")
+        return found
+
+
+def _with_strides(tensor: Tensor, strides: Any) -> Tensor:
+    if strides is None:
+        return tensor
+    numbers = all(type(stride) is int and 0 <= stride < 2**63 for stride in _of(list, strides))
+    if not numbers or len(strides) != tensor.dim() or layout(tensor.shape, strides) != "dense":
+        raise UserError("refused, it holds a tensor that is none")
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
+
+
+def _of(kind: type[T], value: Any) -> T:
+    if type(value) is not kind:
+        raise UserError(f"refused, it holds a {type(value).__name__} where a {kind.__name__} belongs")
+    return value
+
+
+def _as_many(given: list[Any], made: T) -> T:
+    if len(given) != len(made):  # type: ignore[arg-type]
+        raise UserError("refused, it holds a key or member twice")
+    return made
