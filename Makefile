@@ -26,8 +26,8 @@ override SHELL := /bin/sh
 override .SHELLFLAGS := -ec
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare doctor train sweep average evaluate translate score export tensorboard test test-all \
-	test-reliability soak conformance check lock benchmark clean
+.PHONY: help setup prepare doctor train sweep average evaluate translate score export convert tensorboard test \
+	test-all test-reliability soak conformance check lock benchmark clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -44,7 +44,8 @@ evaluate: ## Score a checkpoint: make evaluate checkpoint=PATH [data=...]
 translate: ## Translate lines from standard input: make translate checkpoint=PATH [input=... output=...]
 score: ## Say how probable given translations are: make score checkpoint=PATH src=FILE tgt=FILE [output=...]
 export: ## Write a model for CTranslate2, or as safetensors: make export checkpoint=PATH [format=... output=...]
-prepare doctor train sweep average evaluate translate score export: .venv/.ready
+convert: ## Rewrite checkpoints of the old format in today's: make convert checkpoint=PATH
+prepare doctor train sweep average evaluate translate score export convert: .venv/.ready
 	@exec .venv/bin/python -m diglot.commands.from_make $@
 
 tensorboard: .venv/.ready ## Show the curves of all runs: make tensorboard [LOGDIR=runs]

@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch import Tensor
 
 from diglot.checkpoint import container
 from diglot.errors import UserError
+from support.made import same
 
 TREE = {
     "epoch": 3,
@@ -35,16 +35,6 @@ def written(path: Path, tree: Any = TREE) -> Path:
     with path.open("wb") as file:
         container.write(tree, file)
     return path
-
-
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor):
-        return (a.dtype, a.stride()) == (b.dtype, b.stride()) and torch.equal(a, b)
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
-    return type(a) is type(b) and bool(a == b)
 
 
 def header_of(content: bytes) -> dict[str, Any]:

@@ -3,15 +3,21 @@
 import os
 import signal
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from omegaconf import DictConfig
 
+from diglot.checkpoint import container
 from diglot.checkpoint import file as checkpoint
+from diglot.checkpoint.atomic_io import AtomicCheckpointIO
 from diglot.config import changes, resolved
+from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
+from support.made import checkpoint_content, same, write_checkpoint, write_old_checkpoint
 
 
 def test_a_model_from_before_a_choice_was_made_is_the_one_that_made_none(compose_train):
@@ -64,28 +70,69 @@ def test_a_run_from_before_a_choice_was_made_goes_on_as_the_one_that_made_none(c
     assert [change.key for change in changes({"search": gone}, {"search": {**gone, "n_best": 1}})] == ["search.n_best"]
 
 
-def test_a_damaged_checkpoint_is_none_to_go_on_from_however_it_is_damaged(tmp_path: Path) -> None:
+def write_old(path: Path, content: dict[str, Any]) -> None:
+    torch.save(content, path)
+
+
+def write_new(path: Path, content: dict[str, Any]) -> None:
+    AtomicCheckpointIO(checkpoint.read).save_checkpoint(content, path)
+
+
+@pytest.mark.parametrize("write", [write_old, write_new])
+def test_a_damaged_checkpoint_is_none_to_go_on_from_however_it_is_damaged(tmp_path: Path, write: Callable) -> None:
     file = tmp_path / "last.ckpt"
-    torch.save({"a": torch.zeros(3)}, file)
+    write(file, {"a": torch.zeros(3)})
     content = file.read_bytes()
     assert checkpoint.has_whole(tmp_path)
     found = set()
-    for i in range(len(content) - 600, len(content)):  # the records and the end
+    for i in range(max(0, len(content) - 600), len(content)):  # of the old format: the records and the end
         file.write_bytes(content[:i] + bytes([content[i] ^ 0xFF]) + content[i + 1 :])
         found.add(checkpoint.has_whole(tmp_path))
-    assert found == {True, False}  # of some bytes nothing depends
+    assert found == {True, False}  # of some bytes nothing depends, or they are a tensor's
 
 
+@pytest.mark.parametrize("write", [write_old, write_new])
 def test_whether_there_is_a_checkpoint_is_seen_without_reading_its_tensors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable
 ) -> None:
-    torch.save({"a": torch.zeros(3)}, tmp_path / "previous.ckpt")
+    write(tmp_path / "previous.ckpt", {"a": torch.zeros(3)})
 
-    def read_all(_: Any) -> None:
+    def read_all(*_: Any) -> None:
         raise AssertionError("all of it is read")
 
     monkeypatch.setattr(zipfile.ZipFile, "testzip", read_all)
+    monkeypatch.setattr(container, "_read_tensor", read_all)
     assert checkpoint.has_whole(tmp_path)
+
+
+def test_an_old_checkpoint_says_what_one_of_today_says(
+    config: DictConfig, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(checkpoint, "warn", said.append)
+    content = checkpoint_content(config, tokenizer)
+    old, new = write_old_checkpoint(tmp_path / "old.ckpt", content), write_checkpoint(tmp_path / "new.ckpt", content)
+    assert same(checkpoint.read(old), checkpoint.read(new))
+    assert same(checkpoint.load(old).model.state_dict(), checkpoint.load(new).model.state_dict())
+    assert said == [f"checkpoint {old} is of the old format 1: make convert checkpoint={old} rewrites it"]
+
+
+@pytest.mark.parametrize("write", [write_old, write_new])
+def test_a_checkpoint_of_another_format_is_none(tmp_path: Path, write: Callable) -> None:
+    write(tmp_path / "x.ckpt", {"diglot": {"format": 3}, "state_dict": {}})
+    with pytest.raises(UserError, match=r"x\.ckpt: written in format 3; this diglot reads formats 1 and 2"):
+        checkpoint.read(tmp_path / "x.ckpt")
+
+
+def test_what_a_callback_keeps_is_named_where_it_cannot_be_written(tmp_path: Path) -> None:
+    content = {"callbacks": {"Mine": {"seen": [1, {2}, object()]}}}
+    with pytest.raises(UserError) as refused:
+        write_new(tmp_path / "x.ckpt", content)
+    assert str(refused.value) == (
+        f"{tmp_path}/x.ckpt: the checkpoint cannot be written: callbacks.Mine.seen[2] is object: write plain data and "
+        "tensors (what a callback of your own keeps must be plain data and tensors)"
+    )
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_pipe_of_a_checkpoint_s_name_is_not_waited_for(tmp_path: Path) -> None:

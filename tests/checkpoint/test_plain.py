@@ -16,29 +16,7 @@ from torch import Tensor
 
 from diglot.checkpoint.plain import DEEPEST, DTYPES, MOST_DIGITS, decode, encode, layout
 from diglot.errors import UserError
-
-
-def bits(value: Tensor) -> bytes:
-    return value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two trees are equal: types, order, bits, and the layout of tensors."""
-    if type(a) is not type(b):
-        return False
-    if type(a) is Tensor:
-        return (a.dtype, a.shape, a.stride(), bits(a)) == (b.dtype, b.shape, b.stride(), bits(b))
-    if isinstance(a, dict):
-        return same(list(a.items()), list(b.items())) and same(getattr(a, "_metadata", 0), getattr(b, "_metadata", 0))
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, (set, frozenset)):
-        return len(a) == len(b) and all(any(same(x, y) for y in b) for x in a)
-    if type(a) is complex:
-        return same((a.real, a.imag), (b.real, b.imag))
-    if type(a) is float:
-        return struct.pack("<d", a) == struct.pack("<d", b)
-    return bool(a == b)
+from support.made import same
 
 
 def again(tree: Any) -> Any:

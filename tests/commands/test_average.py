@@ -15,7 +15,7 @@ from diglot.checkpoint import averaging
 from diglot.checkpoint import file as checkpoint
 from diglot.errors import UserError
 from support.commands import SMALL, type_command
-from support.made import checkpoint_content, write_checkpoint
+from support.made import checkpoint_content, write_checkpoint, write_old_checkpoint
 
 SIZES = ("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40")
 Make = Callable[..., Path]
@@ -23,17 +23,22 @@ Make = Callable[..., Path]
 
 @pytest.fixture
 def make(tmp_path: Path, compose_train, tokenizer) -> Make:
-    """Write a checkpoint: `make("a.ckpt", seed=2)`; `change` is handed its weights before."""
+    """Write a checkpoint: `make("a.ckpt", seed=2)`; `change` is handed its weights before, and `write` writes it."""
 
     def made(
-        name: str, seed: int = 1, *words: str, change: Callable[[dict[str, Tensor]], Any] | None = None, **more: Any
+        name: str,
+        seed: int = 1,
+        *words: str,
+        change: Callable[[dict[str, Tensor]], Any] | None = None,
+        write: Callable[[Path, dict[str, Any]], Path] = write_checkpoint,
+        **more: Any,
     ) -> Path:
         content = checkpoint_content(compose_train(*SIZES, *words), more.pop("tokenizer", tokenizer), seed, **more)
         if change is not None:
             changed = change(content["state_dict"])
             content["state_dict"] = content["state_dict"] if changed is None else changed
         content["optimizer_states"] = [{"state": {0: {"exp_avg": torch.ones(3)}}}]
-        return write_checkpoint(tmp_path / name, content)
+        return write(tmp_path / name, content)
 
     return made
 
@@ -126,14 +131,17 @@ def test_tied_weights_are_averaged_once_and_stay_tied_in_the_file(make, tmp_path
 
 
 def test_weights_that_lie_in_one_storage_without_being_tied_stay_apart(make, tmp_path):
-    """As those of a GRU do, which a GPU has used."""
+    """As those of a GRU do, which a GPU has used, in a checkpoint of the old format."""
 
     def change(state):
         both = torch.stack((state["model.src_embedding.weight"], state["model.tgt_embedding.weight"]))
         return state | {"model.src_embedding.weight": both[0], "model.tgt_embedding.weight": both[1]}
 
-    file, other = (make(f"{seed}.ckpt", seed, "model.tying=none", change=change) for seed in (1, 2))
-    assert max(map(len, storages(weights(file)))) == 2
+    file, other = (
+        make(f"{seed}.ckpt", seed, "model.tying=none", change=change, write=write)
+        for seed, write in ((1, write_old_checkpoint), (2, write_checkpoint))
+    )
+    assert [max(map(len, storages(weights(each)))) for each in (file, other)] == [2, 1]
     averaging.average([file, other], tmp_path / "mean.ckpt")
     found = weights(tmp_path / "mean.ckpt")
     for name, value in found.items():

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 import diglot
+from diglot.checkpoint import container
 from diglot.data.text import read_lines
 from support.commands import LEARNING, ROOT, scalars, type_command
+from support.made import write_checkpoint, write_old_checkpoint
 
 pytestmark = pytest.mark.end_to_end
 
@@ -75,7 +77,7 @@ def test_every_scalar_stands_at_the_number_of_updates_done(trained):
 
 
 def test_a_checkpoint_holds_plain_data_and_its_own_score(trained):
-    content = torch.load(trained[0] / "last.ckpt", weights_only=True)
+    content = container.read(trained[0] / "last.ckpt")
     assert content["diglot"]["update"] == content["global_step"] == 350
     assert content["diglot"]["dev_bleu"] == pytest.approx(scalars(trained[0])["dev/bleu"][350], abs=1e-4)
     assert content["diglot"]["config"]["run"]["updates"] == 350
@@ -174,7 +176,7 @@ def test_a_new_run_starts_from_anothers_weights(trained, tmp_path):
     folder, _ = trained
     words = [*MODEL, f"init_from={folder}/best.ckpt", "run.updates=1", "scheduler.lr=1e-9", "run.folder=next"]
     type_command("diglot-train", *LEARNING, *words, cwd=tmp_path)
-    old, new = (torch.load(f / "best.ckpt", weights_only=True) for f in (folder, tmp_path / "next"))
+    old, new = (container.read(f / "best.ckpt") for f in (folder, tmp_path / "next"))
     assert torch.equal(old["diglot"]["tokenizer"], new["diglot"]["tokenizer"])
     for name, weight in old["state_dict"].items():
         torch.testing.assert_close(weight, new["state_dict"][name], atol=1e-5, rtol=0)
@@ -188,10 +190,10 @@ def test_a_new_run_starts_from_anothers_weights(trained, tmp_path):
 
 def test_a_damaged_or_hostile_checkpoint_is_refused_by_one_line_and_runs_nothing(trained, tmp_path):
     good = (trained[0] / "best.ckpt").read_bytes()
-    content = torch.load(trained[0] / "best.ckpt", weights_only=True)
+    content = container.read(trained[0] / "best.ckpt")
 
     def changed(**parts: object) -> None:
-        torch.save({**content, "diglot": {**content["diglot"], **parts}}, tmp_path / "bad.ckpt")
+        write_checkpoint(tmp_path / "bad.ckpt", {**content, "diglot": {**content["diglot"], **parts}})
 
     def refused(*wanted: str) -> None:
         done = type_command("diglot-translate", "checkpoint=bad.ckpt", cwd=tmp_path, stdin="a\n", code=2)
@@ -200,27 +202,40 @@ def test_a_damaged_or_hostile_checkpoint_is_refused_by_one_line_and_runs_nothing
         assert said.count("\n") == 1, said
         assert all(word in said for word in ("bad.ckpt", *wanted)), said
 
-    weights = good.index(b"data/1") + len(good) // 2  # somewhere in the middle of the weights
+    weights = len(good) // 2  # somewhere in the middle of them
     (tmp_path / "bad.ckpt").write_bytes(good[:weights] + bytes([good[weights] ^ 1]) + good[weights + 1 :])
     refused("damaged")
     for broken in (b"", b"no checkpoint", good[: len(good) // 2]):
         (tmp_path / "bad.ckpt").write_bytes(broken)
-        refused("damaged, or no checkpoint")
+        refused("damaged")
     canary = tmp_path / "canary"
     writes = {"_target_": "diglot.data.text.write_lines", "path": str(canary), "lines": ["x"]}
     changed(search=writes)
     refused("diglot.data.text.write_lines")
     changed(model={**content["diglot"]["model"], "norm": writes})
     refused("diglot.data.text.write_lines")
-    torch.save({**content, "x": Gadget(str(canary))}, tmp_path / "bad.ckpt")
-    refused("refused")
+    write_old_checkpoint(tmp_path / "bad.ckpt", {**content, "x": Gadget(str(canary))})
+    refused("refused, it holds more than weights and plain data")
     changed(placeholder="(")
     refused("its placeholder (() is no regular expression")
     changed(search={**content["diglot"]["model"]})
     refused()
+    write_checkpoint(tmp_path / "bad.ckpt", {"state_dict": {}})
+    refused("not written by diglot")
     torch.save({"state_dict": {}}, tmp_path / "bad.ckpt")
     refused("not written by diglot")
     assert not canary.exists()
+
+
+def test_an_old_checkpoint_translates_as_before_and_says_how_to_rewrite_it(trained, tmp_path):
+    write_old_checkpoint(tmp_path / "old.ckpt", container.read(trained[0] / "best.ckpt"))
+    old, new = (
+        type_command("diglot-translate", f"checkpoint={path}", cwd=tmp_path, stdin="a\n")
+        for path in ("old.ckpt", trained[0] / "best.ckpt")
+    )
+    assert old.stdout == new.stdout
+    said, line = old.stderr.decode(), "is of the old format 1: make convert checkpoint="
+    assert said.removesuffix(new.stderr.decode()).count("\n") == said.count(line) == 1
 
 
 class Gadget:

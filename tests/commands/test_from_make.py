@@ -22,7 +22,7 @@ from diglot.commands import from_make as make
 ROOT = Path(__file__).parents[2]
 TARGETS = [
     *("help", "setup", "prepare", "doctor", "train", "sweep", "average", "evaluate", "translate"),
-    *("score", "export", "tensorboard"),
+    *("score", "export", "convert", "tensorboard"),
     *("test", "test-all", "test-reliability", "soak", "conformance", "check", "lock", "benchmark", "clean"),
 ]
 # The tests may themselves run under make.

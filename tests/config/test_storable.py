@@ -11,10 +11,12 @@ import sentencepiece
 import torch
 from omegaconf import OmegaConf
 
+from diglot.checkpoint import container
 from diglot.checkpoint import file as checkpoint
 from diglot.config import build, check_language, check_parts, resolved, trial_build, trusted, without_folders
 from diglot.data.pieces import opened, without_paths
 from diglot.errors import UserError
+from support.made import write_checkpoint
 
 MINE = """
 from diglot.decoding import BeamSearch
@@ -59,7 +61,7 @@ def store(compose_train, tokenizer, tmp_path):
         model = build(config.model, "model", **sizes)
         weights = {f"model.{name}": weight for name, weight in model.state_dict().items()}
         path = tmp_path / "x.ckpt"
-        torch.save({"diglot": record | changed, "state_dict": weights}, path.open("wb"))
+        write_checkpoint(path, {"diglot": record | changed, "state_dict": weights})
         return SimpleNamespace(path=path, config=config, record=record | changed)
 
     return write
@@ -115,9 +117,9 @@ def test_a_config_vouches_for_the_modules_that_it_names_and_for_those_of_its_key
 )
 def test_trust_in_a_module_is_no_trust_in_all_that_can_be_reached_by_it(mine, store, target, said):
     stored = store({})
-    content = torch.load(stored.path)
+    content = container.read(stored.path)
     content["diglot"]["model"]["position"]["_target_"] = target
-    torch.save(content, stored.path.open("wb"))
+    write_checkpoint(stored.path, content)
     with pytest.raises(UserError, match=said) as error:
         checkpoint.load(stored.path, trust=["mine"])
     assert "\n" not in str(error.value)
@@ -126,9 +128,9 @@ def test_trust_in_a_module_is_no_trust_in_all_that_can_be_reached_by_it(mine, st
 def test_an_alias_of_a_library_s_class_is_not_made(mine, store):
     (mine / "mine.py").write_text(MINE + "from torch.nn import Sequential\n")
     stored = store({})
-    content = torch.load(stored.path)
+    content = container.read(stored.path)
     content["diglot"]["model"]["norm"] = {"_target_": "mine.Sequential", "_partial_": True}
-    torch.save(content, stored.path.open("wb"))
+    write_checkpoint(stored.path, content)
     with pytest.raises(UserError, match="no part of a model or search"):
         checkpoint.load(stored.path, trust=["mine"])
 
@@ -197,9 +199,9 @@ def test_a_layer_that_no_checkpoint_may_name_is_refused_at_the_start(compose_tra
 
 
 def changed(stored, change):
-    content = torch.load(stored.path)
+    content = container.read(stored.path)
     change(content)
-    torch.save(content, stored.path.open("wb"))
+    write_checkpoint(stored.path, content)
     return stored.path
 
 

@@ -12,6 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 import diglot
 from conformance.promises import ids, mask_of
 from conformance.variants import PAIRWISE, PRESETS, build_variant, variant_of
+from diglot.checkpoint import container
 from diglot.commands import train
 from diglot.data.text import read_lines
 
@@ -75,7 +76,7 @@ def test_two_gpus_make_the_updates_of_one(tmp_path):
     for devices in (1, 2):
         command = [sys.executable, "-m", "diglot", "train", *words, "trainer=ddp", f"trainer.devices={devices}"]
         subprocess.run([*command, f"run.folder=run{devices}"], cwd=tmp_path, check=True, timeout=300)
-        content = torch.load(tmp_path / f"run{devices}" / "last.ckpt", map_location="cpu", weights_only=True)
+        content = container.read(tmp_path / f"run{devices}" / "last.ckpt")
         weights.append(content["state_dict"])
         scores.append(content["diglot"]["dev_bleu"])
     assert max((weights[0][name] - weights[1][name]).abs().max().item() for name in weights[0]) < 1e-2

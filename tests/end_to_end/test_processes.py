@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from diglot.checkpoint import container
 from diglot.config import without_secrets
 from diglot.data.text import read_lines
 from diglot.errors import UserError
@@ -61,7 +62,7 @@ def finish(run: subprocess.Popen, code: int = 0) -> str:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "last.ckpt", weights_only=True)["state_dict"]
+    return container.read(folder / "last.ckpt")["state_dict"]
 
 
 def spied(folder: Path, rank: int) -> list[dict]:

@@ -11,6 +11,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import diglot
+from diglot.checkpoint import container
 from diglot.checkpoint import file as checkpoint
 from diglot.data.pieces import composing
 from diglot.data.text import read_lines
@@ -37,7 +38,7 @@ def test_the_same_run_twice_ends_in_the_same_weights(tmp_path):
     ]
     for name in ("a", "b"):
         type_command("diglot-train", *SMALL, *words, f"run.folder={name}", cwd=tmp_path)
-    a, b = (torch.load(tmp_path / name / "last.ckpt", weights_only=True)["state_dict"] for name in "ab")
+    a, b = (container.read(tmp_path / name / "last.ckpt")["state_dict"] for name in "ab")
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert list(scalars(tmp_path / "a")["dev/bleu"]) == [4, 6]  # updates, not batches
 
@@ -54,7 +55,7 @@ def test_stopping_early_averaging_and_csv_work_together(tmp_path):
     ]
     done = type_command("diglot-train", *SMALL, *words, cwd=tmp_path)
     assert "Trained 4 updates" in done.stdout.decode()  # nothing rose after the first validation
-    content = torch.load(tmp_path / "run" / "best.ckpt", weights_only=True)
+    content = container.read(tmp_path / "run" / "best.ckpt")
     assert "current_model_state" in content  # state_dict is the average
     diglot.load(tmp_path / "run")
     assert set(scalars(tmp_path / "run")["dev/bleu"]) == {2, 4}
@@ -145,7 +146,7 @@ def test_a_run_goes_on_from_the_newest_checkpoint_that_is_whole(tmp_path):
     last.write_bytes(content)
     done = type_command("diglot-train", *words, "resume=run", cwd=tmp_path).stdout.decode()
     assert re.search(r"run/last\.ckpt: damaged, .*; the run goes on from run/previous\.ckpt \(update 12\)", done)
-    a, b = (torch.load(tmp_path / name / "last.ckpt", weights_only=True)["state_dict"] for name in ("whole", "run"))
+    a, b = (container.read(tmp_path / name / "last.ckpt")["state_dict"] for name in ("whole", "run"))
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
@@ -172,7 +173,7 @@ def test_runs_that_are_asked_to_end_go_on_as_if_they_had_not_been(tmp_path, monk
         where = "resume=run"
     monkeypatch.delenv("SPY_SIGNAL_AT")
     type_command("diglot-train", *words, where, cwd=tmp_path)
-    a, b = (torch.load(tmp_path / name / "last.ckpt", weights_only=True) for name in ("whole", "run"))
+    a, b = (container.read(tmp_path / name / "last.ckpt") for name in ("whole", "run"))
     for part in ("state_dict", "optimizer_states", "lr_schedulers", "global_step"):
         assert str(a[part]) == str(b[part])
     assert all(torch.equal(value, b["state_dict"][name]) for name, value in a["state_dict"].items())

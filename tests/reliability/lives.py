@@ -30,6 +30,7 @@ import torch
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 import diglot.commands.train  # noqa: E402
+from diglot.checkpoint import container  # noqa: E402
 from diglot.checkpoint import file as checkpoint  # noqa: E402
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO  # noqa: E402
 from diglot.errors import RESUME_ME  # noqa: E402
@@ -381,7 +382,7 @@ def saved(folder: Path) -> int:
         return 0
     with zipfile.ZipFile(folder / "last.ckpt") as archive:
         assert archive.testzip() is None
-    content = torch.load(folder / "last.ckpt", weights_only=True)
+    content = container.read(folder / "last.ckpt")
     assert (content["weights"] == content["update"]).all()
     return content["update"]
 
@@ -525,7 +526,7 @@ def left(folder: Path) -> Left:
     for file in sorted(run.glob("*.ckpt")):
         if file.name == "previous.ckpt":  # that of a run that was stopped is another one
             continue
-        content = torch.load(file, weights_only=True)
+        content = container.read(file)
         for name in ("state_dict", "current_model_state", "optimizer_states", "lr_schedulers", "global_step", "diglot"):
             if name in content:
                 parts |= {f"{file.name} {key}": value for key, value in flat(content[name], name)}

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from diglot.checkpoint import container
 from diglot.checkpoint.file import newest_whole
 
 HERE = Path(__file__).parent
@@ -114,7 +115,7 @@ def after_the_fault(ended: Ended, cwd: Path, run: Run) -> float:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "last.ckpt", weights_only=True)["state_dict"]
+    return container.read(folder / "last.ckpt")["state_dict"]
 
 
 def same_weights(a: Path, b: Path) -> bool:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import lives
 import pytest
-import torch
 from lives import SMALL, Fault, Whole
 
+from diglot.checkpoint import container
 from diglot.system.interruption import ASKING
 from diglot.system.quoting import command_line
 
@@ -41,7 +41,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 
 def last(folder: Path) -> int:
-    return torch.load(folder / "run" / "last.ckpt", weights_only=True)["global_step"]
+    return container.read(folder / "run" / "last.ckpt")["global_step"]
 
 
 @pytest.mark.promise("SIGTERM, SIGINT, SIGUSR1 and SIGHUP save a run within an update and end it with status 75")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hostile import Part, measure, pickled, run, saved, tensor, with_payload, write_archive, zipped
 
+from diglot.checkpoint import container
 from diglot.checkpoint import file as checkpoint
 
 pytestmark = [
@@ -41,7 +42,7 @@ def bombs(good: Path) -> dict[str, Callable[[Path], Path]]:
 
     def changed(**model: Any) -> Callable[[Path], Path]:
         def make(path: Path) -> Path:
-            found: dict[str, Any] = torch.load(good, weights_only=True)
+            found: dict[str, Any] = container.read(good)
             found["diglot"]["model"] |= model
             return saved(path, found)
 
@@ -49,7 +50,7 @@ def bombs(good: Path) -> dict[str, Callable[[Path], Path]]:
 
     def told(key: str, value: Any) -> Callable[[Path], Path]:
         def make(path: Path) -> Path:
-            found: dict[str, Any] = torch.load(good, weights_only=True)
+            found: dict[str, Any] = container.read(good)
             found["diglot"][key] = value
             return saved(path, found)
 
@@ -65,7 +66,7 @@ def bombs(good: Path) -> dict[str, Callable[[Path], Path]]:
         return lambda path: path.write_bytes(zipped(made())) and path
 
     def many_names(path: Path) -> Path:
-        found: dict[str, Any] = torch.load(good, weights_only=True)
+        found: dict[str, Any] = container.read(good)
         found["state_dict"] = OrderedDict(
             (f"model.{i}", found["state_dict"]["model.output.weight"]) for i in range(50_000)
         )
@@ -73,7 +74,7 @@ def bombs(good: Path) -> dict[str, Callable[[Path], Path]]:
         return saved(path, found)
 
     def many_views(path: Path) -> Path:
-        found: dict[str, Any] = torch.load(good, weights_only=True)
+        found: dict[str, Any] = container.read(good)
         one = torch.zeros(4000)
         found["state_dict"] = OrderedDict((f"model.{i}", one[i:]) for i in range(4000))
         found["diglot"]["model"]["n_encoder_layers"] = 10**9

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from diglot.checkpoint import container
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
 from diglot.checkpoint.file import newest_whole, read
 from diglot.errors import UserError
@@ -301,7 +302,7 @@ def test_an_error_of_the_disk(
         with pytest.raises(UserError, match=r"last\.ckpt: the checkpoint cannot be written .*" + reason) as refused:
             AtomicCheckpointIO(read).save_checkpoint({"x": torch.ones(3)}, path)
     assert "\n" not in str(refused.value)
-    assert torch.equal(torch.load(path, weights_only=True)["x"], torch.zeros(3))
+    assert torch.equal(container.read(path)["x"], torch.zeros(3))
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 
 
@@ -327,5 +328,5 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
             AtomicCheckpointIO(read).save_checkpoint({"x": torch.ones(100_000)}, path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert torch.equal(torch.load(path, weights_only=True)["x"], torch.zeros(3))
+    assert torch.equal(container.read(path)["x"], torch.zeros(3))
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]

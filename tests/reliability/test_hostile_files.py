@@ -26,6 +26,7 @@ from hostile import (
 )
 
 from diglot import config as root
+from diglot.checkpoint import container
 from diglot.checkpoint import file as checkpoint
 from diglot.config.differences import read_config
 from diglot.data.module import DataOptions, TranslationData
@@ -68,7 +69,7 @@ def refused(call: Callable[[], Any], *wanted: str) -> str:
 
 
 def content(trained: Path) -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(trained / "best.ckpt", weights_only=True)
+    found: dict[str, Any] = container.read(trained / "best.ckpt")
     return found
 
 

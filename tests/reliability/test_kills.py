@@ -13,6 +13,7 @@ import lives
 import pytest
 from lives import SMALL, Fault
 
+from diglot.checkpoint import container
 from diglot.training.checkpoint_writer import CheckpointWriter
 
 pytestmark = pytest.mark.reliability
@@ -49,7 +50,7 @@ def test_a_run_of_several_lives_is_the_run_of_one(tmp_path: Path, text: list[str
 def test_averaged_weights_are_as_exact_as_the_weights(tmp_path: Path, text: list[str]) -> None:
     words = [*text, *SMALL, "callbacks=[ema]", "trainer.precision=64-true", "run.validate_every=5", "run.passes=1"]
     reference = lives.whole(words, tmp_path / "whole")
-    content = lives.torch.load(tmp_path / "whole" / "run" / "last.ckpt", weights_only=True)
+    content = container.read(tmp_path / "whole" / "run" / "last.ckpt")
     dtypes = {value.dtype for name in ("state_dict", "current_model_state") for value in content[name].values()}
     assert dtypes == {lives.torch.float64}
     for update in (0, 6):  # stopped where no validation follows
@@ -92,7 +93,7 @@ def test_what_a_signal_saves_has_been_logged(tmp_path: Path, text: list[str], ki
     for update, more in ((4, "run.folder=run"), (6, "resume=run"), (12, "resume=run")):
         life = lives.run([*words, more], folder, Fault(signal.SIGTERM, update=update), die_when_it_has_saved)
         assert life.status == -signal.SIGKILL, life.said
-        assert lives.torch.load(folder / "run" / "last.ckpt", weights_only=True)["global_step"] == update + 1
+        assert container.read(folder / "run" / "last.ckpt")["global_step"] == update + 1
     life = lives.run([*words, "resume=run"], folder)
     assert life.status == 0, life.said
     assert lives.differences(reference.left, lives.left(folder)) == []

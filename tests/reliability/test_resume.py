@@ -11,6 +11,8 @@ import lives
 import pytest
 from lives import SMALL, Fault
 
+from diglot.checkpoint import container
+
 pytestmark = pytest.mark.reliability
 
 SHORT = ["run.passes=null", "run.updates=12", "run.validate_every=4", "scheduler=constant", "scheduler.warmup=0"]
@@ -135,7 +137,7 @@ class TestChanges:
     def test_a_text_that_has_moved_is_the_same(self, begun: tuple[Path, list[str]], tmp_path: Path) -> None:
         folder, words = begun
         shutil.copytree(folder / "run", tmp_path / "run")
-        done = lives.torch.load(folder / "run" / "last.ckpt", weights_only=True)["global_step"]
+        done = container.read(folder / "run" / "last.ckpt")["global_step"]
         (source,) = [Path(word.partition("=")[2]) for word in words if word.startswith("data.train.src=")]
         shutil.copytree(source.parent, tmp_path / "moved")
         moved = [word.replace(str(source.parent), "moved") for word in words]
@@ -148,14 +150,14 @@ class TestChanges:
 
     def test_fewer_updates_than_are_done_are_refused(self, begun: tuple[Path, list[str]]) -> None:
         folder, words = begun
-        done = lives.torch.load(folder / "run" / "last.ckpt", weights_only=True)["global_step"]
+        done = container.read(folder / "run" / "last.ckpt")["global_step"]
         said = train(folder, *words, "resume=run", f"run.updates={done - 1}", code=2)
         assert f"run.updates is {done - 1}, and {done} are done already" in said
 
     def test_as_many_updates_as_are_done_end_the_run(self, begun: tuple[Path, list[str]], tmp_path: Path) -> None:
         folder, words = begun
         shutil.copytree(folder / "run", tmp_path / "run")
-        done = lives.torch.load(folder / "run" / "last.ckpt", weights_only=True)["global_step"]
+        done = container.read(folder / "run" / "last.ckpt")["global_step"]
         train(tmp_path, *words, "resume=run", f"run.updates={done}")
         assert json.loads((tmp_path / "run" / "results.json").read_text())["best"]["update"] == done
 
@@ -168,7 +170,7 @@ class TestChanges:
             assert f"{change}: the new value holds from update {done} on" in said
         assert "n_workers" not in said
         assert rates(folder) == {i: 0.01 if i < done - 1 else 0.02 for i in range(200)}
-        content = lives.torch.load(folder / "run" / "last.ckpt", weights_only=True)
+        content = container.read(folder / "run" / "last.ckpt")
         (group,) = content["optimizer_states"][0]["param_groups"]
         assert group["weight_decay"] == 0.5
         assert (folder / "run" / f"config_until_{done - 1}.yaml").exists()

@@ -1,10 +1,12 @@
 """Checkpoints made in tests, of models that nothing has trained."""
 
+import struct
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
+from torch import Tensor
 
 from diglot.checkpoint import file as checkpoint
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
@@ -29,5 +31,35 @@ def checkpoint_content(
 
 def write_checkpoint(path: Path, content: dict[str, Any]) -> Path:
     """Write it as a run does."""
-    AtomicCheckpointIO(checkpoint.read, checkpoint.check_made_of).save_checkpoint(content, path)
+    AtomicCheckpointIO(checkpoint.read).save_checkpoint(content, path)
     return path
+
+
+def write_old_checkpoint(path: Path, content: dict[str, Any]) -> Path:
+    """Write it as runs did when checkpoints were what torch.save writes."""
+    with path.open("wb") as file:
+        torch.save(content | {"diglot": content["diglot"] | {"format": checkpoint.OLD_FORMAT}}, file)
+    return path
+
+
+def bits(value: Tensor) -> bytes:
+    return value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two trees are equal: types, order, bits, and the layout of tensors."""
+    if type(a) is not type(b):
+        return False
+    if type(a) is Tensor:
+        return (a.dtype, a.shape, a.stride(), bits(a)) == (b.dtype, b.shape, b.stride(), bits(b))
+    if isinstance(a, dict):
+        return same(list(a.items()), list(b.items())) and same(getattr(a, "_metadata", 0), getattr(b, "_metadata", 0))
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, (set, frozenset)):
+        return len(a) == len(b) and all(any(same(x, y) for y in b) for x in a)
+    if type(a) is complex:
+        return same((a.real, a.imag), (b.real, b.imag))
+    if type(a) is float:
+        return struct.pack("<d", a) == struct.pack("<d", b)
+    return bool(a == b)

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export")
+COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert")
 # What they import only when they need it.
 LATE = (
     "datasets",

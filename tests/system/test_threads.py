@@ -11,7 +11,7 @@ import pytest
 from diglot.system.threads import SHORT_SPIN, spin_shortly
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export")
+COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert")
 
 # Stands for torch: says what OpenMP's runtime would find in the environment, and ends the process.
 TORCH = """

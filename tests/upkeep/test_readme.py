@@ -29,7 +29,7 @@ def test_every_make_target_named_exists():
 def test_every_override_named_is_a_key_or_a_group():
     from diglot.config import known_keys
 
-    commands = ("train", "average", "evaluate", "translate", "score", "export")
+    commands = ("train", "average", "evaluate", "translate", "score", "export", "convert")
     known = {key for name in commands for key in known_keys(name)}
     known |= {f"data.{key}.{side}" for key in ("train", "dev", "test") for side in ("src", "tgt", "tsv")}
     for file in (CONF / "data").glob("*.yaml"):

@@ -14,6 +14,7 @@ ELSEWHERE = {
     "errors.py": "config/test_check.py",
     "checkpoint/atomic_io.py": "training/test_checkpoint_writer.py",
     "checkpoint/averaging.py": "commands/test_average.py",
+    "checkpoint/conversion.py": "commands/test_convert.py",
     "commands/evaluate.py": "evaluation/test_evaluate.py",
     "commands/prepare.py": "data/test_bad_input.py: diglot-prepare",
     "commands/schema.py": "commands/test_frame.py",

@@ -115,7 +115,7 @@ def average(files: Sequence[Path], output: Path, trust: Collection[str] = ()) ->
     record |= {"version": __version__, "mean_of": without_folders(mean.members)}
     record["config"] = without_folders(record["config"])
     content = {"diglot": record, "state_dict": mean.weights()}
-    AtomicCheckpointIO(checkpoint.read, checkpoint.check_made_of).save_checkpoint(content, output)
+    AtomicCheckpointIO(checkpoint.read).save_checkpoint(content, output)
     return record
 
 

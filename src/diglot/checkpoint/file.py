@@ -1,18 +1,18 @@
 """A checkpoint is whole: model, tokenizer and search are rebuilt from it alone, and loading it runs no code."""
 
-import io
 import math
-import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from diglot import __version__
+from diglot.checkpoint import container, format1
 from diglot.config import (
     FROM_ENVIRONMENT,
     build,
@@ -33,10 +33,13 @@ from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import Search
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
-from diglot.system import archive
+from diglot.system.console import warn
 from diglot.system.masking import shortened
+from diglot.system.quoting import printable, reading
 
-FORMAT = 1
+FORMAT = 2  # one safetensors file, see diglot.checkpoint.container
+OLD_FORMAT = 1  # what torch.save wrote
+_OLD_START = b"PK\3\4"  # in a file of format 2 this would be the length of a header that is too long
 GOES_ON_FROM = ("last.ckpt", "previous.ckpt", "best.ckpt")  # the newest first
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -123,49 +126,70 @@ def find(path: str | Path) -> Path:
     return found
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path, warns: bool = True) -> dict[str, Any]:
     """A checkpoint file as plain data and tensors. No code in it is run, whatever the environment says, and no more
     memory is taken than the file has.
+
+    Args:
+        path: of the file.
+        warns: whether to say once that it is of the old format.
+
+    Returns:
+        What stands in it. Of a file of the old format it says what a file of today's would: it is written in that.
 
     Raises:
         UserError: if it is none of ours, or damaged.
     """
     try:
-        with path.open("rb") as file, warnings.catch_warnings(action="ignore"):
-            n_operations = archive.check(file)
-            file.seek(0)
-            content = torch.load(file, map_location="cpu", weights_only=True)
-            archive.check_tree(content, n_operations)
+        is_old = is_of_old_format(path)
+        content = _read_old(path) if is_old else container.read(path)
     except OSError as error:
         raise UserError(f"checkpoint {path}: cannot be read ({error.strerror})") from None
     except UserError as error:
         raise UserError(f"checkpoint {path}: {_printable(error)}") from None
     except Exception as error:  # a damaged file can make the reader fail in any way
         raise UserError(f"checkpoint {path}: damaged, or no checkpoint ({type(error).__name__})") from None
-    ours = content.get("diglot")
+    ours = content.get("diglot") if isinstance(content, dict) else None
     if not isinstance(ours, dict) or not isinstance(content.get("state_dict"), dict):
         raise UserError(f"checkpoint {path}: not written by diglot")
-    if ours.get("format") != FORMAT:
-        raise UserError(f"checkpoint {path}: written in format {ours.get('format')}; this diglot reads format {FORMAT}")
+    if ours.get("format") != (OLD_FORMAT if is_old else FORMAT):
+        raise UserError(
+            f"checkpoint {path}: written in format {ours.get('format')}; this diglot reads formats {OLD_FORMAT} and "
+            f"{FORMAT}"
+        )
     for name, kinds in KINDS.items():
         if not isinstance(ours.get(name), kinds):
             raise UserError(f"checkpoint {path}: not whole (its {name} is {type(ours.get(name)).__name__})")
+    if is_old and warns:
+        _warn_of_old_format(path.absolute())
+    ours["format"] = FORMAT
     return content
+
+
+def is_of_old_format(path: Path) -> bool:
+    """Whether a file is a checkpoint of format 1, if it is one at all.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(len(_OLD_START)) == _OLD_START
+
+
+def _read_old(path: Path) -> Any:
+    with path.open("rb") as file:
+        return format1.read(file)
+
+
+@cache
+def _warn_of_old_format(path: Path) -> None:
+    warn(f"checkpoint {printable(path)} is of the old format {OLD_FORMAT}: {reading('convert', path)} rewrites it")
 
 
 def _printable(error: Exception) -> str:
     """What an error says, where a file may have put words into it that command a terminal, or no end of them."""
     said = "".join(c if c.isprintable() else " " for c in shortened(error, 500))
     return " ".join(said.split())
-
-
-def check_made_of(file: BinaryIO) -> None:
-    """Make sure that a checkpoint just written is made of what `read` takes.
-
-    Raises:
-        UserError: it is not.
-    """
-    archive.check(file, checksums=False)
 
 
 def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
@@ -194,10 +218,17 @@ def has_whole(folder: Path) -> bool:
     for name in GOES_ON_FROM:
         with suppress(Exception):  # a damaged file can make the reader fail in any way
             if (folder / name).is_file():  # a pipe would be waited for
-                with (folder / name).open("rb") as file:
-                    archive.check(file, checksums=False)
+                _check_header(folder / name)
                 return True
     return False
+
+
+def _check_header(path: Path) -> None:
+    if not is_of_old_format(path):
+        container.check(path)
+        return
+    with path.open("rb") as file:
+        format1.check(file, checksums=False)
 
 
 def load(path: str | Path, trust: Collection[str] = ()) -> Checkpoint:
@@ -242,10 +273,8 @@ def check_readable(record: dict[str, Any], trust: Collection[str]) -> None:
     Raises:
         UserError: it cannot.
     """
-    written = io.BytesIO()
-    torch.save({"diglot": record}, written)
     try:
-        archive.check_tree({"diglot": record}, archive.check(written))
+        container.check_tree({"diglot": record})
         _tokenizer(record)
         _search(record, trust)
     except UserError as error:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from diglot.system import interruption, streams
 
-COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export")
+COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert")
 HELP = {"-h", "--help"}
 
 
@@ -42,3 +42,4 @@ evaluate = partial(start, "evaluate")
 translate = partial(start, "translate")
 score = partial(start, "score")
 export = partial(start, "export")
+convert = partial(start, "convert")

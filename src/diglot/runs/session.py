@@ -189,7 +189,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
             signals=signals,
             n_updates=data.n_updates,
         ),
-        plugins=[AtomicCheckpointIO(checkpoints.read, checkpoints.check_made_of)],
+        plugins=[AtomicCheckpointIO(checkpoints.read)],
         max_epochs=1,
         max_steps=data.n_updates + (begun.state.update >= data.n_updates),
         accumulate_grad_batches=accumulation,

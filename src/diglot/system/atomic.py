@@ -120,6 +120,25 @@ def locked(path: Path, waiting: Callable[[], AbstractContextManager]) -> Iterato
             os.close(descriptor)
 
 
+def link(source: Path, name: Path) -> None:
+    """Give a file a second name, replacing what had that name; where there are no hard links, copy it.
+
+    Raises:
+        OSError: it cannot be done.
+    """
+    temporary = temporary_name(name)
+    remove_leftovers(name.parent, name.name)
+    try:
+        os.link(source, temporary)
+        temporary.replace(name)
+        sync_folder(name.parent)
+    except OSError:
+        with source.open("rb") as whole, atomic_file(name) as copy:
+            shutil.copyfileobj(whole, copy)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
     """Remove what killed processes have left in a folder: half-made files and folders, and locks.
 

@@ -19,6 +19,7 @@ from diglot.system import progress
 from diglot.system.quoting import printable
 
 say = logging.getLogger("diglot").info  # one line of the run's own
+warn = logging.getLogger("diglot").warning  # one that commands show, too, whose output is for other programs: on stderr
 
 
 class PrintHandler(logging.Handler):

@@ -1,7 +1,5 @@
 """The callback that writes checkpoints, and nothing else does."""
 
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +11,7 @@ import torch
 from diglot.data.batch import Batch
 from diglot.data.batching import StreamPosition
 from diglot.errors import UserError
-from diglot.system.atomic import atomic_file, remove_leftovers, sync_folder, temporary_name
+from diglot.system.atomic import link
 from diglot.system.console import say
 from diglot.system.quoting import printable, resuming
 from diglot.training.event_file import now
@@ -269,22 +267,12 @@ def check_moments(optimizers: Iterable[torch.optim.Optimizer]) -> None:
 
 
 def _link(source: Path, name: Path) -> None:
-    """Give a file a second name, replacing what had that name; where there are no hard links, copy it.
+    """Give a checkpoint a second name.
 
     Raises:
         UserError: it cannot be done.
     """
-    temporary = temporary_name(name)
     try:
-        remove_leftovers(name.parent, name.name)
-        try:
-            os.link(source, temporary)
-            temporary.replace(name)
-            sync_folder(name.parent)
-        except OSError:
-            with source.open("rb") as whole, atomic_file(name) as copy:
-                shutil.copyfileobj(whole, copy)
-        finally:
-            temporary.unlink(missing_ok=True)
+        link(source, name)
     except OSError as error:
         raise UserError(f"{name}: the checkpoint cannot be written ({error.strerror or error})") from error

@@ -1,14 +1,16 @@
-"""What a checkpoint file may be made of. It is looked at before torch loads it, and nothing in it is made for that.
+"""Reads checkpoints of format 1, which diglot wrote until 0.1: what torch.save makes of plain data and tensors.
 
 torch.load(weights_only=True) runs no code, but it compares no checksums, unpacks what was packed, takes a record to be
-as long as the pickle says, and lets a pickle make objects without end. So a file has to be as torch.save writes it, in
-records that are stored as they are, with a pickle of plain data and of tensors that lie within their records.
+as long as the pickle says, and lets a pickle make objects without end. So a file is looked at before torch loads it: it
+has to be as torch.save writes it, in records that are stored as they are, with a pickle of plain data and of tensors
+that lie within their records.
 """
 
 import math
 import pickletools
 import re
 import struct
+import warnings
 import zipfile
 from collections import OrderedDict
 from typing import Any, BinaryIO, NamedTuple
@@ -17,7 +19,6 @@ import torch
 
 from diglot.errors import UserError
 
-# Those of a model of a thousand layers are about as many, with the two moments and the step of each weight.
 MOST_RECORDS = 100_000
 # A tensor takes about 40 operations and 150 bytes of the pickle; all else in a checkpoint takes a few thousand.
 MOST_OPERATIONS, OPERATIONS_A_RECORD = 200_000, 60
@@ -69,6 +70,23 @@ class _Storage:
 
 # What stands for what a pickle would make: lists, mappings, and tensors.
 _LIST, _DICT, _ORDERED_DICT, _TENSOR = object(), object(), object(), object()
+
+
+def read(file: BinaryIO) -> Any:
+    """Return what a file holds. No code in it is run, whatever the environment says.
+
+    Args:
+        file: from its beginning, which can be sought in.
+
+    Raises:
+        UserError: saying what is wrong with it.
+    """
+    n_operations = check(file)
+    file.seek(0)
+    with warnings.catch_warnings(action="ignore"):
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    check_tree(content, n_operations)
+    return content
 
 
 def check(file: BinaryIO, checksums: bool = True) -> int:

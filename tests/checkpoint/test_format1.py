@@ -5,8 +5,8 @@ from collections import OrderedDict
 import pytest
 import torch
 
+from diglot.checkpoint import format1
 from diglot.errors import UserError
-from diglot.system import archive
 
 BASE = torch.zeros(64)
 
@@ -16,7 +16,7 @@ def checked(tmp_path, tensors):
     with path.open("wb") as file:
         torch.save({"state_dict": OrderedDict(tensors)}, file)
     with path.open("rb") as file:
-        archive.check(file)
+        format1.check(file)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""Checkpoints of the old format written anew in today's, in place."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diglot.checkpoint import container
+from diglot.checkpoint import file as checkpoint
+from diglot.checkpoint.plain import layout
+from diglot.data.text import refuse_address
+from diglot.errors import UserError
+from diglot.system.atomic import atomic_file, link
+
+
+def files_of(path: str) -> list[list[Path]]:
+    """Return the checkpoints that a user means by a file, or by a run's folder, each with all the names it has there.
+
+    Raises:
+        UserError: there is none.
+    """
+    refuse_address("checkpoint", path)
+    found = Path(path).expanduser().resolve()
+    if not found.is_dir():
+        return [[checkpoint.find(found)]]
+    files: dict[tuple[int, int], list[Path]] = {}
+    for file in sorted(found.glob("*.ckpt")):
+        if file.is_file() and not file.is_symlink():
+            files.setdefault((file.stat().st_dev, file.stat().st_ino), []).append(file)
+    if not files:
+        raise UserError(f"checkpoint {path}: the folder holds no checkpoint (*.ckpt)")
+    return list(files.values())
+
+
+def convert(names: Sequence[Path]) -> bool:
+    """Write a checkpoint anew, unless it is of today's format. Under each of its names it is whole all the time.
+
+    Args:
+        names: of one file, all of which it keeps.
+
+    Returns:
+        Whether it was written.
+
+    Raises:
+        UserError: it is damaged, would not come back as it is, or cannot be written.
+    """
+    first, *others = names
+    content = checkpoint.read(first, warns=False)
+    try:
+        if not checkpoint.is_of_old_format(first):
+            return False
+        with atomic_file(first) as whole:
+            container.write(content, whole)
+            whole.flush()
+            if not _same(container.read(Path(whole.name)), content):
+                raise UserError("it would not come back as it is")
+        for name in others:
+            link(first, name)
+    except UserError as error:
+        raise UserError(f"checkpoint {first}: left as it was: {error}") from None
+    except OSError as error:
+        raise UserError(f"checkpoint {first}: cannot be written ({error.strerror or error})") from None
+    return True
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values are equal to the last bit and type; tensors with gaps come back without them."""
+    waiting = [(a, b)]
+    while waiting:
+        a, b = waiting.pop()
+        if type(a) is not type(b):
+            return False
+        if isinstance(a, Tensor):
+            if not _same_tensor(a, b):
+                return False
+        elif isinstance(a, (dict, list, tuple)):
+            one, other = list(_parts(a)), list(_parts(b))
+            if len(one) != len(other):
+                return False
+            waiting += zip(one, other)
+        elif repr(a) != repr(b):  # which tells 0.0 from -0.0, and finds two NaNs the same
+            return False
+    return True
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value
+        yield from value.values()
+        yield vars(value) if hasattr(value, "__dict__") else None  # where torch's have the versions of modules
+    else:
+        yield from value
+
+
+def _same_tensor(a: Tensor, b: Tensor) -> bool:
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    if a.stride() != b.stride() and "gaps" not in (layout(a.shape, a.stride()), layout(b.shape, b.stride())):
+        return False
+    return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (a, b)))
