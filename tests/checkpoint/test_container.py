@@ -53,11 +53,10 @@ def signed(tensors: dict[str, Any], tree: str, data: bytes, checksums: Any = Non
         places = {name: entry["data_offsets"] for name, entry in tensors.items()}
         checksums = {name: hashlib.sha256(data[begin:end]).hexdigest() for name, (begin, end) in places.items()}
     sums = checksums if isinstance(checksums, str) else json.dumps(checksums)
-    digest = hashlib.sha256(json.dumps([tree, sums], separators=(",", ":")).encode())
-    for name in sorted(tensors):
-        entry = [name, tensors[name]["dtype"], tensors[name]["shape"]]
-        digest.update(json.dumps(entry, separators=(",", ":")).encode())
-    metadata = {"format": "pt", "diglot": tree, "checksums": sums, "sha256": digest.hexdigest()}
+    told = {name: [tensors[name]["dtype"], tensors[name]["shape"]] for name in sorted(tensors)}
+    signed = "\n".join((tree, sums, json.dumps(told, separators=(",", ":"))))
+    digest = hashlib.sha256(signed.encode()).hexdigest()
+    metadata = {"format": "pt", "diglot": tree, "checksums": sums, "sha256": digest}
     return {"__metadata__": metadata, **tensors}
 
 
@@ -162,6 +161,12 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a length of 2**63": (with_header({}, DATA, 2**63), "does not begin as one"),
     "a length beyond the file": (with_header({}, DATA, 100), "does not begin as one"),
     "not UTF-8": (with_header(b'{"\xff": 1}', DATA), "decode"),
+    "UTF-8": (with_header('{"ä": 1}', DATA), "decode"),
+    "a wide text": (with_header('{"\\ud83e\\udd23' + "x" * 34_000_000 + '":1}', DATA), "too many parts"),
+    "a wide text after backslashes": (
+        with_header('{"' + "\\\\" * 1_000_000 + "\\u1234" + "x" * 34_000_000 + '":1}', DATA),
+        "too many parts",
+    ),
     "UTF-16": (with_header("{}".encode("utf-16"), DATA), "decode"),
     "not JSON": (with_header("{]", DATA), "Expecting"),
     "a list": (with_header([1], DATA), "without its metadata"),

@@ -13,6 +13,7 @@ from typing import Any
 import lightning as L
 import torch
 
+from diglot.checkpoint import container
 from diglot.data.batch import Pairs
 from diglot.data.module import TranslationData
 from diglot.training import loggers
@@ -82,16 +83,16 @@ class RemovalInSave(L.Callback):
     """Moves the run's folder away in the middle of writing a checkpoint: the second one."""
 
     def __init__(self) -> None:
-        save, n_saves = torch.save, 0
+        write, n_saves = container.write, 0
 
         def moved(*arguments: Any, **options: Any) -> None:
             nonlocal n_saves
             n_saves += 1
             if n_saves == 2:
                 Path("run").rename("gone")
-            save(*arguments, **options)
+            write(*arguments, **options)
 
-        torch.save = moved
+        container.write = moved
 
 
 class Edit(L.Callback):

@@ -18,6 +18,7 @@ from diglot.checkpoint import file as checkpoint
 from diglot.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden" / "golden.ckpt"
+OLD_GOLDEN = Path(__file__).parent / "golden" / "golden_1.ckpt"  # the same in the old format
 
 
 def same(a: Any, b: Any) -> bool:

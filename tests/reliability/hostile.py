@@ -1,6 +1,7 @@
 """Files as a stranger may make them: what runs code when it is unpickled, and what unfolds into all memory there is."""
 
 import copy
+import ctypes
 import gc
 import json
 import os
@@ -22,6 +23,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
+from diglot.checkpoint import container
+from diglot.checkpoint import file as checkpoint
 from diglot.commands import train
 from diglot.config import CONF
 
@@ -180,9 +183,19 @@ class Part(NamedTuple):
 
 
 def saved(path: Path, value: Any) -> Path:
-    """As runs save it."""
+    """As runs saved it when checkpoints were pickles."""
+    ours = value.get("diglot")
+    if isinstance(ours, dict) and ours.get("format") == checkpoint.FORMAT:
+        value = {**value, "diglot": {**ours, "format": checkpoint.OLD_FORMAT}}
     with path.open("wb") as file:
         torch.save(value, file)
+    return path
+
+
+def written(path: Path, value: Any) -> Path:
+    """As runs save it."""
+    with path.open("wb") as file:
+        container.write(value, file)
     return path
 
 
@@ -244,6 +257,7 @@ def measure(function: Callable[[], Any], allowed: int = 4 * 2**30) -> Measured:
             resource.setrlimit(resource.RLIMIT_AS, (taken + allowed, taken + allowed))
             gc.collect()
             gc.freeze()  # what other tests have left is looked through no more
+            ctypes.CDLL(None).malloc_trim(0)  # nor is memory that they have freed used again, uncounted
             Path("/proc/self/clear_refs").write_text("5")  # peaks are counted from here
             before, start, said, kind = _status("VmHWM"), time.process_time(), "", ""
             try:

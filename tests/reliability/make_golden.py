@@ -12,8 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from hostile import run
+from hostile import run, saved
 
+from diglot.checkpoint import file as checkpoint
 from diglot.inference.translator import Translator
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -32,6 +33,7 @@ def main() -> None:
         words += ["search.max_len_a=2.0", "search.max_len_b=20"]
         made = run(Path("run"), *words)
         shutil.copyfile(made / "best.ckpt", GOLDEN / "golden.ckpt")
+    saved(GOLDEN / "golden_1.ckpt", checkpoint.read(GOLDEN / "golden.ckpt"))
     translator = Translator.load(GOLDEN / "golden.ckpt", device="cpu")
     found = {"lines": LINES} | {f"beam {n}": translator.translate_all(LINES, beam=n) for n in (1, 4)}
     (GOLDEN / "golden.json").write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

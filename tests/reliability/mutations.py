@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
+from diglot.checkpoint import container
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
 from diglot.data.batching import Updates
 from diglot.runs import open_run, resume, session
@@ -80,7 +81,7 @@ def signals_are_not_heeded() -> None:
 def checkpoints_are_written_where_they_stand() -> None:
     def save(self: Any, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         with Path(path).open("wb") as file:
-            torch.save(checkpoint, file)
+            container.write(checkpoint, file)
 
     AtomicCheckpointIO.save_checkpoint = save  # type: ignore[method-assign]
 

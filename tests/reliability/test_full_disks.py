@@ -294,7 +294,7 @@ def test_an_error_of_the_disk(
 
     with monkeypatch.context() as patch:
         if place == "write":
-            patch.setattr("diglot.checkpoint.atomic_io.Failing.write", fails)
+            patch.setattr("diglot.checkpoint.container.write", fails)
         elif place == "fsync":
             patch.setattr(whole.os, "fsync", fails)
         else:

@@ -23,6 +23,7 @@ from hostile import (
     run,
     saved,
     with_payload,
+    written,
 )
 
 from diglot import config as root
@@ -46,6 +47,12 @@ with tempfile.TemporaryDirectory() as _folder:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of two updates."""
     return run(tmp_path_factory.mktemp("work") / "run")
+
+
+@pytest.fixture(scope="module")
+def old(trained: Path) -> Path:
+    """The best checkpoint of that run as runs saved it when checkpoints were pickles."""
+    return saved(trained.parent / "old.ckpt", content(trained))
 
 
 @pytest.fixture(autouse=True)
@@ -84,8 +91,8 @@ class TestCode:
             canary.unlink()
 
     @pytest.mark.parametrize("name", NAMES)
-    def test_a_payload_is_refused_and_named(self, trained: Path, canary: Path, tmp_path: Path, name: str) -> None:
-        bad = with_payload(trained / "best.ckpt", tmp_path / "bad.ckpt", payloads(canary, tmp_path)[name])
+    def test_a_payload_is_refused_and_named(self, old: Path, canary: Path, tmp_path: Path, name: str) -> None:
+        bad = with_payload(old, tmp_path / "bad.ckpt", payloads(canary, tmp_path)[name])
         refused(lambda: checkpoint.load(bad), "bad.ckpt", "holds more than weights and plain data (")
         assert not canary.exists()
 
@@ -145,8 +152,18 @@ class TestCode:
             assert "posix.system" in said
         assert not canary.exists()
 
-    def test_two_archives_in_one_file_are_none(self, trained: Path, canary: Path, tmp_path: Path) -> None:
-        good = (trained / "best.ckpt").read_bytes()
+    def test_pickles_in_a_file_of_today_are_bytes(self, trained: Path, canary: Path, tmp_path: Path) -> None:
+        made = payloads(canary, tmp_path)
+        tensors = {name: torch.frombuffer(bytearray(payload), dtype=torch.uint8) for name, payload in made.items()}
+        found = checkpoint.read(written(tmp_path / "x.ckpt", content(trained) | {"bytes": made, "tensors": tensors}))
+        assert found["bytes"] == made
+        assert not canary.exists()
+
+    @pytest.mark.parametrize("is_old", [True, False])
+    def test_two_archives_in_one_file_are_none(
+        self, trained: Path, old: Path, canary: Path, tmp_path: Path, is_old: bool
+    ) -> None:
+        good = (old if is_old else trained / "best.ckpt").read_bytes()
         evil = saved(tmp_path / "evil.ckpt", {"more": Call(os.system, f"touch {canary}")}).read_bytes()
         for n, both in enumerate((evil + good, good + evil, good[:-22] + evil + good[-22:], good + b"\0" * 30)):
             (tmp_path / f"{n}.ckpt").write_bytes(both)
@@ -177,6 +194,7 @@ def test_an_address_is_not_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("A checkpoint's config names parts of models alone, and reads nothing from the machine")
+@pytest.mark.parametrize("save", [saved, written])
 @pytest.mark.parametrize(
     ("changed", "wanted"),
     [
@@ -190,18 +208,21 @@ def test_an_address_is_not_opened(tmp_path: Path) -> None:
         ({"_target_": ["os.system"]}, "not loaded"),
     ],
 )
-def test_a_stored_config_calls_nothing(trained: Path, canary: Path, tmp_path: Path, changed: dict, wanted: str) -> None:
+def test_a_stored_config_calls_nothing(
+    trained: Path, canary: Path, tmp_path: Path, changed: dict, wanted: str, save: Callable[[Path, Any], Path]
+) -> None:
     changed = json.loads(json.dumps(changed).replace("CANARY", str(canary)))
     found = content(trained)
     found["diglot"]["model"]["norm"] = changed
-    refused(lambda: checkpoint.load(saved(tmp_path / "bad.ckpt", found)), "bad.ckpt", wanted)
+    refused(lambda: checkpoint.load(save(tmp_path / "bad.ckpt", found)), "bad.ckpt", wanted)
     found = content(trained)
     found["diglot"]["search"] = changed
-    refused(lambda: checkpoint.load(saved(tmp_path / "bad.ckpt", found)), "bad.ckpt")
+    refused(lambda: checkpoint.load(save(tmp_path / "bad.ckpt", found)), "bad.ckpt")
     assert not canary.exists()
 
 
 @pytest.mark.promise("A checkpoint's config names parts of models alone, and reads nothing from the machine")
+@pytest.mark.parametrize("save", [saved, written])
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -217,13 +238,15 @@ def test_a_stored_config_calls_nothing(trained: Path, canary: Path, tmp_path: Pa
         ("tokenizer", torch.zeros(3)),
         ("tokenizer", torch.zeros(0, dtype=torch.uint8)),
         ("config", "x"),
-        ("format", 2),
+        ("format", 3),
     ],
 )
-def test_what_a_checkpoint_says_of_itself_is_looked_at(trained: Path, tmp_path: Path, key: str, value: object) -> None:
+def test_what_a_checkpoint_says_of_itself_is_looked_at(
+    trained: Path, tmp_path: Path, key: str, value: object, save: Callable[[Path, Any], Path]
+) -> None:
     found = content(trained)
     found["diglot"][key] = value
-    refused(lambda: checkpoint.load(saved(tmp_path / "bad.ckpt", found)), "bad.ckpt")
+    refused(lambda: checkpoint.load(save(tmp_path / "bad.ckpt", found)), "bad.ckpt")
 
 
 def in_moments(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
@@ -255,7 +278,7 @@ def test_a_state_of_the_training_that_is_none_is_refused_in_one_line(
     change(found)
     folder = tmp_path / "run"
     folder.mkdir()
-    saved(folder / "last.ckpt", found)
+    written(folder / "last.ckpt", found)
     cache = f"data.cache_dir='{trained.parent / 'cache'}'"
     text = (trained / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text.replace(str(trained), str(folder)))

@@ -3,15 +3,16 @@
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import lives
 import mutations
 import pytest
-from flips import flips
+from flips import GOLDEN, OLD_GOLDEN, flips
 from lives import SMALL, Fault, Whole
 
-from diglot.checkpoint import container
-from diglot.checkpoint import file as checkpoint
+from diglot.checkpoint import container, format1
 
 pytestmark = pytest.mark.reliability
 
@@ -70,10 +71,25 @@ def test_without_whole_files_some_are_torn(tmp_path: Path) -> None:
 
 
 def test_without_checksums_a_wrong_bit_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sum(flips(50, 1).values()) == 50
-    monkeypatch.setattr(checkpoint.archive, "check", lambda file: 10**9)
-    with pytest.raises(AssertionError, match="loaded as something else"):
-        flips(50, 1)
+    assert [sum(flips(50, 1, file).values()) for file in (GOLDEN, OLD_GOLDEN)] == [50, 50]
+    monkeypatch.setattr(format1, "check", lambda file: 10**9)
+    monkeypatch.setattr(container, "hashlib", SimpleNamespace(sha256=AnySum))
+    for file in (GOLDEN, OLD_GOLDEN):
+        with pytest.raises(AssertionError, match="loaded as something else"):
+            flips(50, 1, file)
+
+
+class AnySum:
+    """A checksum that is equal to every other one."""
+
+    def __init__(self, content: object = None) -> None:
+        pass
+
+    def update(self, content: object) -> None:
+        pass
+
+    def hexdigest(self) -> object:
+        return mock.ANY
 
 
 def test_without_handlers_a_signal_loses_updates(tmp_path: Path, reference: Whole) -> None:

@@ -14,6 +14,7 @@ that of any tensor: results may depend on the alignment in their last bits. The 
 places of tensors; what it does not look at, or only after taking memory for it, is checked here.
 """
 
+import gc
 import hashlib
 import json
 import math
@@ -35,16 +36,20 @@ from diglot.errors import UserError
 # That of a model of a thousand layers has about 35,000,000, with the two moments and the step of each weight.
 LONGEST_HEADER = 48_000_000  # bytes
 DEEPEST_JSON = 200  # each level of a tree takes up to four
-# What Python takes at most for JSON that it has read, by the characters that begin an object, a list and a next value.
-MEMORY = {"{": 240, "[": 90, ",": 75, "}": 0, "]": 0}
-MOST_MEMORY = 100_000_000
+# What Python takes at most for JSON that it has read, in bytes: by the characters that begin an object, a list, a value
+# of an object, and a next value.
+MEMORY = {"{": 240, "[": 90, ":": 105, ",": 75, "}": 0, "]": 0}
+DEPTH = {"{": 1, "[": 1, ":": 0, ",": 0, "}": -1, "]": -1}
+MOST_MEMORY, MOST_MEMORY_OF_HEADER = 90_000_000, 135_000_000
+WIDEST = 4  # bytes of a character, in a text that an escape has made wide
 CHUNK = 2**24
 
 _METADATA = "__metadata__"
 _KEYS = {"format", "diglot", "checksums", "sha256"}
 _NO_DIGEST = "0" * 64
+_WIDE = re.compile(r"(?<!\\)(?:\\\\)*+\\u")
 # Up to the next character that structures the JSON; possessive, so that it never looks at a character twice.
-_NEXT = re.compile(r'[^\[\]{},"]*+(?:"(?:[^"\\]++|\\.)*+"[^\[\]{},"]*+)*+([\[\]{},])', re.DOTALL)
+_NEXT = re.compile(r'[^\[\]{}:,"]*+(?:"(?:[^"\\]++|\\.)*+"[^\[\]{}:,"]*+)*+([\[\]{}:,])', re.DOTALL)
 
 
 class _Entry(NamedTuple):
@@ -137,7 +142,7 @@ def _check_amount(text: str, tensors: Mapping[str, Tensor]) -> None:
         raise UserError(f"there are {len(tensors):,} tensors, more than {MOST_TENSORS:,}: write fewer")
     header = _header_bytes(text, dict.fromkeys(tensors, _NO_DIGEST), tensors)[8:].decode()
     check_json(text)
-    check_json(header)
+    check_json(header, MOST_MEMORY_OF_HEADER)
     if len(header) > LONGEST_HEADER:
         raise UserError(f"all but the tensors takes more than {LONGEST_HEADER:,} bytes: write large values as tensors")
 
@@ -161,10 +166,8 @@ def _header_bytes(text: str, checksums: Mapping[str, str], tensors: Mapping[str,
 
 
 def _digest(text: str, checksums: str, entries: Mapping[str, _Entry]) -> str:
-    found = hashlib.sha256(_dumped([text, checksums]).encode())
-    for name in sorted(entries):
-        found.update(_dumped([name, DTYPE_NAMES[entries[name].dtype], entries[name].shape]).encode())
-    return found.hexdigest()
+    told = {name: [DTYPE_NAMES[entries[name].dtype], entries[name].shape] for name in sorted(entries)}
+    return hashlib.sha256("\n".join((text, checksums, _dumped(told))).encode()).hexdigest()
 
 
 def _bytes_of(tensor: Tensor) -> Any:
@@ -179,7 +182,7 @@ def _read_header(file: BinaryIO, path: Path) -> _Header:
         raise UserError("damaged, or no checkpoint (it does not begin as one)")
     if length > LONGEST_HEADER:
         raise UserError(f"refused, {length:,} bytes of it say what its parts are")
-    found = _parsed(file.read(length).decode("utf-8"))
+    found = _parsed(file.read(length).decode("ascii"), MOST_MEMORY_OF_HEADER)
     metadata = found.pop(_METADATA, None) if isinstance(found, dict) else None
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise UserError("no checkpoint of diglot (a safetensors file without its metadata)")
@@ -229,32 +232,50 @@ def _read_tensor(file: BinaryIO, header: _Header, name: str, entry: _Entry) -> T
     return tensor
 
 
-def check_json(text: str) -> None:
+def check_json(text: str, most: int = MOST_MEMORY) -> int:
     """Make sure that JSON is not deep, and takes no more memory than a checkpoint needs, before it is parsed.
+
+    Args:
+        text: the JSON.
+        most: bytes that it may take.
+
+    Returns:
+        How many values its objects have.
 
     Raises:
         UserError: it is, or does.
     """
-    depth = memory = place = 0
-    while match := _NEXT.match(text, place):
+    depth = place = n = 0
+    memory = len(text) * WIDEST if "\\u" in text and _WIDE.search(text) else 0
+    while depth <= DEEPEST_JSON and memory <= most and (match := _NEXT.match(text, place)):
         place, character = match.end(), match[1]
         memory += MEMORY[character]
-        depth += (character in "[{") - (character in "]}")
-        if depth > DEEPEST_JSON:
-            raise UserError("refused, what it holds is nested too deep")
-        if memory > MOST_MEMORY:
-            raise UserError("refused, what it holds beside its tensors has too many parts")
+        depth += DEPTH[character]
+        n += character == ":"
+    if depth > DEEPEST_JSON:
+        raise UserError("refused, what it holds is nested too deep")
+    if memory > most:
+        raise UserError("refused, what it holds beside its tensors has too many parts")
+    return n
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str, most: int = MOST_MEMORY) -> Any:
     """Return what JSON says, in which no key stands twice."""
-    check_json(text)
-    return json.loads(text, object_pairs_hook=_once, parse_constant=_refuse_constant)
+    left = check_json(text, most)
 
+    def count(found: dict[str, Any]) -> dict[str, Any]:
+        nonlocal left
+        left -= len(found)
+        return found
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    was_enabled = gc.isenabled()
+    gc.disable()  # it would look through all that is made again and again, and JSON holds no cycles
+    try:
+        found = json.loads(text, object_hook=count, parse_constant=_refuse_constant)
+    finally:
+        if was_enabled:
+            gc.enable()
+    if left:
         raise UserError("refused, it says something twice")
     return found
 
