@@ -4,6 +4,7 @@
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,6 +125,14 @@ def test_libraries_live_where_they_belong() -> None:
         strays = [file for file in FILES if library in others(file) and not homes & {file, room(file)}]
         wrong |= {file: {library} for file in strays}
     assert not {file: libraries for file, libraries in wrong.items() if libraries}
+
+
+def test_pickles_are_read_in_one_file() -> None:
+    reads = re.compile(r"\btorch\.(load|save|hub\.load\w*|jit\.load)\(")
+    found = {file for file in FILES if reads.search((PACKAGE / file).read_text(encoding="utf-8"))}
+    libraries = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+    found |= {file for file in FILES if {name.split(".")[0] for name in names(file)} & libraries}
+    assert found == {"checkpoint/format1.py"}
 
 
 def test_imports_are_absolute_and_lightning_has_its_new_name() -> None:

@@ -16,6 +16,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 SMALL = ["model.d_model=16", "model.d_ff=16", "model.n_encoder_layers=1", "model.n_decoder_layers=1"]
 SHORT = ["search=greedy", "search.max_len_a=0", "search.max_len_b=4", "data.eval_tokens_per_batch=60"]
 TINY = {
+    "checkpoints": ["--models", "tiny", "--rounds=1", "--folder=."],
     "decode": ["--threads=1", "--rounds=1", "--sentences=3"],
     "loader": ["2000"],
     "preparation": ["200", "1"],
@@ -23,11 +24,13 @@ TINY = {
     "watching": ["--threads=1", "--rounds=1", "--updates=4", *SMALL, *SHORT],
 }
 SIZES: dict[str, dict[str, object]] = {
+    "checkpoints": {"VOCAB_SIZE": 50},
     "loader": {"SECONDS": 0.05},
     "training": {"VOCAB_SIZE": 50, "ROWS": 2, "LENGTH": 5, "compose": lambda name: compose(name, SMALL)},
     "watching": {"N_VALIDATIONS": 2},
 }
 SAID = {
+    "checkpoints": "tiny   safetensors",
     "decode": "beam 4  diglot, not laid out",
     "loader": '"shapes": "buckets"',
     "preparation": "200 pairs, 1 processes",

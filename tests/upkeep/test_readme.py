@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from diglot.choices import CONF, groups
+from support.made import checkpoint_content, write_checkpoint
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -72,3 +73,19 @@ def test_the_variant_that_is_added_in_full_is_a_variant_that_keeps_promises(tmp_
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{tmp_path / 'conf'} ")
+
+
+def test_a_checkpoint_is_read_without_diglot_as_it_says(config, tokenizer, tmp_path):
+    (tmp_path / "runs" / "NAME").mkdir(parents=True)
+    content = checkpoint_content(config, tokenizer)
+    write_checkpoint(tmp_path / "runs" / "NAME" / "best.ckpt", content)
+    code = re.search(r"```python\n(from safetensors import safe_open\n.*?)```", README, flags=re.DOTALL).group(1)
+    code += "\nimport sys\nassert 'diglot' not in sys.modules\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    weights = {tensor.data_ptr(): name.removeprefix("model.") for name, tensor in content["state_dict"].items()}
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert len(said) == len(weights) + 1
+    assert said["diglot/tokenizer"].startswith("U8 [")
+    width = config.model.d_model
+    assert said["encoder.0.feed_forward.norm.weight"] == f"F32 [{width}]"
