@@ -44,7 +44,7 @@ evaluate: ## Score a checkpoint: make evaluate checkpoint=PATH [data=...]
 translate: ## Translate lines from standard input: make translate checkpoint=PATH [input=... output=...]
 score: ## Say how probable given translations are: make score checkpoint=PATH src=FILE tgt=FILE [output=...]
 export: ## Write a model for CTranslate2, or as safetensors: make export checkpoint=PATH [format=... output=...]
-convert: ## Rewrite checkpoints of the old format in today's: make convert checkpoint=PATH
+convert: ## Rewrite checkpoints of format 1 (pickle) in format 2 (safetensors): make convert checkpoint=PATH
 prepare doctor train sweep average evaluate translate score export convert: .venv/.ready
 	@exec .venv/bin/python -m diglot.commands.from_make $@
 

@@ -114,7 +114,7 @@ def test_an_old_checkpoint_says_what_one_of_today_says(
     old, new = write_old_checkpoint(tmp_path / "old.ckpt", content), write_checkpoint(tmp_path / "new.ckpt", content)
     assert same(checkpoint.read(old), checkpoint.read(new))
     assert same(checkpoint.load(old).model.state_dict(), checkpoint.load(new).model.state_dict())
-    assert said == [f"checkpoint {old} is of the old format 1: make convert checkpoint={old} rewrites it"]
+    assert said == [f"checkpoint {old} is in the old format 1: make convert checkpoint={old} rewrites it"]
 
 
 @pytest.mark.parametrize("write", [write_old, write_new])

@@ -234,7 +234,7 @@ def test_an_old_checkpoint_translates_as_before_and_says_how_to_rewrite_it(train
         for path in ("old.ckpt", trained[0] / "best.ckpt")
     )
     assert old.stdout == new.stdout
-    said, line = old.stderr.decode(), "is of the old format 1: make convert checkpoint="
+    said, line = old.stderr.decode(), "is in the old format 1: make convert checkpoint="
     assert said.removesuffix(new.stderr.decode()).count("\n") == said.count(line) == 1
 
 

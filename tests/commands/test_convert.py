@@ -42,8 +42,8 @@ def test_a_run_s_folder_is_rewritten_with_its_hard_links(content: dict[str, Any]
     assert [line.partition(",")[0] for line in lines] == [
         "    best.ckpt = update_100.ckpt: rewritten",
         "    last.ckpt: rewritten",
-        "    mean.ckpt: is of today already",
-        f"Rewritten: 2 of 3 checkpoints in {run}/",
+        "    mean.ckpt: in format 2 already",
+        f"Rewritten in format 2: 2 of 3 checkpoints in {run}/",
     ]
     assert done.stderr == b""
     assert (run / "best.ckpt").samefile(run / "update_100.ckpt")
@@ -53,7 +53,7 @@ def test_a_run_s_folder_is_rewritten_with_its_hard_links(content: dict[str, Any]
     assert same(found, before)
     assert checkpoint.read(run / "last.ckpt")["global_step"] == 7
     again = type_command("diglot-convert", "checkpoint='a run'", cwd=tmp_path).stdout.decode()
-    assert f"Rewritten: 0 of 3 checkpoints in {run}/" in again
+    assert f"Rewritten in format 2: 0 of 3 checkpoints in {run}/" in again
 
 
 def test_damaged_ones_are_named_and_the_others_rewritten(content: dict[str, Any], tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_damaged_ones_are_named_and_the_others_rewritten(content: dict[str, Any]
     done = type_command("diglot-convert", "checkpoint=.", cwd=tmp_path, code=2)
     assert "best.ckpt: damaged" in done.stderr.decode()
     assert done.stderr.count(b"\n") == 1
-    assert "Rewritten: 1 of 2" in done.stdout.decode()
+    assert "Rewritten in format 2: 1 of 2" in done.stdout.decode()
     assert (tmp_path / "best.ckpt").read_bytes() == good[:-1]
     assert checkpoint.is_of_old_format(tmp_path / "best.ckpt")
     assert not checkpoint.is_of_old_format(tmp_path / "last.ckpt")

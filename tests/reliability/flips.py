@@ -65,7 +65,7 @@ def flips(count: int, seed: int, file: Path = GOLDEN, at: Sequence[tuple[int, in
                     said = str(error)
                     assert said.startswith(f"checkpoint {damaged}: "), f"byte {place}, bit {bit}: {said}"
                     assert "\n" not in said, f"byte {place}, bit {bit}: {said}"
-                    reason = re.sub(r"its (part|checksum).*|\(.*", "", said.partition(": ")[2])
+                    reason = re.sub(r"(its|the) (part|checksum|tensor|header).*|\(.*", "", said.partition(": ")[2])
                     found[reason.strip(" ,")] += 1
                 else:
                     assert same(loaded, original), f"byte {place}, bit {bit}: loaded as something else"

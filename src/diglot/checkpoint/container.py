@@ -1,4 +1,4 @@
-"""The file that holds a checkpoint: one safetensors file, which other programs can open too.
+"""Reads and writes the file of a checkpoint (format 2): one safetensors file, which other programs can open too.
 
 After 8 bytes with the length of the header come the header, a JSON object, and the tensors' bytes without gaps. The
 header's "__metadata__" holds
@@ -8,10 +8,11 @@ header's "__metadata__" holds
 - "checksums": the SHA-256 of each tensor's bytes, as JSON, by name;
 - "sha256": of these two texts and of the tensors' names, types and shapes.
 
-Tensors are written and read one after the other, so that beside the tensors themselves little memory is needed: on
-writing one of them at most is copied (off a GPU, say). They are read into memory of their own, which torch aligns as
-that of any tensor: results may depend on the alignment in their last bits. The library checks what a header says of the
-places of tensors; what it does not look at, or only after taking memory for it, is checked here.
+Tensors are written and read one after the other, so that beside them little memory is needed: on writing one of them at
+most is copied (off a GPU, say). The library's own writer is not used: it makes a temporary file of its own, which nothing
+locks or syncs, and renames it over the one that is written. On reading, the library checks what the header says of the
+places of tensors; what it does not check, or only after taking memory for it, is checked here. Tensors are read into
+memory that torch allocates: where it is aligned may change the last bits of results.
 """
 
 import gc
@@ -53,7 +54,7 @@ _NEXT = re.compile(r'[^\[\]{}:,"]*+(?:"(?:[^"\\]++|\\.)*+"[^\[\]{}:,"]*+)*+([\[\
 
 
 class _Entry(NamedTuple):
-    """What a header says of a tensor; its bytes begin and end at these places behind the header."""
+    """Describe a tensor as the header does; `begin` and `end` are offsets in bytes from the end of the header."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -212,7 +213,7 @@ def _entry(name: str, found: Any) -> _Entry:
         ):
             if 0 <= begin <= end and end - begin == math.prod(shape) * DTYPES[dtype].itemsize:
                 return _Entry(DTYPES[dtype], tuple(shape), begin, end)
-    raise UserError(f"damaged, its tensor {name[:60]!r} is none")
+    raise UserError(f"damaged, its header describes no tensor as {name[:60]!r}")
 
 
 def _read_tensor(file: BinaryIO, header: _Header, name: str, entry: _Entry) -> Tensor:

@@ -1,4 +1,4 @@
-"""Checkpoints of the old format written anew in today's, in place."""
+"""Rewrites checkpoints of format 1 in format 2, in place."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,7 +35,7 @@ def files_of(path: str) -> list[list[Path]]:
 
 
 def convert(names: Sequence[Path]) -> bool:
-    """Write a checkpoint anew, unless it is of today's format. Under each of its names it is whole all the time.
+    """Rewrite a checkpoint in format 2, unless it is in format 2. Under each of its names it is whole all the time.
 
     Args:
         names: of one file, all of which it keeps.
@@ -66,7 +66,7 @@ def convert(names: Sequence[Path]) -> bool:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two values are equal to the last bit and type; tensors with gaps come back without them."""
+    """Return whether two values are equal to the last bit and type; strides may differ where one of them has gaps."""
     waiting = [(a, b)]
     while waiting:
         a, b = waiting.pop()

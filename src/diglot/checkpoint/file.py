@@ -132,10 +132,10 @@ def read(path: Path, warns: bool = True) -> dict[str, Any]:
 
     Args:
         path: of the file.
-        warns: whether to say once that it is of the old format.
+        warns: whether to warn, once, where it is of format 1.
 
     Returns:
-        What stands in it. Of a file of the old format it says what a file of today's would: it is written in that.
+        What stands in it. `format` is `FORMAT` also where the file is of format 1: it is written in that again.
 
     Raises:
         UserError: if it is none of ours, or damaged.
@@ -167,7 +167,7 @@ def read(path: Path, warns: bool = True) -> dict[str, Any]:
 
 
 def is_of_old_format(path: Path) -> bool:
-    """Whether a file is a checkpoint of format 1, if it is one at all.
+    """Return whether a file is a checkpoint of format 1, if it is one at all.
 
     Raises:
         OSError: it cannot be read.
@@ -183,7 +183,7 @@ def _read_old(path: Path) -> Any:
 
 @cache
 def _warn_of_old_format(path: Path) -> None:
-    warn(f"checkpoint {printable(path)} is of the old format {OLD_FORMAT}: {reading('convert', path)} rewrites it")
+    warn(f"checkpoint {printable(path)} is in the old format {OLD_FORMAT}: {reading('convert', path)} rewrites it")
 
 
 def _printable(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Reads checkpoints of format 1, which diglot wrote until 0.1: what torch.save makes of plain data and tensors.
+"""Reads checkpoints of format 1, which diglot wrote before format 2: what torch.save makes of plain data and tensors.
 
 torch.load(weights_only=True) runs no code, but it compares no checksums, unpacks what was packed, takes a record to be
 as long as the pickle says, and lets a pickle make objects without end. So a file is looked at before torch loads it: it

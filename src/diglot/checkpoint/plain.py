@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 class _Leaf(NamedTuple):
-    """How values of a type become one text, and the text a value."""
+    """Encode the values of a type as text, and decode them."""
 
     tag: str
     encode: Callable[[Any], str]
@@ -169,7 +169,7 @@ class _Encoder:
         return {"$dict": pairs}
 
     def _ordered(self, value: OrderedDict[Any, Any], path: Path) -> dict[str, Any]:
-        """An OrderedDict, of which torch's have the versions of modules beside the weights."""
+        """Encode an OrderedDict; a state dict of torch carries the versions of its modules as `_metadata`."""
         more = vars(value)
         if more.keys() - {"_metadata"}:
             raise UserError(f"{_where(path)} is an OrderedDict with attributes: write them as keys")
@@ -209,7 +209,7 @@ class _Encoder:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether this is a float or text that is the same after JSON."""
+    """Return whether a value is a float or text that JSON keeps exactly."""
     if type(value) is float:
         return math.isfinite(value)
     return type(value) is str and (value.isascii() or not re.search("[\ud800-\udfff]", value))
@@ -271,7 +271,7 @@ def _kind(value: Any) -> str:
 
 
 def _instead(value: Any) -> str:
-    """Return what to write in place of a value that is none of the types."""
+    """Return what to write in place of a value of an unsupported type."""
     if isinstance(value, enum.Enum):
         return "write its value"
     if isinstance(value, np.generic):
@@ -358,7 +358,7 @@ class _Decoder:
         if more:
             vars(made)["_metadata"] = self.value(more.pop("metadata"), depth + 1)
         if more:
-            raise UserError("refused, it holds a mapping that is none")
+            raise UserError("refused, an OrderedDict of it is malformed")
         return made
 
     def _tensor(self, name: Any, strides: Any = None) -> Tensor:
@@ -377,7 +377,7 @@ def _with_strides(tensor: Tensor, strides: Any) -> Tensor:
         return tensor
     numbers = all(type(stride) is int and 0 <= stride < 2**63 for stride in _of(list, strides))
     if not numbers or len(strides) != tensor.dim() or layout(tensor.shape, strides) != "dense":
-        raise UserError("refused, it holds a tensor that is none")
+        raise UserError("refused, a tensor of it has strides that do not fit its shape")
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
 
 

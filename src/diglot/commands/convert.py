@@ -1,4 +1,4 @@
-"""diglot-convert: rewrite checkpoints of the old format in today's."""
+"""diglot-convert: rewrite checkpoints of format 1 in format 2."""
 
 if __name__ == "__main__":  # before the imports, which take seconds
     from diglot.commands.start import start
@@ -37,7 +37,7 @@ def convert_all(checkpoint: str) -> None:
             continue
         n_converted += is_new
         size = names[0].stat().st_size / 1e6
-        print(f"    {named}: {'rewritten' if is_new else 'is of today already'}, {size:,.1f} MB")
-    print(f"Rewritten: {n_converted} of {len(files)} checkpoints in {printable(folder)}/")
+        print(f"    {named}: {'rewritten' if is_new else 'in format 2 already'}, {size:,.1f} MB")
+    print(f"Rewritten in format 2: {n_converted} of {len(files)} checkpoints in {printable(folder)}/")
     if damaged:
         raise UserError("; ".join(damaged))
