@@ -9,10 +9,10 @@ header's "__metadata__" holds
 - "sha256": of these two texts and of the tensors' names, types and shapes.
 
 Tensors are written and read one after the other, so that beside them little memory is needed: on writing one of them at
-most is copied (off a GPU, say). The library's own writer is not used: it makes a temporary file of its own, which nothing
-locks or syncs, and renames it over the one that is written. On reading, the library checks what the header says of the
-places of tensors; what it does not check, or only after taking memory for it, is checked here. Tensors are read into
-memory that torch allocates: where it is aligned may change the last bits of results.
+most is copied (off a GPU, say). The library's own writer is not used: it makes a temporary file of its own, which
+nothing locks or syncs, and renames it over the one that is written. On reading, the library checks what the header says
+of the places of tensors; what it does not check, or only after taking memory for it, is checked here. Tensors are read
+into memory that torch allocates: how it is aligned may change the last bits of results.
 """
 
 import gc
