@@ -183,3 +183,27 @@ def refuse(model: Any, name: str, rows: int) -> None:
         return method(src, *arguments, **options)
 
     setattr(model, name, limited)
+
+
+class Stateful(L.Callback):
+    """Keeps a state of plain data and tensors, each of which depends on all updates so far."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {"by_update": {}, "pair": (0, None), "sum": torch.zeros(2, dtype=torch.bfloat16)}
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        update = trainer.global_step
+        self.state["by_update"][update] = float("nan") if update == 2 else update / 3
+        self.state["pair"] = (self.state["pair"][0] + update, None)
+        self.state["sum"] += update
+        if update == 10:
+            content = {key: str(value) for key, value in self.state.items()}
+            Path("run/text/state.de").write_text(json.dumps(content))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        assert list(map(type, state_dict.values())) == [dict, tuple, torch.Tensor]
+        assert all(type(update) is int for update in state_dict["by_update"])
+        self.state = state_dict

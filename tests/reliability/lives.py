@@ -579,7 +579,7 @@ def differences(whole: Left, pieces: Left) -> list[str]:
         found.append(f"micro-batches {sorted(missing)} were never computed")
     for key in sorted(whole.parts.keys() | pieces.parts.keys()):
         a, b = (parts.get(key, "nothing") for parts in (whole.parts, pieces.parts))
-        if a != b:
+        if repr(a) != repr(b):  # nan is nan, and 0.0 is not -0.0
             found.append(f"{key}: {str(b)[:200]} instead of {str(a)[:200]}")
     return found
 
