@@ -16,7 +16,7 @@ from diglot.checkpoint import file as checkpoint
 from diglot.data.pieces import composing
 from diglot.data.text import read_lines
 from support.commands import ROOT, SMALL, scalars, type_command
-from support.made import write_checkpoint
+from support.made import same, write_checkpoint, write_old_checkpoint
 
 pytestmark = pytest.mark.end_to_end
 
@@ -148,6 +148,20 @@ def test_a_run_goes_on_from_the_newest_checkpoint_that_is_whole(tmp_path):
     assert re.search(r"run/last\.ckpt: damaged, .*; the run goes on from run/previous\.ckpt \(update 12\)", done)
     a, b = (container.read(tmp_path / name / "last.ckpt")["state_dict"] for name in ("whole", "run"))
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_goes_on_from_a_checkpoint_of_format_1_and_writes_format_2(tmp_path):
+    words = [*SMALL, "run.validate_every=4", "search.max_len_b=4", "search.max_len_a=0.0", "model.dropout=0.2"]
+    type_command("diglot-train", *words, "run.updates=4", "run.folder=run", cwd=tmp_path)
+    shutil.copytree(tmp_path / "run", tmp_path / "old")
+    for file in (tmp_path / "old").glob("*.ckpt"):
+        write_old_checkpoint(file, container.read(file))
+    for name in ("run", "old"):
+        done = type_command("diglot-train", *words, "run.updates=8", f"resume={name}", cwd=tmp_path)
+        assert ("last.ckpt is in the old format 1" in (done.stdout + done.stderr).decode()) == (name == "old")
+    assert not checkpoint.is_of_old_format(tmp_path / "old" / "last.ckpt")
+    a, b = (container.read(tmp_path / name / "last.ckpt") for name in ("run", "old"))
+    assert same([a["state_dict"], a["optimizer_states"]], [b["state_dict"], b["optimizer_states"]])
 
 
 @pytest.mark.reliability
