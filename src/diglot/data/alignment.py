@@ -1,4 +1,4 @@
-"""Where the lines of two sides cease to correspond: seen by lengths, and by what both languages write alike."""
+"""Detection of misaligned lines in parallel text, from line lengths and from marks that both languages write alike."""
 
 import zlib
 from collections.abc import Sequence
@@ -8,19 +8,19 @@ import numpy as np
 
 from diglot.data.text import ParallelText
 
-WINDOW, REACH = 400, 10  # pairs that are looked at together, and the most lines that a side is moved by
-N_WINDOWS = 2_500  # at most, spread evenly: a shift does not end by itself
-_LEAST, _DEVIATIONS = 0.03, 7.0  # by how much, and how many standard deviations, a finding must exceed chance
+WINDOW, REACH = 400, 10  # pairs per window, and the largest shift that is tried, in lines
+N_WINDOWS = 2_500  # at most, spread evenly: a shift does not end by itself, so a sample of windows finds it
+_LEAST, _DEVIATIONS = 0.03, 7.0  # how far a finding must exceed chance: in fit, and in standard deviations
 _BUCKETS = 32
 
 
 class Shift(NamedTuple):
-    """Two sides that do not correspond.
+    """A stretch of text whose two sides do not correspond.
 
     Attributes:
-        split: dev, test, or a corpus of train.
-        line: about where it begins, from 1.
-        by: how many lines the target would have to be moved by to fit; 0: no number of lines up to REACH.
+        split: dev, test, or the name of a train corpus.
+        line: approximate first line of the stretch, counted from 1.
+        by: number of lines by which the target would have to be moved to fit; 0 if no number up to REACH fits.
     """
 
     split: str
@@ -33,24 +33,24 @@ class Shift(NamedTuple):
 
 
 class Alignment:
-    """Looks, in windows of neighbouring pairs, whether the two sides fit as they stand, and how well when moved.
+    """Detector of shifts. It compares, in windows of neighbouring pairs, how well the sides fit unmoved and moved.
 
     Args:
-        split: what the text is called.
-        n_pairs: about how many there are.
+        split: name of the text, for reports.
+        n_pairs: approximate number of pairs.
     """
 
     def __init__(self, split: str, n_pairs: int) -> None:
         self.split = split
-        self._every = max(1, -(-n_pairs // WINDOW // N_WINDOWS))  # of the windows, one in so many is looked at
-        self._number = 0  # of the next window
+        self._every = max(1, -(-n_pairs // WINDOW // N_WINDOWS))  # one window in this many is examined
+        self._number = 0  # index of the next window
         self._size = WINDOW
         self._rest, self._before = ParallelText([], []), ParallelText([], [])  # not yet in a window; the last window
-        self._lines: list[int] = []  # where the windows begin
+        self._lines: list[int] = []  # first line of each window
         self._fits: list[np.ndarray] = []
 
     def look(self, block: ParallelText) -> None:
-        """Take in the next pairs."""
+        """Add the next pairs."""
         pairs = ParallelText(self._rest.src + block.src, self._rest.tgt + block.tgt)
         start = 0
         while len(pairs) - start >= WINDOW:
@@ -62,15 +62,15 @@ class Alignment:
         self._rest = pairs.select(range(start, len(pairs)))
 
     def shifts(self) -> list[Shift]:
-        """The beginning of each stretch that fits better when moved, or does not fit though the rest does."""
+        """Return the stretches that fit better when moved, or that do not fit although the rest does."""
         self._end()
         if not self._fits:
             return []
         fits = np.stack(self._fits)
         unmoved = fits[:, [REACH]]
-        # How much better each window fits moved than as it stands; and how far it falls behind half of the best.
+        # How much better each window fits moved than unmoved; last column: how far it falls below half of the best fit.
         findings = np.concatenate((fits - unmoved, np.quantile(unmoved, 0.9) / 2 - unmoved), axis=1)
-        deviation = 1.5 / self._size**0.5  # what chance makes of such a difference in a window
+        deviation = 1.5 / self._size**0.5  # of such a difference in one window, by chance
         found: list[Shift] = []
         rest = [(0, len(findings))]
         while rest:
@@ -84,7 +84,7 @@ class Alignment:
             first, last, k = where
             if last:
                 by = k - REACH if k <= 2 * REACH else 0
-                # A part where lines merely fit less, as in sorted text, still fits best as it stands.
+                # A stretch where lines merely fit less well, as in sorted text, still fits best unmoved.
                 means = fits[first:last].mean(0)
                 if by or means[REACH] < np.delete(means, REACH).max() + 3 * deviation / (last - first) ** 0.5:
                     found.append(Shift(self.split, self._lines[first], by))
@@ -92,7 +92,10 @@ class Alignment:
         return sorted(found)
 
     def is_unrelated(self) -> bool:
-        """Whether the sides fit as they stand no better than any other lines would; a few windows say little."""
+        """Return whether the sides fit no better than arbitrary lines would.
+
+        The result is False for fewer than five windows, which prove little, and for a text with shifts.
+        """
         self._end()
         unmoved = np.array([fits[REACH] for fits in self._fits])
         if len(unmoved) < 5 or self.shifts():
@@ -100,9 +103,9 @@ class Alignment:
         return bool(unmoved.mean() < max(_LEAST, 3 * unmoved.std() / len(unmoved) ** 0.5))
 
     def _end(self) -> None:
-        """Look at the last lines, too."""
+        """Add the remaining lines as a last window."""
         n = len(self._rest)
-        if not self._number and n >= WINDOW // 8:  # too small for a window: all of it is one
+        if not self._number and n >= WINDOW // 8:  # less than one window: take all of it as one
             self._add(1, self._rest)
             self._size = n
         elif self._number and n:
@@ -116,7 +119,7 @@ class Alignment:
 
 
 def _heaviest(values: np.ndarray) -> tuple[int, int]:
-    """Where the stretch with the greatest sum begins and ends; nowhere, if all are negative (Kadane's algorithm)."""
+    """Return the bounds of the stretch with the greatest sum, empty if all are negative (Kadane's algorithm)."""
     sums = np.concatenate(([0.0], np.cumsum(values)))
     gains = sums - np.minimum.accumulate(sums)
     last = int(np.argmax(gains))
@@ -124,8 +127,10 @@ def _heaviest(values: np.ndarray) -> tuple[int, int]:
 
 
 def _fits(window: ParallelText) -> np.ndarray:
-    """How well the sides fit when the target is moved by -REACH to REACH lines: correlation of lengths plus the share
-    of common marks, less what any lines have (2 REACH + 1,)."""
+    """Return how well the sides fit when the target is moved by -REACH to REACH lines (2 REACH + 1,).
+
+    The fit is the rank correlation of line lengths plus the share of common marks, less the median over all moves.
+    """
     lengths = [_ranks([len(line) for line in side]) for side in (window.src, window.tgt)]
     marks = [np.array([_marks(line) for line in side]) for side in (window.src, window.tgt)]
     counts = [side.sum(1) for side in marks]
@@ -139,19 +144,21 @@ def _fits(window: ParallelText) -> np.ndarray:
         common = 2 * np.minimum(marks[0][src], marks[1][tgt]).sum(1)
         total = counts[0][src] + counts[1][tgt]
         has = total > 0
-        found.append(correlation + (common[has] / total[has]).sum() / (has.sum() + 40))  # marks of a few say little
+        found.append(correlation + (common[has] / total[has]).sum() / (has.sum() + 40))  # few marks prove little
     return np.array(found) - np.median(found)
 
 
 def _ranks(values: Sequence[int]) -> np.ndarray:
-    """Where each value stands among all, so that a few that are odd say no more than others."""
+    """Return the rank of each value, so that outliers weigh no more than other values."""
     in_order = np.sort(values)
     return (np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")) / 2
 
 
 def _marks(line: str) -> list[int]:
-    """What two languages write alike: numbers, marks, and words with a capital letter inside the line; counted in
-    buckets by their hash."""
+    """Count what two languages write alike, in buckets by hash.
+
+    These are digits, all punctuation and symbols but full stops and commas, and capitalised words after the first.
+    """
     counts = [0] * _BUCKETS
     for mark in line:
         if not (mark.isalpha() or mark.isspace() or mark in ".,"):

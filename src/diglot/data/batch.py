@@ -1,4 +1,4 @@
-"""From numbered pairs to padded tensors."""
+"""Batch assembly: from the indices of pairs to padded tensors."""
 
 from typing import Any, NamedTuple
 
@@ -12,20 +12,20 @@ from diglot.data.tokenizer import BOS, EOS, PAD
 
 
 class Batch(NamedTuple):
-    """What the model computes at once. Masks are True on tokens and False on padding.
+    """A micro-batch of padded tensors. Masks are True on tokens and False on padding.
 
     Attributes:
-        src: source ids, </s> at the end (B, S).
+        src: source ids, ending with </s> (B, S).
         src_mask: (B, S).
-        tgt_in: what the decoder is given, <s> y (B, T).
-        labels: what it should say, y </s> (B, T).
-        tgt_mask: (B, T); False everywhere in a batch, and in a row, that counts nowhere.
-        pairs: numbers of the pairs; there may be fewer than B, for rows that only fill up a shape are all padding.
-        update_target_tokens: target tokens of its whole update, on all processes together.
-        position: the micro-batch's number in the run's stream.
-        passes: how often the data have been seen after it, as a fraction.
-        place: where the stream stands after its update.
-        ends_update: whether it is the last micro-batch of its update on this process.
+        tgt_in: decoder input, <s> y (B, T).
+        labels: y </s> (B, T).
+        tgt_mask: (B, T); False throughout a dummy batch, and in rows that do not count.
+        pairs: indices of the pairs; fewer than B if the last rows are padding that fills a fixed shape.
+        update_target_tokens: target tokens of the complete update, over all processes.
+        position: number of the micro-batch in the run's stream.
+        passes: number of passes over the data after this micro-batch, with its fraction.
+        place: position of the stream after the update.
+        ends_update: whether this is the last micro-batch of its update on this process.
     """
 
     src: Tensor
@@ -49,13 +49,13 @@ class Batch(NamedTuple):
 
 
 class Pairs(torch.utils.data.Dataset):
-    """Tokenised pairs, fetched a batch at a time: `pairs[micro_batch]` is a Batch.
+    """Dataset of tokenised pairs, fetched one batch at a time: `pairs[micro_batch]` is a Batch.
 
     Args:
         src: sources.
         tgt: their targets.
-        width_step: what the shorter side's width is a multiple of; see `widths`.
-        counts: whether each one's target counts; None: all do.
+        width_step: the shorter side's width is rounded up to a multiple of this; see `widths`.
+        counts: whether each pair's target counts; None: all do.
     """
 
     def __init__(self, src: FlatIds, tgt: FlatIds, width_step: int = 1, counts: np.ndarray | None = None) -> None:
@@ -75,7 +75,7 @@ class Pairs(torch.utils.data.Dataset):
             src_width, tgt_width = widths(src_longest, tgt_longest, self.width_step)
         src = torch.from_numpy(self.src.ended(numbers, n_rows, src_width))
         labels = torch.from_numpy(self.tgt.ended(numbers, n_rows, tgt_width))
-        tgt_in = labels.roll(1, 1)  # what falls off the longest row's end is </s> or padding
+        tgt_in = labels.roll(1, 1)  # column 0 now holds the last one, </s> or padding, and is overwritten below
         tgt_in[tgt_in == EOS] = PAD
         tgt_in[: len(numbers), 0] = BOS
         tgt_in[len(numbers) :, 0] = PAD

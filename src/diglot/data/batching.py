@@ -1,7 +1,7 @@
-"""Which pairs make a batch, and in which order: a pure function of (data, seed, pass, pool, batch in pool).
+"""Batching of pairs, in an order that is a pure function of (data, seed, pass, pool, batch in pool).
 
-Nothing here has a state that could be lost: a stream is entered at any place by three integers alone. Nor does anything
-grow with the data: a pass over 300 million pairs takes the memory of a pool.
+Nothing here has mutable state that could be lost: three integers suffice to enter a stream at any position. Memory does
+not grow with the data: a pass over 300 million pairs needs the memory of one pool.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ WIDTH_STEP = 4
 
 
 class Lengths(Protocol):
-    """Tokens of each sequence, </s> counted: an array, or what is looked up like one."""
+    """Number of tokens of each sequence, including </s>: an array, or an object that is indexed like one."""
 
     def __len__(self) -> int: ...
 
@@ -26,7 +26,7 @@ class Lengths(Protocol):
 
 
 class StreamPosition(NamedTuple):
-    """Where a stream stands: its next batch."""
+    """Position in a stream: its next batch."""
 
     pass_number: int = 0  # 0 for the first pass over the data
     pool: int = 0
@@ -34,43 +34,46 @@ class StreamPosition(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Of both sides' tensors."""
+    """Shape of the tensors of both sides."""
 
     rows: int
     length: int
 
 
 def widths(src: int, tgt: int, step: int = WIDTH_STEP) -> tuple[int, int]:
-    """How wide the tensors of a training batch are, from the longest sequence of each side: the shorter side's is
-    rounded up to a multiple of `step`. The fewer sizes of blocks there are, the more often memory can be used again;
-    the sizes that come without this took twice the memory and a tenth of the speed on a CPU."""
+    """Return the widths of a training batch's tensors, given the longest sequence of each side.
+
+    The shorter side's width is rounded up to a multiple of `step`. The fewer sizes of memory blocks there are, the more
+    often the allocator can reuse them. Without rounding, training on a CPU took twice the memory and lost a tenth of
+    its speed.
+    """
     longest = max(src, tgt)
     return min(longest, -(-src // step) * step), min(longest, -(-tgt // step) * step)
 
 
 class MicroBatch(NamedTuple):
-    """What one process computes at once, and where it stands in the endless stream."""
+    """The pairs that one process computes at once, with their position in the endless stream."""
 
-    pairs: np.ndarray  # numbers of the pairs, int64 (B,)
+    pairs: np.ndarray  # indices of the pairs, int64 (B,)
     pass_number: int
-    progress: float  # share of the pass that is done after it
-    position: int  # number in the whole stream, from 0
-    update_target_tokens: int  # in all micro-batches of its update together, on all processes
-    is_dummy: bool = False  # computed to keep step with the other processes, and counted nowhere
-    shape: Shape | None = None  # what to fill up to; None: what the longest pair needs
-    place: StreamPosition = StreamPosition()  # where the stream stands after its update
-    ends_update: bool = True  # whether it is the last one of its update on this process
+    progress: float  # share of the pass that is complete after it
+    position: int  # number in the stream, from 0
+    update_target_tokens: int  # of the complete update, over all processes
+    is_dummy: bool = False  # computed only to keep step with the other processes; counts nowhere
+    shape: Shape | None = None  # to pad to; None: what the longest pair needs
+    place: StreamPosition = StreamPosition()  # of the stream after the update
+    ends_update: bool = True  # whether it is the last micro-batch of its update on this process
 
 
 class Shuffle:
-    """A random order of the numbers below n, looked up at any place without the rest.
+    """Random permutation of the numbers below n, evaluated at any index without computing the rest.
 
-    A Feistel network permutes the next power of four, and is applied again to what lands at n or above until all lie
-    below (cycle walking: Black and Rogaway, 2002).
+    A Feistel network permutes the numbers below the next power of four. It is applied again to every result that is not
+    below n, until all are (cycle walking: Black and Rogaway, 2002).
 
     Args:
-        n: how many numbers.
-        seed: non-negative integers; others give another order.
+        n: size of the permutation.
+        seed: non-negative integers; other integers give another permutation.
     """
 
     ROUNDS = 6
@@ -89,7 +92,7 @@ class Shuffle:
     def _permuted(self, x: np.ndarray) -> np.ndarray:
         left, right = x >> self.half, x & self.low
         for key in self.keys:
-            # The finaliser of splitmix64 (Steele et al., 2014): each bit that comes out hangs on all that go in.
+            # The finaliser of splitmix64 (Steele et al., 2014): each output bit depends on all input bits.
             mixed = (right ^ key) * np.uint64(0xBF58476D1CE4E5B9)
             mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
             left, right = right, left ^ ((mixed >> np.uint64(31)) & self.low)
@@ -97,13 +100,15 @@ class Shuffle:
 
 
 class Mixture:
-    """Which pairs a pass holds: those of each corpus as often as its weight says, 2.5 times say: twice, and a half of
-    them, drawn anew in each pass, once more.
+    """The multiset of pairs that makes a pass: each corpus's pairs as often as its weight says.
+
+    With a weight of 2.5, a pass holds each pair of the corpus twice, and half of them a third time. That half is drawn
+    anew in each pass.
 
     Args:
-        sizes: pairs of each corpus; they are numbered on through all corpora.
-        weights: of each; None: all once.
-        n_versions: how often all these pairs stand there, one time after the other; pass e has version e mod
+        sizes: number of pairs of each corpus; the pairs are numbered consecutively through all corpora.
+        weights: weight of each corpus; None: 1 for all.
+        n_versions: number of versions of these pairs, stored one after the other; pass e reads version e mod
             n_versions.
     """
 
@@ -115,11 +120,11 @@ class Mixture:
         self.starts = np.concatenate(([0], np.cumsum(self.counts)))
 
     def __len__(self) -> int:
-        """Pairs of a pass."""
+        """Return the number of pairs in a pass."""
         return int(self.starts[-1])
 
     def pairs(self, places: np.ndarray, pass_number: int, seed: Sequence[int]) -> np.ndarray:
-        """The numbers of the pairs at places of a pass's multiset."""
+        """Return the indices of the pairs at the given places of a pass's multiset."""
         numbers = np.empty(len(places), np.int64)
         owners = np.searchsorted(self.starts, places, side="right") - 1
         for corpus, size in enumerate(self.sizes):
@@ -127,14 +132,14 @@ class Mixture:
             if not len(mine):
                 continue
             copies, inside = np.divmod(places[mine] - self.starts[corpus], size)
-            rest = np.flatnonzero(copies == self.counts[corpus] // size)  # the copy that is not whole
+            rest = np.flatnonzero(copies == self.counts[corpus] // size)  # in the incomplete copy
             inside[rest] = Shuffle(size, [*seed, pass_number, corpus])[inside[rest]]
             numbers[mine] = inside + self.firsts[corpus]
         return numbers + pass_number % self.n_versions * self.firsts[-1]
 
 
 def split_by_budget(lengths: np.ndarray, budget: int) -> list[tuple[int, int]]:
-    """Cut a series of lengths, ascending, into the fewest runs (start, stop) with rows x longest <= budget.
+    """Cut ascending lengths into the fewest runs (start, stop) with rows x longest <= budget.
 
     A single row longer than the budget makes a run of its own.
     """
@@ -151,16 +156,16 @@ def split_by_budget(lengths: np.ndarray, budget: int) -> list[tuple[int, int]]:
 def in_batches(
     costs: np.ndarray, budget: int, work: Callable[[np.ndarray], None], too_large: Callable[[int], str]
 ) -> None:
-    """Work through items of like costs together, in halves where memory does not hold them.
+    """Process items in batches of similar cost; split in half each batch that does not fit into memory.
 
     Args:
-        costs: of each item.
-        budget: items worked on at once times the greatest of their costs are at most this; an item of more is alone.
-        work: does what is to be done with the items of these numbers, or runs out of memory.
-        too_large: what to say where memory does not hold even the item of this number alone.
+        costs: cost of each item.
+        budget: limit of a batch's number of items times their greatest cost; a costlier item is a batch of its own.
+        work: processes the items with the given indices; may run out of memory.
+        too_large: returns the error message for an item that does not fit into memory even alone, given its index.
 
     Raises:
-        UserError: saying that.
+        UserError: an item does not fit into memory even alone.
     """
     order = np.argsort(costs, kind="stable")
     batches = [order[start:stop] for start, stop in split_by_budget(costs[order], budget)]
@@ -177,10 +182,12 @@ def in_batches(
 
 
 def bucket_shapes(budget: int, longest: int) -> list[Shape]:
-    """The shapes there are with `data.shapes=buckets`: lengths 8, 12, 16, 24, 32, 48, ... up to the one that holds
-    `longest`, each with as many rows as the budget takes, above 8 a multiple of 8.
+    """Return the shapes that batches have with `data.shapes=buckets`.
 
-    Of these a compiled graph is built once for each, and then never again.
+    Their lengths are 8, 12, 16, 24, 32, 48, ... up to the first that holds `longest`. Each has as many rows as the
+    budget allows, rounded down to a multiple of 8 if more than 8.
+
+    A compiled graph is built once for each shape, and never again.
     """
     lengths = [8]
     while lengths[-1] < longest:
@@ -191,9 +198,9 @@ def bucket_shapes(budget: int, longest: int) -> list[Shape]:
 
 
 def split_by_shape(lengths: np.ndarray, shapes: Sequence[Shape]) -> list[tuple[int, int, Shape]]:
-    """Cut a series of lengths, ascending, into runs (start, stop, shape), each within its shape.
+    """Cut ascending lengths into runs (start, stop, shape), each within its shape.
 
-    What is left of a length goes with the next longer one, so that only the last batch of all is not full.
+    Rows left over at one length join those of the next, so that only the last batch is not full.
     """
     runs, start = [], 0
     for shape in shapes:
@@ -206,39 +213,41 @@ def split_by_shape(lengths: np.ndarray, shapes: Sequence[Shape]) -> list[tuple[i
 
 
 def share_rows(pairs: np.ndarray, rank: int, world_size: int) -> tuple[np.ndarray, bool]:
-    """One process's rows of a batch. Where there are fewer rows than processes, some get a row of another one, to keep
-    step with them; the second value says so."""
+    """Return one process's rows of a batch, and whether they are a dummy.
+
+    If there are fewer rows than processes, some processes get another one's row as a dummy, to keep step.
+    """
     mine = pairs[rank::world_size]
     return (mine, False) if len(mine) else (pairs[:1], True)
 
 
 class StreamBatch(NamedTuple):
-    """A batch of the stream, of all processes together."""
+    """A batch of the stream, before processes share it."""
 
     pairs: np.ndarray
     shape: Shape | None
     pass_number: int
-    progress: float  # share of the pass that is done after it
+    progress: float  # share of the pass that is complete after it
     next: StreamPosition
 
 
 class Batching:
-    """Batches of pairs of like lengths, shuffled anew in every pass.
+    """Batches of pairs of similar length, shuffled anew in every pass.
 
-    A pass is a permutation of all pairs, cut into pools; a pool is sorted by length, cut into batches of at most
-    `tokens_per_batch`, rows x longest side, and its batches are shuffled.
+    A pass is a permutation of all its pairs, cut into pools. Each pool is sorted by length and cut into batches of at
+    most `tokens_per_batch` (rows x longest side). Then the batches of the pool are shuffled.
 
     Args:
-        src_lengths: tokens of each source, </s> counted (N,).
-        tgt_lengths: tokens of each target, </s> counted (N,).
-        tokens_per_batch: the budget; no pair may be longer.
-        seed: of all orders.
-        data_hash: what the data are; other data get another order.
-        pool_size: pairs sorted at a time.
-        max_rows: of a batch, whatever the budget takes; None: no limit.
-        shapes: free: batches have the shapes of what is in them; buckets: see `bucket_shapes`.
-        longest: the greatest length there is; needed for buckets.
-        mixture: what a pass is made of; None: each pair once.
+        src_lengths: tokens of each source, including </s> (N,).
+        tgt_lengths: tokens of each target, including </s> (N,).
+        tokens_per_batch: budget of a batch; no pair may be longer.
+        seed: seed of all random orders.
+        data_hash: hash of the data; other data get another order.
+        pool_size: number of pairs sorted at a time.
+        max_rows: greatest number of rows in a batch, whatever the budget allows; None: no limit.
+        shapes: free: a batch is as long as its longest pair; buckets: see `bucket_shapes`.
+        longest: greatest length in the data; required for buckets.
+        mixture: pairs of a pass; None: each pair once.
     """
 
     def __init__(
@@ -258,14 +267,14 @@ class Batching:
         self.src_lengths, self.tgt_lengths = src_lengths, tgt_lengths
         self.tokens_per_batch, self.seed, self.data_hash, self.pool_size = tokens_per_batch, seed, data_hash, pool_size
         self.max_rows = max_rows
-        self.mixture = Mixture([len(src_lengths)]) if mixture is None else mixture  # one of no pair is false
+        self.mixture = Mixture([len(src_lengths)]) if mixture is None else mixture  # not `or`: an empty one is false
         self.shapes = None
         if shapes == "buckets":
             fitting = bucket_shapes(tokens_per_batch, longest)
             self.shapes = [Shape(min(rows, max_rows or rows), length) for rows, length in fitting]
 
     def __len__(self) -> int:
-        """Pairs of a pass."""
+        """Return the number of pairs in a pass."""
         return len(self.mixture)
 
     @property
@@ -273,14 +282,14 @@ class Batching:
         return -(-len(self) // self.pool_size)
 
     def pool(self, pass_number: int, number: int) -> list[tuple[np.ndarray, Shape | None]]:
-        """The batches of a pool, each as numbers of pairs."""
+        """Return the batches of a pool, each as the indices of its pairs and the shape to pad to."""
         seed = [self.seed, self.data_hash, pass_number]
         places = np.arange(number * self.pool_size, min(len(self), (number + 1) * self.pool_size))
         pairs = self.mixture.pairs(Shuffle(len(self), seed)[places], pass_number, seed[:2])
         src, tgt = self.src_lengths[pairs], self.tgt_lengths[pairs]
         longest = np.maximum(src, tgt).astype(np.int64)
-        # By the longer side and then by which one that is and by how much, to and fro, so that neighbours are alike on
-        # both sides. Stable: among equals the pass's order holds.
+        # Sort by the longer side, then by the difference of the sides. The direction of the difference alternates from
+        # length to length, so that neighbours are alike on both sides. A stable sort keeps the pass's order among ties.
         difference = (src - tgt) * np.where(longest % 2, 1, -1)
         order = np.lexsort((difference, longest))
         runs: list[tuple[int, int, Shape | None]] = []
@@ -296,17 +305,17 @@ class Batching:
         ]
 
     def batches(self, pass_number: int) -> Iterator[np.ndarray]:
-        """The batches of a pass, each as numbers of pairs, every pair once."""
+        """Yield the batches of a pass, each as the indices of its pairs."""
         for number in range(self.n_pools):
             for pairs, _ in self.pool(pass_number, number):
                 yield pairs
 
     def count(self, pass_number: int) -> int:
-        """How many batches a pass has."""
+        """Return the number of batches in a pass."""
         return sum(len(self.pool(pass_number, number)) for number in range(self.n_pools))
 
     def stream(self, place: StreamPosition = StreamPosition()) -> Iterator[StreamBatch]:  # noqa: B008 - immutable
-        """All batches from a place on, pass after pass without end."""
+        """Yield all batches from a position on, pass after pass without end."""
         pass_number, number, skipped = place
         while True:
             pool = self.pool(pass_number, number)
@@ -324,20 +333,21 @@ class Batching:
 
 
 class Updates:
-    """The micro-batches of one process's share of a whole run: what its training loader yields.
+    """Micro-batches of one process for a run: the sampler of its training loader.
 
-    An update is the next `batches_per_update` batches of the stream, across a pass's end too. Of these each of
-    `world_size` processes takes an equal part; where an update is one batch, each takes every so many-th of its rows.
-    So 1, 2 and 4 processes make the same updates, and each process has the same number of micro-batches.
+    An update takes the next `batches_per_update` batches of the stream, also across the end of a pass. Each of the
+    `world_size` processes gets an equal number of them. If processes share the rows of a single batch, each gets every
+    `world_size`-th row. So 1, 2 and 4 processes make the same updates, and all processes have the same number of
+    micro-batches.
 
     Args:
-        batching: the stream.
-        n_updates: length of the run.
-        batches_per_update: global number G of batches in an update; None: one, whose rows the processes share.
-        rank: number of this process.
-        world_size: how many processes there are; must divide G.
-        start: updates already done.
-        place: where the stream stands after these; None: it is walked through.
+        batching: the stream of batches.
+        n_updates: number of updates in the run.
+        batches_per_update: global number G of batches per update; None: one batch, whose rows the processes share.
+        rank: rank of this process.
+        world_size: number of processes; must divide G.
+        start: number of updates already complete.
+        place: position of the stream after these; None: found by iterating over the stream from its start.
     """
 
     def __init__(
@@ -359,7 +369,7 @@ class Updates:
 
     @property
     def accumulation(self) -> int:
-        """Micro-batches of one update on one process."""
+        """Number of micro-batches per update on one process."""
         return 1 if self.shares_rows else self.batches_per_update // self.world_size
 
     def __len__(self) -> int:
@@ -392,6 +402,6 @@ class Updates:
 
 
 def updates_in(batching: Batching, passes: int, batches_per_update: int | None = None) -> int:
-    """How many updates it takes to see all data `passes` times."""
+    """Return the number of updates that make `passes` passes over the data."""
     batches = sum(batching.count(pass_number) for pass_number in range(passes))
     return -(-batches // (batches_per_update or 1))

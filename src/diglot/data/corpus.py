@@ -1,4 +1,4 @@
-"""Where parallel text comes from: the interface of all corpora, files of the user's own, and the sample that ships."""
+"""Sources of parallel text: the interface of all corpora, the user's own files, and the sample corpus that ships."""
 
 import hashlib
 import json
@@ -31,13 +31,13 @@ _ROWS = ("tsv", "csv")
 class Corpus(ABC):
     """Parallel text in up to three splits.
 
-    `prepare` does what takes long or needs a network, once; `read` is fast and may be called by every process.
+    `prepare` does, once, all that takes long or needs a network. `read` is fast, and every process may call it.
 
     Attributes:
-        name: what the corpus is called in messages and results.
+        name: name of the corpus in messages and results.
         src_lang: code of the source language.
         tgt_lang: code of the target language; it decides sacreBLEU's tokenizer.
-        notes: what the user should know about the text read, one line each; filled by `read`.
+        notes: remarks for the user about the text, one line each; filled by `read`.
     """
 
     name: str
@@ -48,52 +48,52 @@ class Corpus(ABC):
         self.notes: list[str] = []
 
     def prepare(self, cache_dir: Path) -> None:  # noqa: B027 - most corpora have nothing to prepare
-        """Fetches and converts what `read` needs; does nothing where that is there already.
+        """Fetch and convert what `read` needs; do nothing if it is there already.
 
         Raises:
-            UserError: the text cannot be had; the message says what else to do.
+            UserError: the text is not available; the message names alternatives.
         """
 
     @abstractmethod
     def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
-        """Returns the splits there are, of "train", "dev" and "test"; fetches nothing.
+        """Return the existing splits among "train", "dev" and "test"; fetch nothing.
 
         Raises:
-            UserError: the corpus is not prepared, or its files are wrong.
+            UserError: the corpus is not prepared, or its files are invalid.
         """
 
     def load(self, cache_dir: Path) -> dict[str, ParallelText]:
-        """What `read` returns, in memory."""
+        """Return the splits of `read`, loaded into memory."""
         return {split: text.load() for split, text in self.read(cache_dir).items()}
 
     @abstractmethod
     def describe(self) -> str:
-        """One line for the user: what the text is, where it comes from, its licence where known."""
+        """Return one line for the user: the text, its origin, and its licence if known."""
 
 
 class Files(Corpus):
     """The user's own files: two whose lines correspond, or one with tab-separated or comma-separated columns.
 
-    A path may have wildcards, or be a list, and stand for several files; all may be compressed (.gz, .zst). Dev and
-    test are taken as they are. Where dev or test is missing, it is carved from train (see `grouped_split`), for which
-    all of train has to fit into memory.
+    A path may name several files, by wildcards or as a list. Each file may be compressed (.gz, .zst). Dev and test
+    files are used unchanged. If dev or test is missing, it is split off from train (see `grouped_split`); all of train
+    must then fit into memory.
 
     Args:
-        train: {"src": paths, "tgt": paths}, {"tsv": paths} or {"csv": paths}; a None stands for what is not given. Only
-            scoring does without.
+        train: {"src": paths, "tgt": paths}, {"tsv": paths} or {"csv": paths}; None counts as not given. Only scoring
+            needs no train.
         dev: the same, or None.
         test: the same, or None.
-        src_lang: language code; None takes the one in the file's name (`train.de`, `zh.txt`) or the column's
-            name, else "src".
-        tgt_lang: language code; None likewise, else "tgt".
-        columns: of rows, that hold source and target: numbers from 0, or names, which then stand in the first row.
-        name: what the corpus is called.
-        dev_size: pairs to carve for dev, at most a tenth of train.
-        test_size: pairs to carve for test, at most a tenth of train.
+        src_lang: language code; None takes it from the name of the file (`train.de`, `zh.txt`) or of the column, else
+            "src".
+        tgt_lang: language code; None takes it likewise, else "tgt".
+        columns: columns of source and target: numbers from 0, or names, which the first row then lists.
+        name: name of the corpus.
+        dev_size: number of pairs to split off for dev, at most a tenth of train.
+        test_size: number of pairs to split off for test, at most a tenth of train.
         split_seed: seed of that split.
 
     Raises:
-        UserError: a path is missing; the message names the key to give.
+        UserError: a path is missing (the message names its key), or an argument is invalid.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Files(Corpus):
         self.notes = []
         splits: dict[str, Parallel] = dict(self.given())
         missing = [split for split in ("dev", "test") if split not in splits]
-        if "train" not in splits or not missing:  # without train it is something to score on
+        if "train" not in splits or not missing:  # a corpus without train serves only for scoring
             return splits
         train, n_blank = drop_blank_pairs(splits["train"].load())
         if not len(train):
@@ -160,7 +160,7 @@ class Files(Corpus):
         return splits | {split: carved[split] for split in ("train", *missing)}
 
     def given(self) -> dict[str, PairFiles]:
-        """The splits whose files are given."""
+        """Return the splits whose files are given."""
         return {
             split: PairFiles(split, _shards(split, paths), self.columns, "csv" in paths)
             for split, paths in self.paths.items()
@@ -176,7 +176,7 @@ class Files(Corpus):
 
 
 class Sample(Corpus):
-    """The corpus that ships with diglot: two invented languages, Avi and Bol, made by a small grammar."""
+    """The corpus that ships with diglot: two invented languages, Avi and Bol, generated by a small grammar."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,14 +190,14 @@ class Sample(Corpus):
 
 
 def check_sizes(dev_size: int, test_size: int) -> None:
-    """Raises UserError unless both splits are to have pairs."""
+    """Raise UserError unless both sizes are positive."""
     for key, size in (("dev_size", dev_size), ("test_size", test_size)):
         if size < 1:
             raise UserError(f"data.{key}={size}: at least 1 pair")
 
 
 def prepared_folder(cache_dir: Path, kind: str, label: str, options: object) -> Path:
-    """Where a corpus keeps its prepared text: options that change the text are part of the name, as a hash."""
+    """Return the folder of a corpus's prepared text, named after a label and a hash of the options."""
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:10]
     safe_label = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")
     return Path(cache_dir) / kind / f"{safe_label}-{digest}"
@@ -205,13 +205,13 @@ def prepared_folder(cache_dir: Path, kind: str, label: str, options: object) -> 
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """A folder to fill that appears under its name only when the block ends well.
+    """Yield a temporary folder that gets its final name only when the block ends without an error.
 
-    Whoever is killed leaves nothing under that name; of two who fill the same folder at once, the first to finish wins
-    and the other's work is discarded.
+    A killed process leaves nothing under that name. If two processes fill the same folder at once, the first to finish
+    wins, and the other's work is discarded.
 
     Raises:
-        UserError: the folder cannot be made.
+        UserError: the folder cannot be created.
     """
     try:
         with scratch_folder(folder) as temporary:
@@ -226,7 +226,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_splits(folder: Path, splits: Mapping[str, ParallelText], src_lang: str, tgt_lang: str) -> None:
-    """Writes `train.<src_lang>`, `train.<tgt_lang>` and so on (see `side_endings`)."""
+    """Write `train.<src_lang>`, `train.<tgt_lang>` and so on (see `side_endings`)."""
     src, tgt = side_endings(src_lang, tgt_lang)
     for split, pairs in splits.items():
         write_lines(folder / f"{split}.{src}", pairs.src)
@@ -234,17 +234,17 @@ def write_splits(folder: Path, splits: Mapping[str, ParallelText], src_lang: str
 
 
 def read_splits(folder: Path, src_lang: str, tgt_lang: str) -> dict[str, PairFiles]:
-    """What `write_splits` wrote; a split without files is left out."""
+    """Return the splits that `write_splits` wrote; leave out those without files."""
     endings = side_endings(src_lang, tgt_lang)
     files = {split: [folder / f"{split}.{ending}" for ending in endings] for split in SPLITS}
     return {split: PairFiles(split, [(str(src), str(tgt))]) for split, (src, tgt) in files.items() if src.exists()}
 
 
 def read_prepared(folder: Path, corpus: Corpus) -> dict[str, PairFiles]:
-    """Reads the splits that `corpus` has prepared in `folder`.
+    """Return the splits that a corpus has prepared in a folder.
 
     Raises:
-        UserError: it has not; the message tells to prepare.
+        UserError: the corpus is not prepared; the message names the command to run.
     """
     if not folder.is_dir():
         raise UserError(
@@ -255,7 +255,7 @@ def read_prepared(folder: Path, corpus: Corpus) -> dict[str, PairFiles]:
 
 
 def _given_paths(split: str, paths: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The paths that are not None, checked: src and tgt, or tsv, or csv, or none at all."""
+    """Return the paths that are given, after a check that they are src and tgt, or tsv, or csv, or none."""
     key = f"data.{split}"
     for name in paths:
         if name not in ("src", "tgt", *_ROWS):
@@ -273,7 +273,7 @@ def _given_paths(split: str, paths: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _shards(split: str, paths: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
-    """The files, as PairFiles takes them."""
+    """Return the files as the shards of PairFiles."""
     found = {
         name: [file for path in values for file in expand(str(path), f"data.{split}.{name}")]
         for name, values in paths.items()

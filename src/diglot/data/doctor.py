@@ -1,4 +1,4 @@
-"""What is likely wrong with a corpus: looked for in the text and the ids as training reads them."""
+"""Diagnosis of likely faults in a corpus, from the text and the ids that training reads."""
 
 import hashlib
 import json
@@ -20,23 +20,25 @@ from diglot.data.text import Parallel, ParallelText, corpora_of, hash_pair, writ
 from diglot.data.tokenizer import UNK, Side, Tokenizer
 from diglot.system.progress import step
 
-_FORMAT = 7  # raise it when the same data get another report
-N_GRAM = 8  # words in a row that a train and a held-out source share
-_SURE = 8.0  # log-odds from which on a pair's sides are taken for swapped
+_FORMAT = 7  # increment when the report on the same data changes
+N_GRAM = 8  # number of consecutive words that a train and a held-out source share
+_SURE = 8.0  # log-odds above which a pair's sides count as swapped
 _EXAMPLES = 5
 _HASHED, _MEASURED = 20_000_000, 1_000_000  # pairs
 
 
 @dataclass
 class Overlap:
-    """What a held-out split and train share, after normalising (see `normalise`).
+    """Overlap of a held-out split with train, after normalisation (see `normalise`).
 
     Attributes:
-        pairs: held-out pairs whose two sides stand together in train.
-        sources: held-out pairs whose source does.
-        near: held-out pairs whose source shares eight words in a row with a source of train.
-        long: held-out pairs whose source has as many.
-        examples: lines of the held-out text, and of train.
+        size: number of held-out pairs.
+        pairs: number of them that occur in train.
+        sources: number of them whose source occurs in train.
+        near: number of them whose source shares eight consecutive words with a source of train.
+        long: number of them whose source has at least eight words.
+        examples: held-out and train sources of some `pairs`.
+        near_examples: held-out and train sources of some `near`.
     """
 
     size: int = 0
@@ -50,16 +52,19 @@ class Overlap:
 
 @dataclass
 class Diagnosis:
-    """A report of numbers. What is found in train's text is counted in all pairs that were read, those left out, too.
+    """Report on a corpus. Faults in train's text are counted over all pairs read, including those that are left out.
 
     Attributes:
-        corpora: of each corpus of train, pairs read and kept, pairs left out by rule, and mean tokens of a side.
-        duplicates: pairs that an equal one came before; of more than 20 million pairs an estimate from a part of them.
-        scripts: pairs with a side in another script than the rest; of more than a million likewise.
-        unrelated: splits whose two sides do not fit at all: lines in another order, or a task where they need not.
-        shifts: where the lines of a split's two sides seem not to correspond.
-        forms: of each split's side ("train target"), lines that are composed and lines that are not, of those that can
-            be written in either form (see diglot.data.forms).
+        corpora: for each corpus of train: pairs read, pairs kept, pairs left out by each rule, mean tokens per side.
+        duplicates: pairs equal to an earlier one; from 40 million pairs on, an estimate from a sample.
+        identical: pairs whose two sides are equal.
+        scripts: pairs with a side in another script than most of that side; from 2 million pairs on, an estimate.
+        swapped: pairs whose sides seem to be swapped.
+        unrelated: corpora of train whose sides do not fit at all: their lines are in different orders, or the task does
+            not need them to fit.
+        shifts: stretches where the lines of the two sides seem not to correspond.
+        forms: for each side of a split ("train target"), numbers of composed and decomposed lines, of those that can be
+            written in either form (see diglot.data.forms).
     """
 
     pairs: int
@@ -71,7 +76,7 @@ class Diagnosis:
     scripts: int
     swapped: int
     swapped_examples: list[tuple[str, str]]
-    changed_by_tokenizer: float  # share of sampled lines that do not come back as they went in
+    changed_by_tokenizer: float  # share of sampled lines that change when encoded and decoded
     unknown: float  # share of tokens
     bytes: float  # share of tokens that spell a byte
     lengths: dict[str, dict[str, float]]  # tokens of each side: mean, median, 99th percentile, longest
@@ -83,7 +88,7 @@ class Diagnosis:
 
     @property
     def faults(self) -> list[str]:
-        """What nobody wants to train on, one line each."""
+        """Faults that make training or evaluation unreliable, one line each: shifts, and held-out pairs in train."""
         found = [str(shift) for shift in self.shifts[:_EXAMPLES]]
         if len(self.shifts) > _EXAMPLES:
             found.append(f"and so on, {len(self.shifts):,} times")
@@ -94,7 +99,7 @@ class Diagnosis:
         ]
 
     def summary(self) -> str:
-        """One line."""
+        """Return the report in one line."""
         near = ", ".join(f"{split} {o.near / o.long:.0%}" for split, o in self.overlap.items() if o.long)
         parts = [f"{self.pairs:,} pairs", f"{self.duplicates:,} repeated", f"{self.swapped:,} perhaps swapped"]
         if forms := mixed_forms(self.forms):
@@ -114,10 +119,10 @@ def diagnose(
     cache_dir: Path,
     may_take_long: bool = True,
 ) -> Diagnosis:
-    """The report on a corpus, from the cache where there is one on the same data.
+    """Return the report on a corpus, from the cache if it has one on the same data.
 
     Raises:
-        LookupError: there is none, and it must not take long.
+        LookupError: the cache has none, and `may_take_long` is False.
     """
     key = [_FORMAT, shards.key, *(f"{split} {text.digest()}" for split, text in held_out.items())]
     file = cache_dir / "doctor" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]}.json"
@@ -125,7 +130,7 @@ def diagnose(
         found = _from_plain(json.loads(file.read_bytes()))
         found.summary()
         return found
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # none, or damaged
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # missing or damaged
         if not may_take_long:
             raise LookupError("not looked at yet") from None
     with step("looking for faults in the data", total=shards.count("read")) as advance:
@@ -146,8 +151,8 @@ def _diagnose(
     known = {split: _Known(text) for split, text in held_out.items()}
     hashes: list[np.ndarray] = []
     identical = scripts = changed = sampled = 0
-    every = max(1, shards.count("read") // _HASHED)  # of the hashes that may be, one in so many is kept
-    each = max(1, shards.count("read") // _MEASURED)  # what takes long is looked at in one pair in so many
+    every = max(1, shards.count("read") // _HASHED)  # keep one in this many of all possible hashes
+    each = max(1, shards.count("read") // _MEASURED)  # slow checks examine one pair in this many
     random = np.random.default_rng(1)
     shifts: list[Shift] = []
     unrelated: list[str] = []
@@ -223,7 +228,7 @@ def _count_forms(forms: dict[str, Counter[str]], split: str, block: ParallelText
 
 
 def some_lengths(shards: Shards) -> list[np.ndarray]:
-    """Tokens of each side, </s> counted: of all pairs, or of a million that are evenly spread."""
+    """Return the tokens of each side, including </s>, for all pairs or for a million that are evenly spread."""
     n = len(shards.src)
     numbers = np.linspace(0, n - 1, min(n, _MEASURED)).astype(np.int64)
     return [side.lengths[numbers] for side in (shards.src, shards.tgt)]
@@ -241,12 +246,12 @@ def _corpora(shards: Shards) -> dict[str, dict[str, Any]]:
 
 
 def _sides(shards: Shards, tokenizer: Tokenizer) -> list[tuple[Side, FlatIds, int]]:
-    """Each side, its sequences, and the size of its vocabulary."""
+    """Return each side with its sequences and its vocabulary size."""
     return [("src", shards.src, tokenizer.src_vocab_size), ("tgt", shards.tgt, tokenizer.tgt_vocab_size)]
 
 
 def _counts(ids: np.ndarray, size: int) -> np.ndarray:
-    """How often each id stands, in constant memory."""
+    """Return the number of occurrences of each id, in constant memory."""
     total = np.zeros(size, np.int64)
     for start in range(0, len(ids), 2**22):
         total += np.bincount(ids[start : start + 2**22], minlength=size)
@@ -263,7 +268,7 @@ def _quantiles(values: np.ndarray, wanted: dict[str, float]) -> dict[str, float]
 
 
 def _changed(pairs: ParallelText, tokenizer: Tokenizer) -> int:
-    """Lines that do not come back from the tokenizer as they went in."""
+    """Return the number of lines that change when encoded and decoded."""
     sources = tokenizer.encode(pairs.src)
     targets = tokenizer.encode_targets(pairs.tgt, sources)
     back = [tokenizer.decode(source.ids, source.placeholders, "src") for source in sources]
@@ -275,7 +280,7 @@ def _changed(pairs: ParallelText, tokenizer: Tokenizer) -> int:
 
 
 class _Known:
-    """A held-out split, and what of it is found in train."""
+    """A held-out split, indexed to find its overlap with train."""
 
     def __init__(self, text: ParallelText) -> None:
         self.text = text
@@ -325,15 +330,18 @@ def _grams(line: str) -> Iterator[tuple[str, ...]]:
 
 
 def _swapped(shards: Shards, tokenizer: Tokenizer) -> tuple[int, list[tuple[str, str]]]:
-    """How many pairs seem to have their sides swapped: by the pieces that either side is made of, counted over all."""
+    """Return the number of pairs whose sides seem to be swapped, and examples.
+
+    A pair seems swapped if its pieces are far more frequent on the opposite sides, counted over all pairs.
+    """
     sides = _sides(shards, tokenizer)
     pieces = [tokenizer.pieces(range(size), side) for side, _, size in sides]
     numbers = {piece: i for i, piece in enumerate(dict.fromkeys(pieces[0] + pieces[1]))}
-    joint = [np.array([numbers[piece] for piece in own]) for own in pieces]  # the vocabularies may be two
+    joint = [np.array([numbers[piece] for piece in own]) for own in pieces]  # there may be two vocabularies
     counts = np.full((2, len(numbers)), 0.5)
     for count, (_, rows, size), places in zip(counts, sides, joint):
         count[places] += _counts(rows.ids, size)
-    odds = np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())  # of a piece being the source's
+    odds = np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())  # that a piece is the source's
     found: list[int] = []
     step_size = 2**18
     n_pairs = shards.count("kept")

@@ -10,11 +10,11 @@ from diglot.data.tokenizer import EOS, PAD
 
 
 class FlatIds:
-    """Many id sequences, without special ids, one after the other in an array that may be a mapped file.
+    """Id sequences without special ids, concatenated in one array, which may be a memory-mapped file.
 
     Args:
-        ids: of all sequences.
-        offsets: where each begins, and where the last one ends (N + 1,).
+        ids: ids of all sequences.
+        offsets: start of each sequence, and end of the last one (N + 1,).
     """
 
     def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
@@ -22,7 +22,7 @@ class FlatIds:
 
     @classmethod
     def of(cls, sequences: Sequence[Sequence[int]], vocab_size: int) -> "FlatIds":
-        """Sequences in memory."""
+        """Create an instance from sequences in memory."""
         offsets = np.zeros(len(sequences) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, sequences), np.int64, len(sequences)), out=offsets[1:])
         flat = chain.from_iterable(sequences)
@@ -36,12 +36,15 @@ class FlatIds:
 
     @property
     def lengths(self) -> "FlatLengths":
-        """Tokens of each, </s> counted."""
+        """Number of tokens of each sequence, including </s>."""
         return FlatLengths(self.offsets)
 
     def ended(self, numbers: np.ndarray, n_rows: int | None = None, width: int | None = None) -> np.ndarray:
-        """Sequences with </s> behind each as one int64 array (n_rows, width), padding behind them and below; without
-        these numbers it is as small as can be."""
+        """Return sequences, each followed by </s>, as one padded int64 array (n_rows, width).
+
+        Padding fills the rest of each row, and all rows below the sequences. A dimension that is not given is as small
+        as possible.
+        """
         n_rows = len(numbers) if n_rows is None else n_rows
         width = int(self.lengths[numbers].max()) if width is None else width
         starts = self.offsets[numbers]
@@ -49,7 +52,7 @@ class FlatIds:
         lengths[: len(numbers)] = self.offsets[numbers + 1] - starts
         before = np.cumsum(lengths) - lengths
         total = int(lengths.sum())
-        # All sequences at once: this is what a loader spends its time on.
+        # Copy all sequences at once: a loader spends most of its time here.
         rows = np.full((n_rows, width), PAD, np.int64)
         at = np.arange(total)
         sources = np.repeat(starts - before[: len(numbers)], lengths[: len(numbers)]) + at
@@ -61,7 +64,7 @@ class FlatIds:
 
 
 class FlatLengths:
-    """Tokens of each sequence of a FlatIds, </s> counted, looked up without a copy of all of them."""
+    """Number of tokens of each sequence of a FlatIds, including </s>, looked up without computing them all."""
 
     def __init__(self, offsets: np.ndarray) -> None:
         self.offsets = offsets
@@ -77,11 +80,11 @@ class FlatLengths:
         return (np.diff(self.offsets) + 1).astype(dtype or np.int64, copy=False)
 
     def max(self) -> int:
-        """The longest, in constant memory."""
+        """Return the greatest length, in constant memory; 0 if there are no sequences."""
         return max((int(part.max()) for part in self._parts()), default=0)
 
     def min(self) -> int:
-        """The shortest, in constant memory; 0 where there is none."""
+        """Return the smallest length, in constant memory; 0 if there are no sequences."""
         return min((int(part.min()) for part in self._parts()), default=0)
 
     def _parts(self) -> Iterator[np.ndarray]:
@@ -90,5 +93,5 @@ class FlatLengths:
 
 
 def id_type(vocab_size: int) -> type[np.unsignedinteger]:
-    """The smaller of two types that holds all ids."""
+    """Return the smaller of two types that holds all ids."""
     return np.uint16 if vocab_size <= 2**16 else np.uint32

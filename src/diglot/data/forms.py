@@ -1,4 +1,4 @@
-"""The forms in which Unicode writes the same text: what makes them one for comparing, and for a tokenizer.
+"""Unicode's forms of the same text, and how to unify them for comparison and for a tokenizer.
 
 An accented letter may be one character (composed, NFC) or a letter and a combining mark (decomposed, NFD).
 """
@@ -11,11 +11,11 @@ from functools import cache
 from itertools import permutations, product
 from typing import Literal
 
-# Characters without a width: soft hyphen, joiners, marks of direction, variation selectors, byte order mark, tags.
+# Zero-width characters: soft hyphen, joiners, direction marks, variation selectors, byte order mark, tags.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
 )
-# Marks that are typed in any order and that no composed character has: those below, in African languages.
+# Marks below a letter, in African languages: they are typed in any order and occur in no composed character.
 _MORE_MARKS = "\u0320\u0329\u0331"
 _POINTS = (
     "".join(map(chr, (*range(0x05B0, 0x05BE), 0x05BF, 0x05C1, 0x05C2, 0x05C7))),
@@ -28,15 +28,15 @@ _MARK_BLOCKS = (
 
 
 def comparable(text: str) -> str:
-    """Return what texts that look the same have in common: the text composed, without characters that have no width.
+    """Return a text in composed form without zero-width characters, so that texts that look the same are equal.
 
-    For comparing alone: joiners carry meaning in Persian or Hindi and stay in text.
+    Use the result only for comparison: joiners carry meaning in Persian and Hindi and must stay in text.
     """
     return text if text.isascii() else unicodedata.normalize("NFC", _INVISIBLE.sub("", text))
 
 
 def form_of(text: str) -> Literal["composed", "decomposed"] | None:
-    """Return the form that a text is written in: "decomposed" where any of it is; None where there is but one."""
+    """Return the form of a text: "decomposed" if any part of it is; None if both of its forms are the same."""
     if text.isascii():
         return None
     if not unicodedata.is_normalized("NFC", text):
@@ -45,16 +45,16 @@ def form_of(text: str) -> Literal["composed", "decomposed"] | None:
 
 
 def count_forms(lines: Iterable[str]) -> dict[str, int]:
-    """Return how many lines are composed and how many are not, of those that can be written in either form."""
+    """Count the composed and the decomposed lines, of those that can be written in either form."""
     counts = Counter(map(form_of, lines))
     return {"composed": counts["composed"], "decomposed": counts["decomposed"]}
 
 
 def mixed_forms(counts: Mapping[str, Mapping[str, int]]) -> str | None:
-    """Return in words where text stands that is not composed; None where all texts are in one form.
+    """Return a description of the texts that are not composed; None if all texts are in one form.
 
     Args:
-        counts: of several texts, by name; see `count_forms`.
+        counts: counts of several texts, by name; see `count_forms`.
     """
     if len({form for forms in counts.values() for form, n in forms.items() if n}) < 2:
         return None
@@ -64,11 +64,11 @@ def mixed_forms(counts: Mapping[str, Mapping[str, int]]) -> str | None:
 
 @cache
 def composing_rules() -> str:
-    """Return rules that compose text, as SentencePiece reads them: lines of code points, a tab, and these composed.
+    """Return rules that compose text, in SentencePiece's format: per line, code points, a tab, and their composition.
 
-    SentencePiece replaces the longest match and never looks at a replacement again, so all ways to write a character
-    are listed, and marks in any order as far as languages have them: two on a letter, three of Hebrew's or Arabic's
-    points. No list has them all, as any number may stand on a letter. Text that is composed matches no rule.
+    SentencePiece replaces the longest match and never examines a replacement again. So the rules list all ways to write
+    a character, and marks in any order as far as languages use them: two on a letter, three if they are Hebrew or
+    Arabic points. No list is complete, because a letter may carry any number of marks. Composed text matches no rule.
     """
     rules: dict[str, str] = {}
 
@@ -92,27 +92,27 @@ def composing_rules() -> str:
 
 
 def _with_marks(pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Return texts with marks in an order that is not that of NFC.
+    """Yield texts with several marks in any order, including orders that NFC changes.
 
     Args:
-        pairs: letters and marks that compose.
+        pairs: pairs of a letter and a mark that compose.
     """
     marks = sorted({mark for _, mark in pairs if unicodedata.combining(mark)} | set(_MORE_MARKS))
     for (base, mark), between in product(pairs, marks):
         if 0 < unicodedata.combining(mark) != unicodedata.combining(between):
             yield base + between + mark
             yield unicodedata.normalize("NFC", base + between) + mark
-    for first, last in _MARK_BLOCKS:  # marks behind a letter that does not compose, in the order that NFC has them in
+    for first, last in _MARK_BLOCKS:  # for letters that do not compose with them: NFC only reorders the marks
         for one, other in product(range(first, last), repeat=2):
             yield chr(one) + chr(other)
     for points in _POINTS:  # a shin's dot, dagesh and vowel; shadda, vowel and hamza
         for three in product(points, repeat=3):
             yield "".join(three)
-            yield "\u05e9" + "".join(three)  # of which the rules above have two points, which would match first
+            yield "\u05e9" + "".join(three)  # else the rules above would match shin with only two points
 
 
 def _spellings(character: str) -> set[str]:
-    """Return all texts that are composed to a character, or to what Unicode has instead of it."""
+    """Return all texts that compose to a character, or to its canonical replacement in Unicode."""
     whole = unicodedata.normalize("NFD", character)
     found = {character}
     for marks in set(permutations(whole[1:])):

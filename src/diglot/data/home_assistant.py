@@ -30,7 +30,7 @@ _CODES = (
 LANGUAGES = tuple(_CODES.split())
 
 _MIN_ENGLISH_WORDS = 3
-_FORMAT = 2  # raise it when the same options make other text
+_FORMAT = 2  # increment when the same options give other text
 _TRANSLATIONS = re.compile(r"homeassistant/components/([^/]+)/translations/([^/]+)\.json")
 _OTHER_WAYS = "take data=sample, which ships with diglot, or give a copy of the wheel with data.wheel=PATH"
 
@@ -40,18 +40,18 @@ Texts = dict[tuple[str, ...], str]  # (component, key, subkey, ...) -> text
 class HomeAssistant(Corpus):
     """Any two languages of Home Assistant's interface texts, from the wheel that the project publishes (Apache-2.0).
 
-    The wheel is fetched with pip, or taken from a path, and read as a zip archive of JSON; nothing in it is installed
-    or run. `pair_texts` says which texts become pairs.
+    The wheel is downloaded with pip, or taken from a path, and read as a zip archive of JSON. Nothing in it is
+    installed or run. `pair_texts` defines which texts become pairs.
 
     Args:
-        pair: source and target language, "en-de" or "pt-BR-zh-Hans".
+        pair: source and target language, such as "en-de" or "pt-BR-zh-Hans".
         wheel: path of the wheel; None downloads it.
-        dev_size: pairs for dev, at most a tenth of the corpus.
-        test_size: pairs for test, at most a tenth of the corpus.
+        dev_size: number of pairs for dev, at most a tenth of the corpus.
+        test_size: number of pairs for test, at most a tenth of the corpus.
         split_seed: seed of the split.
 
     Raises:
-        UserError: the pair is not two of the languages there are.
+        UserError: the pair does not name two different languages of `LANGUAGES`, or a size is not positive.
     """
 
     def __init__(
@@ -116,10 +116,10 @@ class HomeAssistant(Corpus):
 
 
 def split_pair(pair: str) -> tuple[str, str]:
-    """Splits "en-zh-Hans" into "en" and "zh-Hans".
+    """Split "en-zh-Hans" into "en" and "zh-Hans".
 
     Raises:
-        UserError: these are not two different languages of `LANGUAGES`; the nearest one is offered.
+        UserError: these are not two different languages of `LANGUAGES`; the message names the nearest ones.
     """
     pieces = pair.split("-")
     cuts = [("-".join(pieces[:i]), "-".join(pieces[i:])) for i in range(1, len(pieces))]
@@ -130,19 +130,19 @@ def split_pair(pair: str) -> tuple[str, str]:
             return src, tgt
     if not cuts:
         raise UserError(f"data.pair={pair}: give two languages with a hyphen between, as in en-de; {_available(pair)}")
-    # Blame the part that is wrong: with one good side, that is the other.
+    # Name the unknown part: if one side is a language, that is the other side.
     unknown = next((tgt for src, tgt in reversed(cuts) if src in LANGUAGES), None)
     unknown = unknown or next((src for src, tgt in cuts if tgt in LANGUAGES), cuts[0][0])
     raise UserError(f"data.pair={pair}: no language {unknown!r}; {_available(unknown)}")
 
 
 def _available(wrong: str) -> str:
-    """All codes in one line, the nearest to `wrong` first."""
+    """Return all codes in one line, those nearest to `wrong` first."""
     wrong = wrong.lower()
 
     def likeness(code: str) -> tuple[bool, float]:
         code = code.lower()
-        same_start = code.startswith(wrong) or wrong.startswith(code)  # zh is zh-Hans rather than th
+        same_start = code.startswith(wrong) or wrong.startswith(code)  # so that zh is nearer to zh-Hans than to th
         return same_start, difflib.SequenceMatcher(None, wrong, code).ratio()
 
     near = sorted(LANGUAGES, key=likeness, reverse=True)[:3]
@@ -150,7 +150,7 @@ def _available(wrong: str) -> str:
 
 
 def read_texts(wheel: Path, language: str) -> Texts:
-    """All texts of one language, by component and key path."""
+    """Return all texts of one language, by component and key path."""
     texts: Texts = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -161,12 +161,12 @@ def read_texts(wheel: Path, language: str) -> Texts:
 
 
 def pair_texts(src: Texts, tgt: Texts, english: Texts) -> ParallelText:
-    """Pairs texts of the same key, in the order of components and keys.
+    """Pair texts of the same key, in the order of components and keys.
 
-    Blanks of all kinds, line breaks too, are collapsed. Left out are pairs with an empty side or with equal sides, then
-    those whose English text has fewer than three words (words are what blanks separate) or is, in the same upper and
-    lower case, that of a pair before. The English text decides whichever way the pair goes: en-de and de-en are the
-    same pairs, and a key without English text gives none.
+    Runs of whitespace, including line breaks, become one space. Pairs with an empty side or with equal sides are left
+    out. So are those whose English text has fewer than three space-separated words or repeats that of an earlier pair,
+    in the same case. The English text decides for every pair of languages: so en-de and de-en have the same pairs, and
+    a key without English text gives no pair.
     """
     pairs = ParallelText([], [])
     seen = set()
@@ -191,7 +191,7 @@ def _flatten(node: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tupl
 
 
 def _fetched_wheel(folder: Path) -> Path:
-    """The wheel in the cache, downloaded if it is not there."""
+    """Return the path of the wheel in the cache, after downloading it if necessary."""
     kept = folder / WHEEL
     if kept.is_file() and _sha256(kept) == WHEEL_SHA256:
         return kept
@@ -214,7 +214,7 @@ def _download(folder: Path) -> None:
     if result.returncode == 0:
         return
     lines = [line.strip() for line in result.stdout.splitlines() if line.strip()] or ["it said nothing"]
-    if any("Retrying" in line for line in lines):  # what pip says last, "no matching distribution", misleads then
+    if any("Retrying" in line for line in lines):  # pip's last line, "no matching distribution", then misleads
         reason = "the package index cannot be reached"
     else:
         reason = next((line for line in lines if line.startswith("ERROR:")), lines[-1]).removeprefix("ERROR:").strip()

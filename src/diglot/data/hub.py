@@ -1,4 +1,4 @@
-"""Translation sets of the Hugging Face hub, and JSON lines, Parquet or Arrow files in the same form."""
+"""Translation datasets of the Hugging Face Hub, and JSON Lines, Parquet or Arrow files in the same form."""
 
 import glob
 import logging
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
     from pyarrow import Table
 
-_FORMAT = 2  # raise it when the same options make other text
+_FORMAT = 2  # increment when the same options give other text
 _FILE_READERS = ("json", "parquet", "arrow")
-_PARQUET = "refs/convert/parquet"  # the branch in which the hub keeps its own conversion of a set
-_BATCH = 1000  # rows that are read and written at once
-_HUB_PATIENCE = 3  # seconds to wait for an address of the hub; it has several
+_PARQUET = "refs/convert/parquet"  # the branch with the Hub's own conversion of a dataset
+_BATCH = 1000  # number of rows read and written at once
+_HUB_PATIENCE = 3  # seconds to wait for each address of the Hub; it has several
 _LINE_BREAKS = re.compile(r"[\r\n]+")
 _LOCAL_WAY = "local files need no hub: data=files, or data.path=json data.data_files=FILE"
 
@@ -34,29 +34,29 @@ Files = Mapping[str, str | Sequence[str]] | Sequence[str] | str
 
 
 class Hub(Corpus):
-    """A set whose rows hold a sentence in several languages, as {"translation": {"de": ..., "en": ...}} or in columns.
+    """A dataset whose rows hold a sentence in several languages, as {"translation": {"de": ..., "en": ...}} or columns.
 
-    `prepare` streams the set into plain text, in the memory of a thousand rows, or of a row group where the set is
-    Parquet; no code that a set brings is run. Whitespace around a sentence is dropped, line breaks inside it become a
-    blank, and a null an empty line; train pairs with an empty side are dropped and counted.
+    `prepare` streams the dataset into plain text. It needs the memory of a thousand rows, or of a row group if the
+    dataset is Parquet, and runs no code of the dataset. Whitespace around a sentence is stripped, line breaks inside it
+    become a space, and null becomes an empty line. Train pairs with an empty side are dropped and counted.
 
     Args:
-        path: the set's name on the hub, a local folder (also one that `save_to_disk` wrote), or "json" (lines),
-            "parquet" or "arrow" for `data_files`.
-        config: the set's configuration, "de-en" say.
-        revision: branch, tag or commit of the set; None takes the newest, and "refs/convert/parquet" the hub's own
-            conversion of sets that only a script could make.
-        src_lang: source language as the set spells it.
-        tgt_lang: target language as the set spells it.
-        column: the column that holds the languages; None where each language is a column of its own.
-        splits: the set's name for each of "train", "dev" and "test"; a slice ("train[:500]", "train[10%:]") or a sum
-            ("train+extra") is a name too, and None or an absent one means there is none.
-        data_files: paths, or paths by the set's split: each a string or a list, and may have wildcards.
-        max_train_pairs: only the first so many train rows.
-        expected: how many rows each of "train", "dev" and "test" has to have, where it is read whole.
+        path: the dataset's name on the Hub, a local folder (also one that `save_to_disk` wrote), or "json" (JSON
+            Lines), "parquet" or "arrow" for `data_files`.
+        config: configuration of the dataset, such as "de-en".
+        revision: branch, tag or commit of the dataset; None takes the newest. "refs/convert/parquet" takes the Hub's
+            own conversion, for datasets that exist only as a script.
+        src_lang: source language as the dataset spells it.
+        tgt_lang: target language as the dataset spells it.
+        column: column that holds the languages; None if each language is a column of its own.
+        splits: the dataset's name for each of "train", "dev" and "test". A name may be a slice ("train[:500]",
+            "train[10%:]") or a sum ("train+extra"). A split of None, or without a name here, is not read.
+        data_files: paths, or paths by the dataset's splits; each is a string or a list, and may have wildcards.
+        max_train_pairs: greatest number of train rows to read, from the first on; None: all.
+        expected: number of rows that each of "train", "dev" and "test" must have; checked if all its rows are read.
 
     Raises:
-        UserError: an argument is wrong.
+        UserError: an argument is invalid.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Hub(Corpus):
         if path in ("csv", "text"):
             raise UserError(f"data.path={path}: data=files reads text, TSV and CSV")
         if path in _FILE_READERS and not data_files:
-            # Without files, `datasets` would read whatever lies in the working directory.
+            # Without files, `datasets` would read any files in the working directory.
             raise UserError(f"data.data_files is missing: data.path={path} reads the files it names")
         if max_train_pairs is not None and max_train_pairs < 1:
             raise UserError(f"data.max_train_pairs={max_train_pairs}: at least 1, or null for all")
@@ -116,13 +116,13 @@ class Hub(Corpus):
         counts = []
         with (
             atomic_folder(folder) as temporary,
-            # Which `datasets` asks for, but it keeps nothing of a stream. Not under TMPDIR, which may be full.
+            # `datasets` demands a cache folder, but writes nothing there when it streams. Not TMPDIR: it may be full.
             scratch_folder(folder) as unused,
             step(f"converting {self.path}", total=self._n_rows()) as advance,
         ):
             sources = self._sources(str(unused))
             src, tgt = side_endings(self.src_lang, self.tgt_lang)
-            for split in sorted(self.splits, key=SPLITS.index, reverse=True):  # what is wrong shows in small ones first
+            for split in sorted(self.splits, key=SPLITS.index, reverse=True):  # small splits first: errors show early
                 rows = self._rows(split, sources)
                 n_rows, n_pairs = _write_pairs(
                     rows, temporary, (f"{split}.{src}", f"{split}.{tgt}"), split == "train", advance
@@ -140,16 +140,16 @@ class Hub(Corpus):
         options += [self.splits, self.data_files, self.max_train_pairs, self.expected]
         options.append(_stamps(self.path, self.data_files))
         endings = side_endings(self.src_lang, self.tgt_lang)
-        if endings != (self.src_lang, self.tgt_lang):  # earlier versions named the files otherwise
+        if endings != (self.src_lang, self.tgt_lang):  # earlier versions used other file names
             options.append(endings)
         return prepared_folder(cache_dir, self.name, label, options)
 
     def _whole(self, split: str) -> bool:
-        """Whether all rows of a split are read."""
+        """Return whether all rows of a split are read."""
         return "[" not in self.splits[split] and (split != "train" or self.max_train_pairs is None)
 
     def _n_rows(self) -> int | None:
-        """How many rows there are to read; None if that is not known."""
+        """Return the number of rows to read; None if it is unknown."""
         if all(split in self.expected and self._whole(split) for split in self.splits):
             return sum(self.expected[split] for split in self.splits)
         return None
@@ -163,7 +163,7 @@ class Hub(Corpus):
             )
 
     def _rows(self, split: str, sources: Mapping[str, Source]) -> Iterator[Batch]:
-        """The rows of one of our splits: a part of the set's, or several."""
+        """Yield the rows of one of our splits, from one or more parts of the dataset's splits."""
         limit = self.max_train_pairs if split == "train" else None
         for part in self._parts[split]:
             if part.name not in sources:
@@ -181,12 +181,12 @@ class Hub(Corpus):
                 raise UserError(f"data.splits.{split}={self.splits[split]}: {part.name} has fewer rows")
 
     def _sources(self, unused: str) -> dict[str, Source]:
-        """What reads each split that the set has, by the set's name of it."""
-        import datasets  # here, because it takes a second that the other corpora need not wait
+        """Return a reader of each split of the dataset, by the dataset's name of the split."""
+        import datasets  # here, because the import takes a second, which other corpora should not pay
 
-        datasets.disable_progress_bars()  # ours runs
-        datasets.logging.set_verbosity(logging.CRITICAL)  # what it logs, it raises as well
-        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # else it tells the hub of local files, too
+        datasets.disable_progress_bars()  # we show our own
+        datasets.logging.set_verbosity(logging.CRITICAL)  # all that it logs, it also raises
+        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # else it reports even local files to the Hub
         if any((Path(self.path) / name).is_file() for name in ("state.json", "dataset_dict.json")):
             with self._explained():
                 saved = datasets.load_from_disk(self.path)
@@ -195,7 +195,7 @@ class Hub(Corpus):
         if self.path not in _FILE_READERS and not Path(self.path).exists():
             self._reach_hub()
         config, data_files = self.config, self.data_files
-        if self.revision == _PARQUET and config and not data_files:  # a folder of that branch is a configuration
+        if self.revision == _PARQUET and config and not data_files:  # in that branch, each configuration is a folder
             names = {part.name for parts in self._parts.values() for part in parts}
             config, data_files = None, {name: [f"{config}/{name}/*.parquet"] for name in sorted(names)}
         with self._explained():
@@ -213,24 +213,25 @@ class Hub(Corpus):
                 "text, TSV and CSV by data=files"
             )
         if kind == "json" and all(Path(path).is_file() for paths in files.values() for path in paths):
-            # Not through `datasets`: it rewrites what looks like a date, and quotes all text beside a late number.
+            # Not through `datasets`: it rewrites text that looks like a date. If a number appears late in a column of
+            # text, it puts quotes around all of the text.
             return {name: lambda paths=paths: self._json_rows(paths) for name, paths in files.items()}  # type: ignore[misc]
         if hasattr(builder.config, "on_mixed_types"):
-            builder.config.on_mixed_types = None  # an error, not the quotes
+            builder.config.on_mixed_types = None  # raise an error instead of adding quotes
         if hasattr(builder.config, "batch_size"):
-            builder.config.batch_size = _BATCH  # else as many rows as one of the file's groups holds
+            builder.config.batch_size = _BATCH  # else a complete row group of the file
         with self._explained():
             streams = builder.as_streaming_dataset()
         return {str(name): self._table_source(rows) for name, rows in streams.items()}
 
     def _reach_hub(self) -> None:
-        """Raises UserError where no connection can be made: `datasets` would try for half a minute."""
+        """Raise UserError if no connection is possible: `datasets` would try for half a minute."""
         from huggingface_hub import constants
         from huggingface_hub.utils import get_session
 
         try:
             get_session().head(constants.ENDPOINT, timeout=_HUB_PATIENCE)
-        except Exception as error:  # of one HTTP library or another
+        except Exception as error:  # the type depends on the HTTP library
             if isinstance(error, ConnectionError) or "Connect" in type(error).__name__:
                 raise UserError(
                     f"data.path={self.path}: no such folder, and the hub cannot be reached; {_LOCAL_WAY}"
@@ -238,7 +239,7 @@ class Hub(Corpus):
 
     @contextmanager
     def _explained(self, n_rows: int = 0) -> Iterator[None]:
-        """What can go wrong inside `datasets`, as one line; so many rows had been read."""
+        """Turn any error of `datasets` into a UserError of one line, which names the number of rows read before."""
         import datasets
 
         try:
@@ -254,7 +255,7 @@ class Hub(Corpus):
             ) from None
         except ConnectionError:
             raise UserError(f"data.path={self.path}: the hub cannot be reached; {_LOCAL_WAY}") from None
-        except Exception as error:  # `datasets` raises nearly every type there is for a set that it cannot read
+        except Exception as error:  # for an unreadable dataset, `datasets` may raise almost any type
             if "scripts are no longer supported" in str(error):
                 raise UserError(
                     f"data.path={self.path}: this set exists only as a script, which is not run; take the hub's "
@@ -285,7 +286,7 @@ class Hub(Corpus):
         return read
 
     def _table_sides(self, table: "Table", n_rows: int) -> Batch:
-        """The two languages of a table that so many rows came before."""
+        """Return the two languages' columns of a table; `n_rows` is the number of rows before it."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -311,7 +312,7 @@ class Hub(Corpus):
         return sides[0], sides[1]
 
     def _json_rows(self, paths: Sequence[str]) -> Iterator[Batch]:
-        """The two languages of files of JSON lines. A row that lacks a key has a null there."""
+        """Yield the two languages' sentences from JSON Lines files; a missing key counts as null."""
         first = True
         for path in paths:
             objects = json_objects(path, _BATCH)
@@ -352,7 +353,7 @@ def _languages(src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
     """Return the two languages' codes.
 
     Raises:
-        UserError: one is missing, both are one, or a file cannot be named after one.
+        UserError: one is missing, both are the same, or one cannot be part of a file name.
     """
     for key, language in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
         if not language:
@@ -367,7 +368,7 @@ def _languages(src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
 def _write_pairs(
     batches: Iterator[Batch], folder: Path, names: tuple[str, str], drops_blank: bool, advance: Callable[[int], None]
 ) -> tuple[int, int]:
-    """Writes the two sides line by line; returns how many rows were read and how many pairs written."""
+    """Write the two sides line by line; return the numbers of rows read and of pairs written."""
     n_rows = n_pairs = 0
     try:
         with (folder / names[0]).open("xb") as src_file, (folder / names[1]).open("xb") as tgt_file:
@@ -390,13 +391,13 @@ def _write_pairs(
 
 def _one_line(text: str | None) -> str:
     text = (text or "").strip()
-    while text.startswith("\ufeff"):  # a reader drops a byte order mark that starts a file
+    while text.startswith("\ufeff"):  # readers drop a byte order mark at the start of a file
         text = text[1:].lstrip()
     return _LINE_BREAKS.sub(" ", text) if "\n" in text or "\r" in text else text
 
 
 def _listed(data_files: Files) -> dict[str, list[str]] | list[str]:
-    """The files as `datasets` takes them, each a list."""
+    """Return the files in the form that `datasets` accepts, with all paths in lists."""
     if isinstance(data_files, Mapping):
         return {str(name): _paths(paths) for name, paths in data_files.items()}
     return _paths(data_files)
@@ -404,16 +405,16 @@ def _listed(data_files: Files) -> dict[str, list[str]] | list[str]:
 
 def _paths(paths: str | Sequence[str]) -> list[str]:
     listed = [os.path.expanduser(path) for path in ([paths] if isinstance(paths, str) else paths)]  # noqa: PTH111 - URLs
-    return [glob.escape(path) if Path(path).is_file() else path for path in listed]  # `a[1].jsonl` is a name, too
+    return [glob.escape(path) if Path(path).is_file() else path for path in listed]  # `a[1].jsonl` may be a file name
 
 
 def _stamps(path: str, data_files: dict[str, list[str]] | list[str] | None) -> list[list[Any]]:
-    """Size and times of the local files, so that changed files are converted anew."""
+    """Return sizes and times of the local files, so that changed files are converted again."""
     lists = data_files.values() if isinstance(data_files, dict) else [data_files or []]
     patterns = [pattern for paths in lists for pattern in paths]
     if Path(path).is_dir():
         patterns.append(f"{glob.escape(path)}/**/*")
     files = sorted({Path(file) for pattern in patterns for file in glob.glob(pattern, recursive=True)})  # noqa: PTH207 - absolute patterns too
     stats = [(file, file.stat()) for file in files if file.is_file()]
-    # The time of change, too: that of writing can be set back.
+    # Include the inode's change time: unlike the modification time, it cannot be set back.
     return [[str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino] for file, stat in stats]

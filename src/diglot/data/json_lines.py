@@ -1,4 +1,8 @@
-"""JSON lines. `datasets` reads them, too, but rewrites what looks like a date, and quotes text beside a late number."""
+"""Reading of JSON Lines.
+
+`datasets` reads them too, but it rewrites text that looks like a date. If a number appears late in a column of text, it
+puts quotes around all of the text.
+"""
 
 import json
 from collections.abc import Iterator
@@ -9,14 +13,14 @@ from diglot.errors import UserError
 
 
 def json_objects(path: str, size: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a file of JSON lines, with the numbers of their lines; empty lines are passed over.
+    """Yield the objects of a JSON Lines file with their line numbers; skip blank lines.
 
     Args:
-        path: of the file.
-        size: how many lines are read at a time.
+        path: path of the file.
+        size: number of lines to read at a time.
 
     Raises:
-        UserError: a line holds none, or `read_blocks` refuses the file.
+        UserError: a line does not hold an object, or `read_blocks` refuses the file.
     """
     number = 0
     for lines in read_blocks(path, size):
@@ -39,10 +43,10 @@ def json_objects(path: str, size: int) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def checked_text(value: object, path: str, number: int) -> str | None:
-    """A value of an object as text, or null.
+    """Return a value of an object if it is text or null.
 
     Raises:
-        UserError: it is neither, or cannot be written.
+        UserError: it is neither, or it cannot be encoded in UTF-8.
     """
     if value is None:
         return None

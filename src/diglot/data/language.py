@@ -1,4 +1,4 @@
-"""What a language code, a file's name or a text says of how a language is written, and what scores follow from that."""
+"""How a language is written, inferred from its code, a file name or a text, and how scores must account for that."""
 
 import re
 import unicodedata
@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 
 import langcodes
 
-# sacreBLEU's tokenizers (a test compares). Those that need a trained model take it from sacreBLEU's cache.
+# sacreBLEU's tokenizers (a test compares the lists). Those with a trained model take it from sacreBLEU's cache.
 BleuTokenizer = Literal[
     "none", "zh", "13a", "intl", "char", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200", "spBLEU-1K"
 ]
@@ -17,13 +17,13 @@ TOKENIZERS: tuple[str, ...] = get_args(BleuTokenizer)
 
 
 class Writing(NamedTuple):
-    """How a language is written, as far as scores depend on it.
+    """The properties of a language's writing that scores depend on.
 
     Attributes:
-        name: for messages.
-        tokenizer: sacreBLEU's tokenizer that sees its words, or its characters.
-        has_blanks: whether blanks separate its words.
-        has_ter: whether TER's tokenizer sees its words, or its characters.
+        name: name for messages.
+        tokenizer: the tokenizer of sacreBLEU that separates its words or characters.
+        has_blanks: whether spaces separate its words.
+        has_ter: whether TER's tokenizer separates its words or characters.
     """
 
     name: str
@@ -37,8 +37,8 @@ CHINESE = Writing("Chinese characters", "zh", has_blanks=False, has_ter=True)
 JAPANESE = Writing("Japanese script", "ja-mecab", has_blanks=False, has_ter=True)
 KOREAN = Writing("Hangul", "ko-mecab", has_blanks=True, has_ter=True)
 
-# Scripts that are written without blanks between words, and that no tokenizer of sacreBLEU segments: their code in
-# ISO 15924, and the first word of their letters' names in Unicode.
+# Scripts without spaces between words that no word tokenizer of sacreBLEU segments: their ISO 15924 codes, and the
+# first word of their letters' Unicode names.
 _UNSPACED = {
     **{"Thai": "THAI", "Laoo": "LAO", "Khmr": "KHMER", "Mymr": "MYANMAR", "Tibt": "TIBETAN", "Java": "JAVANESE"},
     **{"Bali": "BALINESE", "Yiii": "YI", "Talu": "NEW", "Tale": "TAI", "Lana": "TAI", "Tavt": "TAI"},
@@ -53,18 +53,18 @@ _BY_CODE = {
     **dict.fromkeys(("Kore", "Hang"), KOREAN),
     **{code: _UNSPACED_WRITINGS[name] for code, name in _UNSPACED.items()},
 }
-_NO_ALPHABETS = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", *_UNSPACED_WRITINGS}  # scripts, by their letters' names
-# Codes that a table of languages knows, and that here are names of a side, or of no language in particular.
+_NO_ALPHABETS = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", *_UNSPACED_WRITINGS}  # by their letters' names
+# Valid language codes that here name a side, or no particular language.
 _NO_LANGUAGE = {"src", "tgt", "trg", "und", "mul", "mis", "zxx"}
 
 
 def writing_of_code(code: str) -> Writing | None:
-    """How the language of a code is written; None where the code is not known.
+    """Return how the language of a code is written; None if the code is unknown.
 
-    All spellings mean the same: `zh`, `zho`, `cmn`, `zh-CN`, `zh_TW`, `zho_Hans`, `ZH`. A script that the code names
-    decides (`zh-Latn` has blanks), else the one that the language is most likely written in.
+    All spellings of a code are accepted: `zh`, `zho`, `cmn`, `zh-CN`, `zh_TW`, `zho_Hans`, `ZH`. If the code names a
+    script, that script decides (`zh-Latn` has spaces). Otherwise the language's most likely script decides.
     """
-    tag = re.split(r"[.@]", code)[0].strip().replace("_", "-")  # a locale's encoding and variant say nothing
+    tag = re.split(r"[.@]", code)[0].strip().replace("_", "-")  # drop a locale's encoding and variant
     for candidate in (tag, tag.split("-")[0]):
         try:
             language = langcodes.Language.get(candidate) if langcodes.tag_is_valid(candidate) else None
@@ -79,12 +79,12 @@ def writing_of_code(code: str) -> Writing | None:
 
 
 def writing_of_text(lines: Iterable[str], is_alphabetic: bool = False) -> Writing | None:
-    """How most of a text is written; None where it has no letters.
+    """Return how most of a text is written; None if it has no letters.
 
     Args:
         lines: the text.
-        is_alphabetic: whether its language's letters are an alphabet's, as far as is known: then over half of all
-            letters have to be others.
+        is_alphabetic: whether the language's code implies an alphabet. The text then counts as alphabetic unless over
+            half of its letters are not.
     """
     counts: Counter[str] = Counter()
     for letter, n in Counter("".join(lines)).items():
@@ -93,10 +93,11 @@ def writing_of_text(lines: Iterable[str], is_alphabetic: bool = False) -> Writin
     if is_alphabetic and 2 * sum(counts[script] for script in _NO_ALPHABETS) <= counts.total() > 0:
         return SPACED
     kana = counts.pop("HIRAGANA", 0) + counts.pop("KATAKANA", 0)
-    # A word of alphabetic text has several letters, so that Chinese with names in Latin letters stays Chinese.
+    # An alphabetic word has several letters. So an ideograph below counts as 4 letters and a Hangul syllable as 2:
+    # Chinese with names in Latin letters stays Chinese.
     ideographs, syllables = counts.pop("CJK", 0), counts.pop("HANGUL", 0)
     if kana or ideographs:
-        # Now and then a Chinese text has kana (a name, a の), while a tenth of Japanese is the least there is.
+        # Chinese text may have a little kana (a name, a の); at least a tenth of Japanese text is kana.
         is_japanese = kana > 0.05 * (kana + ideographs)
         counts["JAPANESE" if is_japanese else "CHINESE"] = kana + 4 * ideographs
     if syllables:
@@ -109,11 +110,11 @@ def writing_of_text(lines: Iterable[str], is_alphabetic: bool = False) -> Writin
 
 
 def writing_of(code: str, lines: Iterable[str]) -> Writing:
-    """How a text is written: by its language's code, and by its script where the code is not known, or where it is that
-    of a language with alphabetic letters and over half of the text's are others: then it was meant as a country's (`kr`
-    is Kanuri, `tw` Twi, `la` Latin), or the two sides are swapped.
+    """Return how a text is written, from its language's code, or from its script if the code is unknown.
 
-    The other way round the code decides: a Chinese text may consist of names and code.
+    The script also decides if the code's language has an alphabet but over half of the text's letters are not
+    alphabetic. The code was then meant as a country's (`kr` is Kanuri, `tw` Twi, `la` Latin), or the two sides are
+    swapped. In the opposite case the code decides: a Chinese text may consist of names and code.
     """
     of_code = writing_of_code(code)
     if of_code not in (None, SPACED):
@@ -122,10 +123,10 @@ def writing_of(code: str, lines: Iterable[str]) -> Writing:
 
 
 def is_blind(tokenizer: str, writing: Writing) -> bool:
-    """Whether a tokenizer takes whole sentences for words in a text that is written so."""
+    """Return whether a tokenizer would take entire sentences for words in a text of this writing."""
     if tokenizer in ("13a", "intl", "none"):
         return not writing.has_blanks
-    # The others segment the scripts that they are made for, and other text at its blanks.
+    # These segment the scripts that they are made for, and other text only at spaces.
     segmented = {"zh": (CHINESE,), "ja-mecab": (CHINESE, JAPANESE), "ko-mecab": (CHINESE, JAPANESE)}
     return tokenizer in segmented and not writing.has_blanks and writing not in segmented[tokenizer]
 
@@ -134,7 +135,7 @@ _SCRIPTS: dict[str, str] = {}
 
 
 def letter_script(letter: str) -> str:
-    """The script of a letter: the first word of its name in Unicode, CJK for every ideograph."""
+    """Return the script of a letter: the first word of its Unicode name; CJK for every ideograph."""
     found = _SCRIPTS.get(letter)
     if found is None:
         name = unicodedata.name(letter, "?").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
@@ -145,29 +146,30 @@ def letter_script(letter: str) -> str:
 
 # ---------------------------------------------------------------------------------------------------------- file names
 
-# Endings that name a format, a step of processing, a side or a split, and no language.
+# Endings that name a format, a processing step, a side or a split, not a language.
 _ENDINGS = {
     *("txt", "tok", "raw", "bpe", "spm", "sp", "tc", "lc", "sgm", "xml", "tsv", "csv"),
     *("src", "tgt", "trg", "ref", "hyp", "out"),
     *("dev", "devtest", "tst", "trn", "val", "new", "old"),
 }
 _COMPRESSED = {"gz", "zst", "xz", "bz2", "zip"}
-# Other parts of names that a table of languages knows, and that are words.
+# Other parts of file names that are words, although they are valid language codes.
 _WORDS = {"all", "run", "cat", "mt", "to", "my", "in", "is", "no"}
-# Languages with a region that is not their likely one, whose code is that of a language, too: Twi, Chamorro, ...
+# Languages with a region that is not their most likely one, and whose code is also a language's: Twi, Chamorro, ...
 _REGIONAL = {
     *("zh-tw", "zh-mo", "zh-sg", "de-ch", "fr-ch", "it-ch", "nl-be", "en-ie", "en-in", "en-sg", "ar-sa"),
-    *("nb-no", "nn-no"),  # where the code says Norwegian, too
+    *("nb-no", "nn-no"),  # here `no` is also the code of Norwegian
 }
 _LOOKS_LIKE_ONE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 
 
 def language_of_file(path: str | None) -> str | None:
-    """The language code in a file's name: `de` of `train.de`, `zh` of `t.zh.txt.gz`, `zho_Hans` of `zho_Hans.devtest`;
-    None if there is none.
+    """Return the language code in a file's name; None if there is none.
 
-    An extension may be any code; what stands before it, or is the whole name, has to be a known one. Two languages like
-    `en-zh` are none, while a language and its script or region like `zh-tw` are one (see `_is_pair`).
+    For example, the code is `de` in `train.de`, `zh` in `t.zh.txt.gz`, and `zho_Hans` in `zho_Hans.devtest`.
+
+    An extension may be any code, known or not. Any other part of the name must be a known code. A pair of languages,
+    such as `en-zh`, is not a code. A language with its script or region, such as `zh-tw`, is one (see `_is_pair`).
     """
     stem, *parts = Path(path or "").name.split(".")
     while parts and parts[-1].lower() in _COMPRESSED:
@@ -178,18 +180,18 @@ def language_of_file(path: str | None) -> str | None:
 
 
 def language_of_column(name: object) -> str | None:
-    """The language code that a column's name is; None if it is none."""
+    """Return a column's name if it is a known language code; else None."""
     is_code = isinstance(name, str) and _may_be_one(name) and writing_of_code(name) is not None
     return str(name) if is_code else None
 
 
 def _may_be_one(part: str) -> bool:
-    """Whether part of a name can be a language code."""
+    """Return whether part of a name may be a language code."""
     return bool(_LOOKS_LIKE_ONE.fullmatch(part)) and part.lower() not in _ENDINGS and not _is_pair(part)
 
 
 def _is_surely_one(part: str) -> bool:
-    """Whether part of a name can be nothing but a language code: three letters alone are often a word."""
+    """Return whether part of a name must be a language code; three letters alone may as well be a word."""
     if not _may_be_one(part) or part.lower() in _WORDS or not langcodes.tag_is_valid(part):
         return False
     language = langcodes.Language.get(part)
@@ -197,11 +199,11 @@ def _is_surely_one(part: str) -> bool:
 
 
 def _is_pair(part: str) -> bool:
-    """Whether a part of a name may be two languages, like en-zh.
+    """Return whether part of a name may be two languages, such as en-zh.
 
-    Where the second half is a language's code and a region's, it is the language's (es-ar, fr-ca, en-vi), but for the
-    region where the first language is most likely spoken (ko-kr, sv-se), unless that is the second one's, too (ca-es,
-    tt-ru), and for what is far more often met as one language (`_REGIONAL`).
+    The second half may be both a language's and a region's code. It then counts as a language (es-ar, fr-ca, en-vi),
+    with two exceptions. It counts as a region if the first language is most likely spoken there (ko-kr, sv-se), unless
+    the second language is, too (ca-es, tt-ru). And a part in `_REGIONAL` is far more often a single language.
     """
     subtags = re.split("[-_]", part)
     if len(subtags) != 2 or not part.islower() or not all(map(writing_of_code, subtags)):
@@ -212,8 +214,10 @@ def _is_pair(part: str) -> bool:
 
 
 def other_pair_of_file(path: str, code: str) -> tuple[str, ...]:
-    """The two languages that a file's name may name, where it names none for certain and neither is that of a code;
-    none elsewhere."""
+    """Return the two languages that a file's name may consist of, such as fr and ca.
+
+    Return nothing if the name has a certain language or no such pair, or if one of the pair is the language of `code`.
+    """
     pairs = [part for part in Path(path).name.split(".") if _is_pair(part)]
     if not pairs or language_of_file(path) is not None:
         return ()
@@ -222,6 +226,6 @@ def other_pair_of_file(path: str, code: str) -> tuple[str, ...]:
 
 
 def _base(code: str) -> str | None:
-    """The language of a code, without script and region, in its shortest spelling; a code that is none as it is."""
+    """Return the language of a code in its shortest spelling, without script and region; an invalid code as it is."""
     tag = code.replace("_", "-")
     return langcodes.Language.get(tag).language if langcodes.tag_is_valid(tag) else code

@@ -1,4 +1,4 @@
-"""Several corpora as one."""
+"""Several corpora combined into one."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,22 +13,23 @@ from diglot.errors import UserError
 class Mixed(Corpus):
     """Several corpora of files, each with a weight, of one language pair or of several.
 
-    Where they are to be translated into different languages, each source is told which by a tag (Johnson et al., 2017).
+    If the target languages differ, each source gets a tag that names its target language (Johnson et al., 2017).
 
     Args:
-        corpora: by name: what `Files` takes for train ({"src": ..., "tgt": ...}, {"tsv": ...} or {"csv": ...}), and
-            beside it "weight": how often a pass over the data holds it; 1 where that is missing; "src_lang" and
-            "tgt_lang" where they are not the files' extensions.
+        corpora: corpora by name. Each is what `Files` takes for train ({"src": ..., "tgt": ...}, {"tsv": ...} or
+            {"csv": ...}) with further, optional keys: "weight", how often a pass over the data holds the corpus (1 by
+            default); "src_lang" and "tgt_lang", if they are not the files' extensions.
         dev: as for `Files`; of one language pair.
         test: as for `Files`, or None.
-        src_lang: language code of dev and test, and of the corpora that do not say; None takes the files' extension,
+        src_lang: language code of dev and test, and of the corpora without "src_lang"; None takes the files' extension,
             else "src".
-        tgt_lang: likewise.
+        tgt_lang: likewise for the target.
         columns: see `Files`.
-        name: what all are called together.
+        name: name of the mixture.
 
     Raises:
-        UserError: there is no corpus, a path is missing, or a weight is not positive; the message names the key.
+        UserError: there is no corpus, a path is missing, a weight is not positive, or a language is in doubt; the
+            message names the key.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Mixed(Corpus):
             )
 
     def _language(self, key: str) -> str:
-        """The language of a side of dev. Files whose names do not say theirs have that of all others."""
+        """Return the language of a side of dev; give corpora of unknown language that of all others."""
         unknown = key.removesuffix("_lang")
         known = {getattr(files, key) for files in self.files.values()} - {unknown}
         of_dev = getattr(self.held_out, key)
@@ -111,7 +112,7 @@ class Mixed(Corpus):
         return known.pop() if known else unknown
 
     def _refuse_doubt(self, corpus: str, paths: Mapping[str, Any]) -> None:
-        """Where a corpus's files are called after one language, and data.src_lang or data.tgt_lang names another."""
+        """Raise UserError if a corpus's files are named after another language than data.src_lang or data.tgt_lang."""
         files = self.files[corpus]
         called = Files(train=files.paths["train"]) if "src" in files.paths["train"] else files
         for key in ("src_lang", "tgt_lang"):
@@ -137,8 +138,10 @@ class Mixed(Corpus):
 
 
 def _refuse_pairs(key: str, paths: Mapping[str, Sequence[str]], corpus: Corpus, given: Mapping[str, Any]) -> None:
-    """Where a file's name may be two languages, or one and its region, neither of which is the one that it is taken for
-    (fr-ca for de)."""
+    """Raise UserError if a file's name may be two languages, or one and its region, and neither is the file's language.
+
+    For example, fr-ca may be French and Catalan, or French of Canada, but not German.
+    """
     for side in ("src", "tgt"):
         name, taken = f"{side}_lang", getattr(corpus, f"{side}_lang")
         if side not in paths or name in given or taken == side:

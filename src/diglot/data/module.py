@@ -44,33 +44,35 @@ from diglot.system.children import end_with_parent, how_it_ended, n_cores
 from diglot.system.interruption import again_where_ignored, send_again
 from diglot.system.progress import step
 
-LOOKED_AT = 5_000_000  # train pairs up to which every run has them looked at for faults, which takes minutes for more
+LOOKED_AT = 5_000_000  # a run looks for faults in up to so many train pairs; more would take minutes
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """How the text of a corpus is prepared, batched and loaded, whatever corpus it is: the keys of a config's data node
-    that are not the corpus's own.
+    """Options that prepare, batch and load the text of any corpus.
+
+    These are the keys of the config's data node that do not belong to a particular corpus.
 
     Args:
-        vocab_size: what suits the corpus. The config's tokenizer.vocab_size takes it from here; nothing else does.
-        cache_dir: folder for what is fetched or trained once.
-        tokens_per_batch: a batch of n rows obeys n x longest side <= tokens_per_batch, padding and </s> counted.
-        batches_per_update: batches whose gradients make one update, on all processes together; None: one batch, whose
-            rows the processes share.
-        max_rows: of a training batch, whatever the budget takes; None: no limit.
-        shapes: of training batches: free: that of the longest pair in them; buckets: one of a few (`bucket_shapes`),
-            for graphs that are compiled for each.
-        eval_tokens_per_batch: the budget of dev batches.
-        max_len: a training pair with a side of more tokens, </s> counted, is left out; dev and test never are.
-        clean: which other training pairs are left out; see `Cleaning`.
-        n_processes: that tokenise a large corpus; None: as many as there are cores, at most eight.
-        n_workers: processes that collate training batches; 0 collates in the training process.
-        memory_baseline: whether to compare the results with a translation memory, see
+        vocab_size: vocabulary size that suits the corpus. Only the config's tokenizer.vocab_size refers to it.
+        cache_dir: folder for all that is downloaded or computed once.
+        tokens_per_batch: budget of a training batch: n rows x longest side, including padding and </s>.
+        batches_per_update: number of batches whose gradients make one update, over all processes; None: one batch,
+            whose rows the processes share.
+        max_rows: greatest number of rows in a training batch, whatever the budget allows; None: no limit.
+        shapes: shapes of training batches. free: as long as the longest pair in the batch; buckets: one of a few
+            (`bucket_shapes`), so that few graphs are compiled.
+        eval_tokens_per_batch: budget of a dev batch.
+        max_len: greatest number of tokens per side, including </s>. Longer training pairs are left out; dev and test
+            pairs never are.
+        clean: further rules that leave out training pairs; see `Cleaning`.
+        n_processes: number of processes that tokenise a large corpus; None: one per core, at most eight.
+        n_workers: number of processes that collate training batches; 0 collates in the training process.
+        memory_baseline: whether to compare the results with a translation memory; see
             diglot.evaluation.translation_memory.
 
     Raises:
-        ValueError: with these values there is no batch.
+        ValueError: a value is too small, or max_len is above tokens_per_batch.
     """
 
     vocab_size: int = 8000
@@ -103,14 +105,14 @@ class DataOptions:
 
 
 class TranslationData(L.LightningDataModule):
-    """Tokenises a corpus and serves it in batches of like lengths under a token budget.
+    """Data module that tokenises a corpus and serves it in batches of similar length under a token budget.
 
     Args:
-        corpus: where the pairs come from.
-        tokenizer: where the tokenizer comes from, or one that is there already.
-        seed: of all orders.
-        sampling: how training text is segmented; None: not at random.
-        options: all else that does not depend on the corpus; None: as `DataOptions` says.
+        corpus: source of the pairs.
+        tokenizer: source of the tokenizer, or a tokenizer.
+        seed: seed of all random orders.
+        sampling: how training text is segmented at random; None: not at random.
+        options: all options that do not depend on the corpus; None: the defaults of `DataOptions`.
     """
 
     def __init__(
@@ -129,15 +131,15 @@ class TranslationData(L.LightningDataModule):
         self._tokenizer = tokenizer
         self._loader: TimedLoader | None = None
         self.sampling = sampling or Sampling()
-        self.held_out: dict[str, ParallelText] = {}  # dev, and test where there is one
+        self.held_out: dict[str, ParallelText] = {}  # dev, and test if there is one
         self.digests: dict[str, str] = {}  # of each split's text
         self.train_text: Parallel
         self.shards: Shards
-        self.notes: list[str] = []  # what the user should know about the data, one line each
+        self.notes: list[str] = []  # remarks for the user about the data, one line each
         self.n_updates = 0  # length of the run
-        self.batch_timeout = 0.0  # seconds that a batch may take a process that collates; 0: any
-        self.start = 0  # updates that are done already
-        self.position: StreamPosition | None = None  # where the stream of batches stands after these; None: not known
+        self.batch_timeout = 0.0  # seconds that a worker may take for a batch; 0: no limit
+        self.start = 0  # number of updates already complete
+        self.position: StreamPosition | None = None  # of the stream of batches after these; None: unknown
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -146,14 +148,14 @@ class TranslationData(L.LightningDataModule):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Pairs of each split."""
+        """Number of pairs in each split."""
         return {"train": self.shards.count("kept")} | {split: len(pairs) for split, pairs in self.held_out.items()}
 
     def prepare_data(self, diagnosed: float | None = None) -> None:
-        """Fetch the corpus, train the tokenizer, tokenise and look for faults: once for all processes.
+        """Fetch the corpus, train the tokenizer, tokenise and look for faults, once for all processes.
 
         Args:
-            diagnosed: pairs of train up to which faults are looked for; None: `LOOKED_AT`, which takes two minutes.
+            diagnosed: greatest number of train pairs to look for faults in; None: `LOOKED_AT`, which takes two minutes.
         """
         diagnosed = LOOKED_AT if diagnosed is None else diagnosed
         self.corpus.prepare(self.cache_dir)
@@ -165,12 +167,12 @@ class TranslationData(L.LightningDataModule):
             self.notes.append(f"doctor: over {diagnosed:,} pairs are looked at by `make prepare` or `make doctor`")
 
     def diagnose(self, may_take_long: bool = True) -> Diagnosis:
-        """What is likely wrong with the data; see `diagnose` in diglot.data.doctor."""
+        """Return a report on likely faults in the data; see `diagnose` in diglot.data.doctor."""
         texts = self.train_text, self.held_out
         return diagnose(*texts, self.shards, self.tokenizer, self.cache_dir, may_take_long)
 
     def setup(self, stage: str | None = None) -> None:
-        """Map what is prepared and tokenise dev; does nothing the second time."""
+        """Map the prepared data into memory and tokenise dev; do nothing the second time."""
         if hasattr(self, "batching"):
             return
         self._read()
@@ -178,7 +180,7 @@ class TranslationData(L.LightningDataModule):
         sources = self.tokenizer.encode(dev.src, self.corpus.tgt_lang)
         targets = self.tokenizer.encode_targets(dev.tgt, sources)
         self.dev_sources = sources
-        # As of `score_pairs`: a blank translation of a blank line is no text.
+        # As in `score_pairs`, a blank translation of a blank line does not count.
         sides = zip(sources, map(is_blank, dev.tgt, targets), strict=True)
         self.dev_pairs = Pairs(
             FlatIds.of([source.ids for source in sources], self.tokenizer.src_vocab_size),
@@ -258,17 +260,19 @@ class TranslationData(L.LightningDataModule):
         self.digests = {split: each.digest() for split, each in text.items()}
 
     def decode_dev(self, pair: int, tokens: Sequence[int]) -> str:
-        """The text of a translation of a dev source. That of a blank line is blank."""
+        """Return the text of a translation of a dev source; that of a blank line is empty."""
         source = self.dev_sources[pair]
         return "" if source.is_blank else self.tokenizer.decode(tokens, source.placeholders)
 
     def updates_in(self, passes: int) -> int:
-        """How many updates it takes to see the training pairs `passes` times."""
+        """Return the number of updates that make `passes` passes over the training pairs."""
         return updates_in(self.batching, passes, self.options.batches_per_update)
 
     def largest_batches(self, most_pools: int = 3) -> list[Batch]:
-        """Of the first pass's first pools the batch of the most tokens and, where it is another, that of the longest
-        sentences."""
+        """Return the batch with the most tokens and, if it is another one, the batch with the longest sentences.
+
+        Only the first pools of the first pass are searched.
+        """
         found: dict[str, tuple[tuple[int, int], MicroBatch]] = {}
         for number in range(min(most_pools, self.batching.n_pools)):
             for pairs, shape in self.batching.pool(0, number):
@@ -282,10 +286,10 @@ class TranslationData(L.LightningDataModule):
         return [self.train_pairs[micro_batch] for micro_batch in chosen.values()]
 
     def check_processes(self, world_size: int) -> None:
-        """Refuse a number of processes that cannot share an update's batches equally.
+        """Check that processes can share an update's batches equally.
 
         Raises:
-            UserError: naming the next number of batches that they can.
+            UserError: they cannot; the message names the next number of batches that they can share.
         """
         per_update = self.options.batches_per_update
         if per_update is not None and per_update % world_size:
@@ -296,25 +300,25 @@ class TranslationData(L.LightningDataModule):
             )
 
     def set_length(self, n_updates: int, batch_timeout: float = 0.0) -> None:
-        """Say how long the run is.
+        """Set the length of the run.
 
         Args:
-            n_updates: its updates.
-            batch_timeout: seconds that a batch may take a process that collates; 0: any.
+            n_updates: number of updates.
+            batch_timeout: seconds that a worker may take for a batch; 0: no limit.
         """
         self.n_updates, self.batch_timeout = n_updates, batch_timeout
 
     def start_from(self, update: int, position: StreamPosition | None) -> None:
-        """Say where the run goes on: after these many updates.
+        """Set where the run resumes.
 
         Args:
-            update: updates done.
-            position: where the stream of batches stands after them; None: not known, the stream is walked through.
+            update: number of updates already complete.
+            position: position of the stream of batches after them; None: found by iterating over the stream.
         """
         self.start, self.position = update, position
 
     def updates(self, rank: int = 0, world_size: int = 1) -> Updates:
-        """The micro-batches of one process's share of the run, without those that are done already."""
+        """Return the micro-batches of one process, without those of updates that are already complete."""
         self.check_processes(world_size)
         per_update = self.options.batches_per_update
         return Updates(self.batching, self.n_updates, per_update, rank, world_size, self.start, self.position)
@@ -329,7 +333,7 @@ class TranslationData(L.LightningDataModule):
             batch_size=None,  # the sampler's items are whole batches
             num_workers=self.options.n_workers,
             persistent_workers=self.options.n_workers > 0,
-            worker_init_fn=end_with_parent,  # a killed run leaves none behind
+            worker_init_fn=end_with_parent,  # so that a killed run leaves no worker behind
             pin_memory=torch.cuda.is_available(),
             batch_timeout=self.batch_timeout,
         )
@@ -340,7 +344,7 @@ class TranslationData(L.LightningDataModule):
             self._loader.end_workers(exception)
 
     def worker_failure(self, error: BaseException) -> str | None:
-        """Return what happened to a process that collates, where that is what ended training; else None."""
+        """Return what happened to a worker, if that is what ended training; else None."""
         return worker_failure(error, self._loader.exit_statuses if self._loader else ())
 
     def val_dataloader(self) -> DataLoader:
@@ -352,23 +356,23 @@ class TranslationData(L.LightningDataModule):
 
 
 class TimedLoader(DataLoader):
-    """A loader that knows how long it was waited for, and that does not wait for ever.
+    """A DataLoader that measures the time spent waiting for batches, and can limit it.
 
     Args:
-        batch_timeout: seconds that a batch may take the workers; 0: any. Not DataLoader's own timeout: that is none
-            where a worker stops in the middle of handing over a batch.
-        arguments, options: of DataLoader.
+        batch_timeout: seconds that the workers may take for a batch; 0: no limit. DataLoader's own timeout does not
+            suffice: it has no effect if a worker stops while it hands over a batch.
+        arguments, options: arguments of DataLoader.
 
     Attributes:
-        waited: seconds.
-        exit_statuses: of the workers that had ended by themselves when training ended with an error.
+        waited: seconds spent waiting for batches.
+        exit_statuses: exit statuses of the workers that had ended by themselves when training ended with an error.
     """
 
     def __init__(self, *arguments: Any, batch_timeout: float = 0.0, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.waited, self.batch_timeout = 0.0, batch_timeout
         self.exit_statuses: Sequence[int] = ()
-        self._asked: float | None = None  # when, for the batch that is waited for
+        self._asked: float | None = None  # when the awaited batch was requested
         self._gave_up = False
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
@@ -396,7 +400,7 @@ class TimedLoader(DataLoader):
             is_over.set()
 
     def _watch(self, is_over: threading.Event) -> None:
-        """In a thread: kill workers that take too long, which ends the waiting for them."""
+        """Kill workers that take too long, which ends the wait for them; runs in a thread."""
         while not is_over.wait(0.2):
             asked = self._asked
             if asked is not None and time.perf_counter() - asked > self.batch_timeout:
@@ -410,18 +414,19 @@ class TimedLoader(DataLoader):
         return getattr(self._iterator, "_workers", ())
 
     def end_workers(self, error: BaseException) -> None:
-        """Note how workers ended, and kill the others: one that hangs or is stopped would be waited for when this
-        process ends.
+        """Record how workers ended, and kill the others.
+
+        At its end, this process would wait for a worker that hangs or is stopped.
 
         Args:
-            error: what training ended with.
+            error: error that ended training.
         """
         if not self._workers:
             return
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises
         if not self._gave_up:
             if isinstance(error, (RuntimeError, OSError, EOFError)):
-                # A dying process closes its files, which may be the first that is noticed, before it has a status.
+                # A dying process closes its files before it has an exit status; `error` may be about a closed file.
                 gone = wait([worker.sentinel for worker in self._workers], timeout=0.5)
                 for worker in self._workers:
                     if worker.sentinel in gone:
@@ -431,7 +436,7 @@ class TimedLoader(DataLoader):
             worker.kill()
         for worker in self._workers:
             worker.join()
-        # The iterator's own end would wait for a lock that a killed worker may have held.
+        # The iterator's own shutdown would wait for a lock that a killed worker may have held.
         iterator: Any = self._iterator
         iterator._shutdown = True
         if iterator._worker_pids_set:
@@ -440,8 +445,10 @@ class TimedLoader(DataLoader):
 
 
 def _answer_lost_workers_anew() -> None:
-    """Let torch's handler for a worker that has died, which raises an error anywhere, raise it again where Python
-    ignores it."""
+    """Make torch's handler for a dead worker raise its error again if Python ignores it.
+
+    The signal may arrive anywhere, also in a destructor, where Python ignores exceptions.
+    """
     by_torch = signal.getsignal(signal.SIGCHLD)
     if not callable(by_torch) or hasattr(by_torch, "is_answered_anew"):
         return
@@ -454,17 +461,17 @@ def _answer_lost_workers_anew() -> None:
             raise
 
     answer.is_answered_anew = True  # type: ignore[attr-defined]
-    with suppress(ValueError):  # not the main thread, where torch sets none either
+    with suppress(ValueError):  # not in the main thread; torch sets no handler there either
         signal.signal(signal.SIGCHLD, answer)
 
 
 def worker_failure(error: BaseException, exit_statuses: Sequence[int] = ()) -> str | None:
-    """Return what happened to a process that collates, where that is what ended training; else None.
+    """Return what happened to a worker, if that is what ended training; else None.
 
     Args:
-        error: what training ended with. Where a worker died, this may be one of several errors of torch's loader,
-            raised anywhere since a signal raises it, or one of the operating system about a closed connection.
-        exit_statuses: of the workers that had ended by themselves; a negative one is the number of a signal.
+        error: error that ended training. After the death of a worker, it is one of several errors of torch's loader,
+            which a signal handler may raise anywhere, or the operating system's error about a closed connection.
+        exit_statuses: exit statuses of the workers that had ended by themselves; a negative one is a signal's number.
     """
     text = str(error)
     if "DataLoader timed out" in text:
@@ -479,8 +486,10 @@ def worker_failure(error: BaseException, exit_statuses: Sequence[int] = ()) -> s
 def eval_batches(
     src_lengths: Lengths, tgt_lengths: Lengths, tokens_per_batch: int, rank: int = 0, world_size: int = 1
 ) -> Sequence[MicroBatch]:
-    """One process's share of all pairs, longest first, in batches of like lengths under the budget: the processes share
-    the rows of each batch, so that they have equally many."""
+    """Return one process's share of all pairs, longest first, in batches of similar length under the budget.
+
+    The processes share the rows of each batch, so that all have the same number of batches.
+    """
     longest = np.maximum(np.asarray(src_lengths), np.asarray(tgt_lengths))
     order = np.argsort(longest, kind="stable")
     runs = split_by_budget(longest[order], tokens_per_batch)

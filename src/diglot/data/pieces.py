@@ -1,4 +1,4 @@
-"""What stands in a SentencePiece model file, and what may be put into it."""
+"""Reading and editing of SentencePiece model files."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +12,8 @@ from diglot.errors import UserError
 PAD, UNK, BOS, EOS = range(4)
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 
-# Of sentencepiece_model.proto what is needed here, by the fields' numbers; what is not is kept as it is. SentencePiece
-# ships classes for all of it, but they refuse any other release of protobuf than the one they were made with.
+# The fields of sentencepiece_model.proto that are needed here, by number; all others are preserved. SentencePiece ships
+# classes for all of them, but these reject every release of protobuf except the one that generated them.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # types of pieces
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 _FIELDS = {
@@ -29,7 +29,7 @@ _FIELDS = {
     "NormalizerSpec": {"name": (1, "string")},
     "Model": {"pieces": (1, "Piece"), "trainer_spec": (2, "TrainerSpec"), "normalizer_spec": (3, "NormalizerSpec")},
 }
-_COMPOSING = "diglot_nfc"  # what a model calls its normalisation that is made for composed text; to others a name
+_COMPOSING = "diglot_nfc"  # normalisation name of a model for composed text; only diglot interprets it
 
 
 def _model_class() -> Any:
@@ -56,17 +56,17 @@ _Model = _model_class()
 
 
 def tag(tgt_lang: str) -> str:
-    """The piece that tells a model of several pairs to write this language (Johnson et al., 2017)."""
+    """Return the piece that tells a multilingual model to write this language (Johnson et al., 2017)."""
     return f"<2{tgt_lang}>"
 
 
 def opened(model: bytes) -> sentencepiece.SentencePieceProcessor:
-    """What segments text by a model file.
+    """Return the processor that segments text with a model file.
 
     Raises:
-        UserError: it is none.
+        UserError: this is not a SentencePiece model.
     """
-    if not model:  # SentencePiece would take it, and say so on stderr
+    if not model:  # SentencePiece would accept it, with a message on stderr
         raise UserError("this is no SentencePiece model (it is empty)")
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -75,10 +75,10 @@ def opened(model: bytes) -> sentencepiece.SentencePieceProcessor:
 
 
 def read_model(model: bytes) -> Any:
-    """What a model file says.
+    """Return the parsed content of a model file.
 
     Raises:
-        UserError: it is none.
+        UserError: this is not a SentencePiece model.
     """
     try:
         return _Model.FromString(model)
@@ -87,7 +87,7 @@ def read_model(model: bytes) -> Any:
 
 
 def without_paths(model: bytes) -> bytes:
-    """A model file that does not say from which files it was trained, and where it was written."""
+    """Return a model file without the paths of its training files and of its output."""
     made = read_model(model)
     if not made.trainer_spec.input and not made.trainer_spec.model_prefix:
         return model
@@ -98,7 +98,7 @@ def without_paths(model: bytes) -> bytes:
 
 
 def composing(model: bytes) -> bytes:
-    """A model file that says that it is made for composed text (NFC); see `is_composing`."""
+    """Return a model file with a mark that it is made for composed text (NFC); see `is_composing`."""
     made = read_model(model)
     made.normalizer_spec.name = _COMPOSING
     named: bytes = made.SerializeToString(deterministic=True)
@@ -106,27 +106,29 @@ def composing(model: bytes) -> bytes:
 
 
 def is_composing(model: bytes) -> bool:
-    """Whether text is to be composed (NFC) before a model segments it. Its own rules do that, too, but for marks in
-    some rare orders, which rules cannot list."""
+    """Return whether text must be composed (NFC) before a model segments it.
+
+    The model's own rules compose text too, except for marks in some rare orders, which no rules can list.
+    """
     named: str = read_model(model).normalizer_spec.name
     return named == _COMPOSING
 
 
 def normalisation(model: bytes) -> str | None:
-    """What a model file calls the rule that it applies to text, as `tokenizer.normalisation` does; None: nothing."""
+    """Return the name of a model file's normalisation, as in `tokenizer.normalisation`; None if it names none."""
     return "nfc" if is_composing(model) else read_model(model).normalizer_spec.name or None
 
 
 def adopt(model: bytes, controls: Sequence[str] = (), symbols: Sequence[str] = ()) -> bytes:
-    """A model that segments text as the given one does, with <pad>, <unk>, <s> and </s> as the ids 0-3.
+    """Return a model that segments text as the given one does, with <pad>, <unk>, <s> and </s> as ids 0-3.
 
     Args:
-        model: of any origin, with these pieces anywhere or nowhere.
-        controls: further pieces that no text yields. Those that are missing are added behind all others.
-        symbols: pieces that stand for themselves wherever a text has them; likewise.
+        model: model of any origin. It may have these four pieces anywhere, or lack them.
+        controls: control pieces, which no text yields. Missing ones are appended.
+        symbols: user-defined pieces, which match literally wherever they occur in a text. Missing ones are appended.
 
     Raises:
-        UserError: it is no model.
+        UserError: this is not a SentencePiece model.
     """
     processor, given = opened(model), read_model(model)
     ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]

@@ -1,7 +1,7 @@
-"""Regular expressions that stand for placeholders, and whose search ends.
+"""Search for placeholders by regular expressions, with a time limit.
 
-A search may take any time with a pattern of ten characters, and a checkpoint brings its pattern along: so a pattern has
-a greatest length, and a search a greatest time.
+A pattern of ten characters can make a search arbitrarily slow, and a checkpoint contains a pattern. So the length of a
+pattern and the time of a search are limited.
 """
 
 import re
@@ -17,9 +17,10 @@ from diglot.system.masking import shortened
 T = TypeVar("T")
 
 LONGEST = 1_000  # characters of a pattern
-SECONDS = 2.0  # that the processor may search one line for: a search of a long one takes a thousandth
+SECONDS = 2.0  # CPU time for the search of one line; a normal search of a long line takes a thousandth
 
-# A class of characters, an escaped character, or a brace that is no repeat: a brace for `re`, and more for `regex`.
+# A character class, an escaped character, or a brace that is no repeat. `re` takes such a brace literally, while
+# `regex` may take it as a limit for approximate matches.
 _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?!(?:\d+(?:,\d*)?|,\d*)\})", re.DOTALL)
 
 
@@ -28,10 +29,10 @@ class Placeholders:
 
     Args:
         pattern: a regular expression, as Python's `re` reads it.
-        more: another one, of which what it matches is found, too.
+        more: another one, whose matches are found, too.
 
     Raises:
-        ValueError: it is none, matches where there is nothing, or is too long.
+        ValueError: the pattern is invalid, too long, written with (?x), or matches the empty string.
     """
 
     def __init__(self, pattern: str, more: str | None = None) -> None:
@@ -52,15 +53,15 @@ class Placeholders:
             raise ValueError(f"placeholder ({self._shown}) must not match where there is nothing")
 
     def stands_in(self, line: str) -> bool:
-        """Return whether there is one in a line."""
+        """Return whether a line contains a placeholder."""
         return self._in_time(lambda: self._pattern.search(line, timeout=SECONDS) is not None, line)
 
     def find(self, line: str) -> list[str]:
-        """Return those in a line, in order."""
+        """Return the placeholders in a line, in order."""
         return self._in_time(lambda: [match[0] for match in self._pattern.finditer(line, timeout=SECONDS)], line)
 
     def replace(self, line: str, by: Callable[[str], str]) -> str:
-        """Return a line with something else in place of each."""
+        """Return a line with each placeholder replaced by the result of a function of it."""
         return self._in_time(lambda: self._pattern.sub(lambda match: by(match[0]), line, timeout=SECONDS), line)
 
     def _in_time(self, search: Callable[[], T], line: str) -> T:
@@ -74,10 +75,10 @@ class Placeholders:
 
 
 def check_placeholder(pattern: str | None) -> None:
-    """Refuse a pattern that finds no placeholders.
+    """Check that a pattern is valid for `Placeholders`.
 
     Raises:
-        ValueError: saying why.
+        ValueError: it is not; the message gives the reason.
     """
     if pattern is not None:
         Placeholders(pattern)

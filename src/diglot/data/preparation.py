@@ -1,7 +1,7 @@
-"""From training text to tokenised pairs in mapped files: once, in several processes, and never anything stale.
+"""Tokenisation of training text into memory-mapped files: once, in several processes, and never stale.
 
-What is prepared stands under a hash of all it depends on: the text's bytes, the tokenizer, and every option. What was
-killed goes on where it was; of two at the same time the second waits for the first.
+The prepared files are named by a hash of all that they depend on: the text's bytes, the tokenizer, and every option. A
+killed preparation resumes where it was. If two processes prepare the same text, the second waits for the first.
 """
 
 import gc
@@ -40,28 +40,30 @@ from diglot.system.atomic import lock_name, locked, remove_leftovers, sync
 from diglot.system.children import end_with_parent, how_it_ended
 from diglot.system.progress import step
 
-_FORMAT = 2  # raise it when the same options make other files
+_FORMAT = 2  # increment when the same options give other files
 _PROGRESS, _HASHES = "progress.json", "hashes"
-_SECONDS = 2.0  # between two notes of how far it has come
+_SECONDS = 2.0  # between two records of the progress
 DROPPED = "dropped.tsv"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]")
-# Fewer pairs than these many blocks are not worth the start of a process.
+# With fewer blocks than this, starting processes is not worth the time.
 _WORTH_PROCESSES = 4
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """Which training pairs are left out, beside those with a blank or too long side. The first rule that holds counts.
+    """Rules that leave out training pairs, besides those with a blank or too long side. The first match is reported.
 
     Attributes:
-        control: those with a control character, or a line break that is none here, on a side.
-        identical: those whose sides are equal (see `comparable` in diglot.data.forms).
-        duplicates: all but the first of pairs that are equal in that way.
-        scripts: those with a side whose letters are mostly of another script than most letters of that side are (the
-            first block of the corpus decides): Cyrillic in English, say.
-        max_ratio: those whose one side has more than so many times the other's tokens, </s> counted.
-        keep_dropped: write what is left out into `dropped.tsv` beside the prepared files: corpus, rule, number of the
-            pair in it (of its line, unless there is a header, several files, or dev carved from them), source, target.
+        control: leave out pairs with a control character, or another character that other programs take for a line
+            break, on a side.
+        identical: leave out pairs whose sides are equal (see `comparable` in diglot.data.forms).
+        duplicates: leave out all but the first of pairs that are equal by the same comparison.
+        scripts: leave out pairs with a side that is mostly in another script than that side of the corpus, such as
+            Cyrillic in English. The first block of the corpus decides.
+        max_ratio: leave out pairs with a side of more than this many times the other's tokens, including </s>.
+        keep_dropped: write the pairs that are left out to `dropped.tsv` beside the prepared files. Its columns are
+            corpus, rule, number of the pair in the corpus, source, target. The number is that of the line, unless there
+            is a header, or several files, or dev split off from them.
     """
 
     control: bool = False
@@ -77,7 +79,7 @@ class Cleaning:
 
 
 class Treatment(NamedTuple):
-    """What every block is treated by."""
+    """Settings that apply to every block."""
 
     tokenizer: Tokenizer
     sampling: Sampling
@@ -86,16 +88,16 @@ class Treatment(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A block and what is to become of it.
+    """A block of pairs with its own settings.
 
     Attributes:
-        number: of the block in the text.
-        version: of the text; see Sampling.
-        corpus: the name of its corpus.
-        tgt_lang: what its sources are to be translated into.
-        pairs: the block.
-        repeated: for each pair whether an equal one came before, where duplicates are left out.
-        scripts: of its corpus's two sides; None: any.
+        number: number of the block in the text.
+        version: version of the text; see Sampling.
+        corpus: name of its corpus.
+        tgt_lang: language to translate its sources into.
+        pairs: pairs of the block.
+        repeated: whether an equal pair came before, for each pair; None unless duplicates are left out.
+        scripts: scripts of the two sides of its corpus; None: any.
     """
 
     number: int
@@ -108,11 +110,11 @@ class Block(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A block's result."""
+    """Result of a block."""
 
     src: Rows
     tgt: Rows
-    dropped: list[tuple[str, int]]  # of the pairs left out: the rule, and the pair's number in the block
+    dropped: list[tuple[str, int]]  # pairs left out: the rule, and the pair's index in the block
     tokens: int
 
 
@@ -128,27 +130,27 @@ def prepare(
     n_processes: int = 1,
     block_size: int = BLOCK,
 ) -> Shards:
-    """Tokenised training pairs, from the cache where they are there.
+    """Return tokenised training pairs, from the cache if it has them.
 
-    Of a text that is sampled there are several versions, one after the other, each with the same pairs.
+    A text that is segmented at random has several versions, one after the other, each with the same pairs.
 
     Args:
-        text: the training text; of a mixture the corpora are counted one by one.
-        tokenizer: of both sides.
-        cache_dir: folder of what is prepared.
-        max_len: a pair with a side of more tokens, </s> counted, is left out.
-        cleaning: what else is.
-        sampling: how it is segmented; None: not at random.
-        tgt_lang: what is translated into, where no corpus of a mixture says.
-        n_processes: that tokenise. The result is the same for any number.
-        block_size: pairs at a time.
+        text: training text; the corpora of a mixture are counted separately.
+        tokenizer: tokenizer of both sides.
+        cache_dir: folder that holds the prepared files.
+        max_len: greatest number of tokens per side, including </s>; longer pairs are left out.
+        cleaning: further rules that leave out pairs.
+        sampling: how the text is segmented at random; None: not at random.
+        tgt_lang: language to translate into, for corpora of a mixture without their own.
+        n_processes: number of processes that tokenise. It does not change the result.
+        block_size: number of pairs in a block.
 
     Raises:
         UserError: the text cannot be read, or the files cannot be written.
     """
     cleaning, sampling = cleaning or Cleaning(), sampling or Sampling()
     digest = text.digest()
-    tgt_lang = tgt_lang if tokenizer.languages else None  # without tags it changes nothing
+    tgt_lang = tgt_lang if tokenizer.languages else None  # without tags, it has no effect
     key = [_FORMAT, digest, tokenizer.digest(), max_len, sorted(asdict(cleaning).items()), block_size, tgt_lang]
     key.append(sampling if sampling.samples else None)
     if cleaning.identical or cleaning.duplicates:  # earlier versions compared text as it is
@@ -157,7 +159,7 @@ def prepare(
     folder = cache_dir / "prepared" / name
     treatment = Treatment(tokenizer, sampling, cleaning, max_len)
     if sampling.samples:
-        tokenizer.samplers(sampling.alpha)  # what they refuse is better said before all the work
+        tokenizer.samplers(sampling.alpha)  # report their errors before all the work
     if not _is_done(folder):
         with _alone(folder):
             if not _is_done(folder):
@@ -166,15 +168,15 @@ def prepare(
 
 
 def _is_done(folder: Path) -> bool:
-    """Whether a folder is there and as it would be made now: earlier versions kept pairs with a side of no ids."""
+    """Return whether a folder is complete and current: earlier versions kept pairs with a side without ids."""
     if not (folder / ABOUT).exists():
         return False
     shards = open_shards(folder)
-    return not len(shards.src) or min(shards.src.lengths.min(), shards.tgt.lengths.min()) > 1  # </s> counted
+    return not len(shards.src) or min(shards.src.lengths.min(), shards.tgt.lengths.min()) > 1  # including </s>
 
 
 def left_out(about: Mapping[str, Any], max_len: int) -> list[str]:
-    """What became of a text, in words: a line for each of its corpora."""
+    """Return a line for each corpus of a text: how many pairs were kept, and how many left out by which rule."""
     words = {"max_len": f"over data.max_len={max_len} tokens", "empty": "with a blank side"}
     lines = []
     for corpus, counts in about["corpora"].items():
@@ -186,7 +188,7 @@ def left_out(about: Mapping[str, Any], max_len: int) -> list[str]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time, however the others end."""
+    """Lock a folder for one process at a time; the lock ends with its process."""
     try:
         with locked(lock_name(folder), lambda: step("waiting for another process that prepares the same text")):
             remove_leftovers(folder.parent)
@@ -223,18 +225,18 @@ def _fill(
         finish(partial, about, vocab_size)
         for name in (_PROGRESS, _HASHES):
             (partial / name).unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)  # of which the file that says what it is was lost
+        shutil.rmtree(folder, ignore_errors=True)  # it exists only if its about.json was lost or it is outdated
         partial.rename(folder)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
     except UserError as error:
-        if not isinstance(error.__cause__, BrokenProcessPool):  # this text will never be whole
+        if not isinstance(error.__cause__, BrokenProcessPool):  # nothing to resume: this text cannot be prepared
             shutil.rmtree(partial, ignore_errors=True)
         raise
 
 
 def _state(partial: Path) -> dict[str, Any]:
-    """How far a preparation has come."""
+    """Return the recorded progress of a preparation, or none if the files are shorter than recorded."""
     try:
         state: dict[str, Any] = json.loads((partial / _PROGRESS).read_bytes())
         lengths = state["position"] | {DROPPED: state["dropped"]}
@@ -253,7 +255,7 @@ def _tokenise(
     state: dict[str, Any],
     n_processes: int,
 ) -> None:
-    """Append all blocks that are not done yet, and write down every few seconds how far it has come."""
+    """Append all blocks that are not complete yet, and record the progress every few seconds."""
     writer = ShardWriter(partial, vocab_size, state["position"])
     said = time.monotonic()
     with (partial / DROPPED).open("ab") as dropped, step("tokenising") as advance:
@@ -287,7 +289,7 @@ def _tokenise(
 def _blocks(
     text: Parallel, block_size: int, repeated: np.ndarray | None, tgt_lang: str | None, treatment: Treatment
 ) -> Iterator[Block]:
-    """All blocks of all corpora, for each version."""
+    """Yield all blocks of all corpora, for each version."""
     languages = text.tgt_langs if isinstance(text, MixedText) else {}
     for version in range(max(1, treatment.sampling.samples)):
         number = start = 0
@@ -301,7 +303,7 @@ def _blocks(
 
 
 def _in_order(blocks: Iterator[Block], treatment: Treatment, n_processes: int) -> Iterator[tuple[Block, Done]]:
-    """Blocks with their results. Some are in work ahead, so that no process waits."""
+    """Yield blocks with their results, in order. Several blocks are submitted ahead, so that no process waits."""
     first = list(itertools.islice(blocks, _WORTH_PROCESSES if n_processes > 1 else 0))
     every = itertools.chain(first, blocks)
     if len(first) < _WORTH_PROCESSES:
@@ -309,7 +311,7 @@ def _in_order(blocks: Iterator[Block], treatment: Treatment, n_processes: int) -
         for block in every:
             yield block, encode(block)
         return
-    # Not forked: a copy of a process with threads may wait for ever for a lock that one of them held.
+    # Not "fork": a copy of a process with threads may wait forever for a lock that one of the threads held.
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
     workers: set[BaseProcess] = set()
@@ -340,11 +342,13 @@ def _in_order(blocks: Iterator[Block], treatment: Treatment, n_processes: int) -
 
 @contextmanager
 def _bare_main() -> Iterator[None]:
-    """A process that is spawned here does not import the main module, which may be one that takes seconds, and leaves
-    the answer to Ctrl-C to this one, with which it ends."""
+    """Let a process that is spawned in the block skip the import of the main module, and ignore Ctrl-C.
+
+    The import may take seconds. This process handles Ctrl-C, and the spawned one ends with it.
+    """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which it inherits
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the spawned process inherits the mask
     try:
         yield
     finally:
@@ -357,21 +361,21 @@ _samplers: tuple[Sampler, Sampler] | None
 
 
 def begin(treatment: Treatment) -> None:
-    """In the process that tokenises."""
+    """Set up the process that tokenises."""
     global _treatment, _samplers
     _treatment = treatment
     _samplers = treatment.tokenizer.samplers(treatment.sampling.alpha) if treatment.sampling.samples else None
 
 
 def _begin_process(treatment: Treatment) -> None:
-    # Here are many lists and no cycles: looking for some takes a fifth of the time.
+    # There are many lists but no cycles here; looking for cycles would take a fifth of the time.
     gc.disable()
     end_with_parent()
     begin(treatment)
 
 
 def encode(block: Block) -> Done:
-    """Tokenise a block and leave out what the rules say."""
+    """Tokenise a block, and leave out pairs by the rules."""
     (_, sampling, cleaning, max_len), pairs = _treatment, block.pairs
     rules = [_rule(src, tgt, cleaning, block.scripts) for src, tgt in zip(pairs.src, pairs.tgt)]
     if block.repeated is not None:
@@ -381,9 +385,9 @@ def encode(block: Block) -> Done:
     sources = _treatment.tokenizer.encode([pairs.src[i] for i in numbers], block.tgt_lang)
     sides = [[source.ids for source in sources]]
     sides.append(_treatment.tokenizer.encode_targets([pairs.tgt[i] for i in numbers], sources))
-    # What normalisation leaves nothing of is blank, too.
+    # A line of which normalisation leaves nothing is blank, too.
     has_no_text = np.array([source.is_blank or not ids for source, ids in zip(sources, sides[1])], bool)
-    # With </s>.
+    # Including </s>.
     lengths = np.array([np.fromiter(map(len, side), np.int64, len(numbers)) for side in sides]) + 1
     is_long = lengths.max(0) > max_len
     is_uneven = lengths.max(0) > (cleaning.max_ratio or np.inf) * lengths.min(0)
@@ -404,13 +408,13 @@ def encode(block: Block) -> Done:
 
 
 def _sampled(side: list[list[int]], sampler: Sampler, random: Random, max_len: int) -> list[list[int]]:
-    """Other segmentations; the plain one where that would be too long."""
+    """Return random segmentations of a side's sequences; keep a sequence's plain one if the random one is too long."""
     drawn = [sampler(ids, random) for ids in side]
     return [ids if len(other) + 1 > max_len else other for ids, other in zip(side, drawn)]
 
 
 def _rule(src: str, tgt: str, cleaning: Cleaning, scripts: tuple[str | None, str | None]) -> str | None:
-    """The rule by which a pair's text is left out."""
+    """Return the rule by which a pair's text is left out; None if it is kept."""
     if not src.strip() or not tgt.strip():
         return "empty"
     if cleaning.control and (_CONTROL.search(src) or _CONTROL.search(tgt)):
@@ -431,9 +435,9 @@ def _rows(sequences: list[list[int]]) -> Rows:
 
 
 def script_of(text: str) -> str | None:
-    """The script that most letters of a text are of, by their Unicode names; None where it has no letters.
+    """Return the script of most letters of a text, by their Unicode names; None if it has no letters.
 
-    Chinese characters, kana and Hangul count as one: Japanese and Korean mix them.
+    Chinese characters, kana and Hangul count as one script: Japanese and Korean mix them.
     """
     if text.isascii():
         return "LATIN" if _ASCII_LETTER.search(text) else None
@@ -449,12 +453,12 @@ _ASCII_LETTER = re.compile("[A-Za-z]")
 
 
 def main_scripts(block: ParallelText) -> tuple[str | None, str | None]:
-    """The script that most letters of each side are of."""
+    """Return the script of most letters of each side."""
     return script_of(" ".join(block.src)), script_of(" ".join(block.tgt))
 
 
 def _repeated(text: Parallel, partial: Path, block_size: int) -> np.ndarray:
-    """For each pair whether an equal one came before: eight bytes a pair on the disk, one in memory."""
+    """Return for each pair whether an equal one came before; this takes eight bytes per pair on disk, one in memory."""
     file = partial / _HASHES
     with file.open("wb") as out, step("looking for duplicates") as advance:
         for pairs in text.blocks(block_size):
@@ -463,7 +467,7 @@ def _repeated(text: Parallel, partial: Path, block_size: int) -> np.ndarray:
     hashes = mapped(file, np.dtype(np.uint64))
     repeated = np.zeros(len(hashes), bool)
     n_parts = max(1, len(hashes) // 10_000_000)
-    for part in range(n_parts):  # memory is for one part of all hashes
+    for part in range(n_parts):  # only one part of the hashes is in memory
         mine = np.flatnonzero(hashes % np.uint64(n_parts) == part)
         _, first = np.unique(hashes[mine], return_index=True)
         repeated[mine] = True

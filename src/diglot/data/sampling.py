@@ -1,6 +1,6 @@
-"""Segmentations of words drawn at random: subword regularisation (Kudo, 2018) and BPE-dropout (Provilkov et al., 2020).
+"""Random segmentation of words: subword regularisation (Kudo, 2018) and BPE-dropout (Provilkov et al., 2020).
 
-SentencePiece draws them, too, but cannot be made to draw the same ones in another process.
+SentencePiece also segments at random, but offers no way to draw the same segmentations in another process.
 """
 
 import math
@@ -13,18 +13,18 @@ from typing import NamedTuple
 from diglot.data.pieces import MODEL_TYPES, NORMAL, read_model
 from diglot.errors import UserError
 
-_BLANK = "\u2581"  # SentencePiece's mark of a blank
+_BLANK = "\u2581"  # SentencePiece's mark of a space
 _REMEMBERED = 200_000  # words
 
 
 class Sampling(NamedTuple):
-    """How training text is segmented at random.
+    """Options of random segmentation of training text.
 
     Attributes:
-        samples: how many versions of the text there are; pass e reads version e mod samples. 0: one, not random.
-        alpha: unigram: the power that probabilities are raised to, 0: all segmentations alike, great: the best one
-            alone; bpe: the share of merges that are left out.
-        seed: of the draws.
+        samples: number of versions of the text; pass e reads version e mod samples. 0: a single one, not random.
+        alpha: unigram: the exponent of the probabilities; 0 makes all segmentations equally likely, and a large value
+            leaves only the best one. bpe: the share of merges that are dropped.
+        seed: seed of the draws.
     """
 
     samples: int = 0
@@ -33,14 +33,14 @@ class Sampling(NamedTuple):
 
 
 class Sampler:
-    """Draws segmentations of what is segmented already.
+    """Sampler of other segmentations for text that is already segmented.
 
     Args:
-        model: of SentencePiece, unigram or BPE.
+        model: SentencePiece model, unigram or BPE.
         alpha: see Sampling.
 
     Raises:
-        UserError: the model has one segmentation alone.
+        UserError: the model is of another type, or alpha is above 1 for BPE.
     """
 
     def __init__(self, model: bytes, alpha: float) -> None:
@@ -50,17 +50,17 @@ class Sampler:
             raise UserError(f"tokenizer.samples: a {kind} model has one segmentation of a text alone")
         if kind == "bpe" and alpha > 1:
             raise UserError(f"tokenizer.alpha={alpha:g}: of a bpe model it is the share of merges left out, at most 1")
-        # What is no subword (a byte, a placeholder's slot, what is unknown) stays as it is.
+        # All but subwords (bytes, slots of placeholders, unknown characters) stays as it is.
         self.texts = [piece.piece if piece.type == NORMAL else "" for piece in content.pieces]
         ids = {text: i for i, text in enumerate(self.texts) if text}
         scores = {text: content.pieces[i].score for text, i in ids.items()}
-        # Where pieces reach over blanks a text is segmented as one word.
+        # If pieces may extend over spaces, a text is segmented as one word.
         self.has_words = not any(_BLANK in text[1:] for text in self.texts)
         self._segment: Callable[[str, Random], list[int] | None]
         self._segment = _Unigram(ids, scores, alpha) if kind == "unigram" else _BpeDropout(ids, scores, alpha)
 
     def __call__(self, ids: Sequence[int], random: Random) -> list[int]:
-        """Other ids of the same text."""
+        """Return other ids of the same text."""
         drawn: list[int] = []
         for word, best in self._words(ids):
             segmented = self._segment(word, random) if word else None
@@ -68,7 +68,7 @@ class Sampler:
         return drawn
 
     def _words(self, ids: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
-        """The text's words with their ids; of what is no subword the text is empty."""
+        """Yield the words of a text with their ids; for an id that is not a subword, the word is empty."""
         word, inside = "", list[int]()
         for i in ids:
             text = self.texts[i]
@@ -84,7 +84,7 @@ class Sampler:
 
 
 class _Unigram:
-    """A segmentation in proportion to its probability to the power of alpha: filtering forward, sampling backward."""
+    """Sampler in proportion to probability to the power of alpha, by forward filtering and backward sampling."""
 
     def __init__(self, ids: dict[str, int], scores: dict[str, float], alpha: float) -> None:
         self.ids = ids
@@ -110,9 +110,11 @@ class _Unigram:
         return drawn
 
     def _lattice(self, word: str) -> list[tuple[list[float], list[tuple[int, int]]]] | None:
-        """For each place the pieces that end there, as (begin, id), with their shares summed up; None where no pieces
-        make up the word."""
-        total = [0.0] + [-math.inf] * len(word)  # the logarithm of the weights of all ways to a place
+        """Return, for each position in a word, the pieces that end there as (begin, id), with their cumulative shares.
+
+        Return None if no sequence of pieces makes up the word.
+        """
+        total = [0.0] + [-math.inf] * len(word)  # log of the summed weights of all segmentations up to a position
         lattice: list[tuple[list[float], list[tuple[int, int]]]] = [([], [])]
         for end in range(1, len(word) + 1):
             edges, weights = [], []
@@ -132,7 +134,7 @@ class _Unigram:
 
 
 class _BpeDropout:
-    """Merges neighbours, the best first, as BPE does, but at each step leaves some of the possible merges out."""
+    """Sampler that merges neighbours, the best first, as BPE does, but drops some possible merges at each step."""
 
     def __init__(self, ids: dict[str, int], scores: dict[str, float], alpha: float) -> None:
         self.ids, self.scores, self.alpha = ids, scores, alpha

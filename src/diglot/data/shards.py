@@ -1,4 +1,4 @@
-"""Tokenised pairs in flat files that are mapped into memory: read at once, shared by all processes, never copied."""
+"""Tokenised pairs in flat, memory-mapped files: they open at once, and all processes share them without a copy."""
 
 import hashlib
 import json
@@ -17,19 +17,19 @@ SIDES = ("src", "tgt")
 
 
 class Rows(NamedTuple):
-    """Id sequences, without special ids, one after the other."""
+    """Id sequences without special ids, concatenated."""
 
     ids: np.ndarray
     lengths: np.ndarray
 
 
 class ShardWriter:
-    """Appends to the files of a folder, from where an earlier writer's `position` was.
+    """Writer that appends to the files of a folder, from the `position` of an earlier writer on.
 
     Args:
-        folder: which exists.
-        vocab_size: decides how many bytes an id takes.
-        position: as `position` said; what was written after it is cut off.
+        folder: existing folder.
+        vocab_size: determines the number of bytes per id.
+        position: result of an earlier writer's `position`; the files are truncated to it. None: start empty.
     """
 
     def __init__(self, folder: Path, vocab_size: int, position: dict[str, int] | None = None) -> None:
@@ -56,7 +56,7 @@ class ShardWriter:
                 self.ends[side] = int(offsets[-1])
 
     def position(self) -> dict[str, int]:
-        """How long each file is; all of it is on the disk."""
+        """Flush all files to disk and return their lengths."""
         for file in self.files.values():
             file.flush()
             sync(file.fileno())
@@ -68,38 +68,38 @@ class ShardWriter:
 
 
 class Shards(NamedTuple):
-    """What a folder holds.
+    """Content of a folder of tokenised pairs.
 
     Attributes:
-        about: what was said when it was finished; see `diglot.data.preparation`.
+        about: metadata given to `finish`; see `diglot.data.preparation`.
     """
 
     src: FlatIds
     tgt: FlatIds
     about: dict[str, Any]
-    key: int  # of what the files were made of
+    key: int  # hash of all that the files depend on
     folder: Path
 
     @property
     def n_versions(self) -> int:
-        """How often the same pairs stand here, one time after the other, in other segmentations."""
+        """Number of versions of the same pairs, stored one after the other in different segmentations."""
         return int(self.about["versions"])
 
-    def count(self, what: str) -> int:  # type: ignore[override]  # hides tuple.count, which nobody needs here
-        """Pairs of all corpora: "read", or "kept"."""
+    def count(self, what: str) -> int:  # type: ignore[override]  # overrides tuple.count, which is not needed here
+        """Return the number of pairs "read" or "kept", over all corpora."""
         return sum(counts[what] for counts in self.about["corpora"].values())
 
 
 def finish(folder: Path, about: dict[str, Any], vocab_size: int) -> None:
-    """Say what the files hold, last of all."""
+    """Write the metadata of the files. Do this last: it marks the folder as complete."""
     write_bytes(folder / ABOUT, json.dumps({**about, "vocab_size": vocab_size}, indent=1).encode())
 
 
 def open_shards(folder: Path) -> Shards:
-    """Map the files.
+    """Map the files of a folder into memory.
 
     Raises:
-        UserError: they are not what they were written as.
+        UserError: they are missing or damaged.
     """
     try:
         about = json.loads((folder / ABOUT).read_bytes())
@@ -116,7 +116,7 @@ def open_shards(folder: Path) -> Shards:
 
 
 class _Mapped(FlatIds):
-    """A side's files. Another process maps them itself and is not sent what is in them."""
+    """A side's files. When pickled, only their location is sent: the other process maps them itself."""
 
     def __init__(self, folder: Path, side: str, vocab_size: int) -> None:
         offsets = mapped(folder / f"{side}.offsets", np.dtype(np.int64))
@@ -131,11 +131,11 @@ class _Mapped(FlatIds):
 
 
 def mapped(path: Path, dtype: np.dtype) -> np.ndarray:
-    """A file's numbers, mapped into memory, or read into it where the file system maps no files."""
+    """Return a file's numbers, mapped into memory, or read if the file system does not support mapping."""
     if not path.stat().st_size:
         return np.empty(0, dtype)
     try:
-        # Not a memmap but a plain array over one: its slices cost a fraction.
+        # A plain array over the memmap: slicing it costs a fraction of slicing a memmap.
         return np.asarray(np.memmap(path, dtype, "r"))
     except OSError:
         return np.fromfile(path, dtype)

@@ -1,4 +1,4 @@
-"""Parts of a set's splits, as the `datasets` library names them: train[:500], train[10%:], train+extra."""
+"""Parts of a dataset's splits, in the notation of the `datasets` library: train[:500], train[10%:], train+extra."""
 
 import re
 import sys
@@ -10,11 +10,11 @@ from diglot.errors import UserError
 _PART = re.compile(r"([^\[\]]+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
 
 Batch = tuple[list[Any], list[Any]]  # source and target sentences of some rows
-Source = Callable[[], Iterator[Batch]]  # reads a split of the set from its start
+Source = Callable[[], Iterator[Batch]]  # reads a split of the dataset from its start
 
 
 class Part(NamedTuple):
-    """Some rows of one of the set's splits, as "train[10%:]" names them."""
+    """Some rows of a split of the dataset, such as "train[10%:]"."""
 
     name: str
     start: int | None
@@ -22,7 +22,7 @@ class Part(NamedTuple):
     percent: bool
 
     def bounds(self, source: Source) -> tuple[int, int]:
-        """The first row and the one after the last, from 0; the split is read through only where that is needed."""
+        """Return the first row and the row after the last, from 0; read the split to count its rows only if needed."""
         start, stop = self.start or 0, sys.maxsize if self.stop is None else self.stop
         if start >= 0 and stop >= 0 and not self.percent:
             return start, stop
@@ -34,14 +34,14 @@ class Part(NamedTuple):
 
 
 def parse_parts(name: str, key: str) -> list[Part]:
-    """The parts that a name of rows sums up.
+    """Return the parts in a sum of splits.
 
     Args:
-        name: "train[10%:]+extra" say.
-        key: of the config, for errors.
+        name: the sum, such as "train[10%:]+extra".
+        key: config key, for errors.
 
     Raises:
-        UserError: it is no such name.
+        UserError: the name is invalid.
     """
     parts = []
     for text in name.split("+"):
@@ -60,7 +60,7 @@ def parse_parts(name: str, key: str) -> list[Part]:
 
 
 def sliced(batches: Iterator[Batch], start: int, stop: int) -> Iterator[Batch]:
-    """Rows `start` to `stop`; what comes after is not read."""
+    """Yield the rows from `start` up to `stop`, excluded; do not read further."""
     first = 0
     while first < stop and (batch := next(batches, None)) is not None:
         n_rows = len(batch[0])

@@ -1,10 +1,10 @@
-"""The ids of the tokens that are no text."""
+"""The ids of special tokens."""
 
 from typing import NamedTuple
 
 
 class SpecialIds(NamedTuple):
-    """The four ids that are no text."""
+    """The ids of the four special tokens."""
 
     pad: int
     unk: int

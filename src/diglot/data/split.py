@@ -1,4 +1,4 @@
-"""Carving dev and test from a corpus whose texts repeat, without letting train know the answers."""
+"""Splitting off dev and test from a corpus whose texts repeat, without leaking them into train."""
 
 import hashlib
 import re
@@ -13,12 +13,11 @@ _LARGEST_SHARE = 10  # dev and test each take at most one pair in so many
 
 
 def normalise(text: str) -> str:
-    """What two texts share when they differ only in case, numbers, placeholders, blanks, outer punctuation, and form
-    (see `comparable`).
+    """Return a text without differences in case, numbers, placeholders, whitespace, outer punctuation and Unicode form.
 
-    "Set {name} to 10!" and "set {other}  to 7" both become "set X to N".
+    "Set {name} to 10!" and "set {other}  to 7" both become "set X to N". For the form, see `comparable`.
     """
-    # The text is lower case when the marks go in, so an upper-case mark cannot be mistaken for a word.
+    # The text is in lower case when the marks X and N are inserted, so they cannot be mistaken for words.
     text = _NUMBER.sub("N", _PLACEHOLDER.sub("X", comparable(text).lower()))
     start, end = 0, len(text)
     while start < end and not text[start].isalnum():
@@ -29,23 +28,23 @@ def normalise(text: str) -> str:
 
 
 def grouped_split(pairs: ParallelText, dev_size: int, test_size: int, seed: int) -> tuple[dict[str, ParallelText], int]:
-    """Splits pairs into train, dev and test so that like sources never stand in two of them.
+    """Split pairs into train, dev and test so that no two splits have a source in common, after normalisation.
 
-    Pairs with the same normalised source form a group and stay together. From train then goes each pair whose
-    normalised target is one of dev's or test's. Which groups are carved depends on the seed and on the groups' own
-    texts, so that a few more pairs change little. Pairs keep their order.
+    Pairs with the same normalised source form a group and stay together. A train pair is dropped if its normalised
+    target occurs in dev or test. The choice of groups depends only on the seed and on their own texts, so that a few
+    more pairs change the split little. Pairs keep their order.
 
     Args:
         pairs: the corpus.
-        dev_size: pairs wanted for dev, at most a tenth of the corpus and at least one; 0 for none.
+        dev_size: number of pairs wanted for dev, at most a tenth of the corpus and at least one; 0 for none.
         test_size: the same for test.
-        seed: another seed is another split.
+        seed: another seed gives another split.
 
     Returns:
         The splits "train", "dev" and "test", and the number of pairs dropped from train.
 
     Raises:
-        UserError: there are too few different sources.
+        UserError: there are too few different sources, or no pair is left for train.
     """
     groups: dict[str, list[int]] = {}
     for i, src in enumerate(pairs.src):
@@ -63,7 +62,7 @@ def grouped_split(pairs: ParallelText, dev_size: int, test_size: int, seed: int)
         for key in order:
             if len(chosen) == wanted:
                 break
-            # A group that is too large for what is still wanted is passed over: it stays in train.
+            # Skip a group that is larger than the number still wanted: it stays in train.
             if key not in taken and len(chosen) + len(groups[key]) <= wanted:
                 taken.add(key)
                 chosen += groups[key]

@@ -25,8 +25,8 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-BLOCK = 20_000  # pairs that are read, and later tokenised, at once
-_COMPRESSED = (".gz", ".zst", ".xz", ".bz2", ".zip")  # endings of names that are not given to plain text
+BLOCK = 20_000  # number of pairs read, and later tokenised, at once
+_COMPRESSED = (".gz", ".zst", ".xz", ".bz2", ".zip")  # endings never used for names of plain text
 _BOM = "\ufeff"
 _LONGEST_FIELD = 2**27  # characters, of a CSV file
 Column = int | str
@@ -36,13 +36,13 @@ class Parallel(Protocol):
     """Source sentences and their translations, in memory or not."""
 
     def blocks(self, size: int = BLOCK) -> Iterator["ParallelText"]:
-        """All pairs in order, so many at a time."""
+        """Yield all pairs in order, at most `size` at a time."""
 
     def digest(self) -> str:
-        """A hash of all there is to read."""
+        """Return a hash of the complete content."""
 
     def load(self) -> "ParallelText":
-        """All of it, in memory."""
+        """Return all pairs, in memory."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class ParallelText:
         return len(self.src)
 
     def select(self, indices: Sequence[int]) -> "ParallelText":
-        """The pairs at `indices`, in that order."""
+        """Return the pairs at `indices`, in that order."""
         return ParallelText([self.src[i] for i in indices], [self.tgt[i] for i in indices])
 
     def blocks(self, size: int = BLOCK) -> Iterator["ParallelText"]:
-        """All pairs in order, so many at a time."""
+        """Yield all pairs in order, at most `size` at a time."""
         for start in range(0, len(self), size):
             yield ParallelText(self.src[start : start + size], self.tgt[start : start + size])
 
@@ -76,7 +76,7 @@ class ParallelText:
         return self
 
     def digest(self) -> str:
-        """A hash of all text."""
+        """Return a hash of all text."""
         total = hashlib.sha256()
         for side in (self.src, self.tgt):
             for line in side:
@@ -89,11 +89,11 @@ class PairFiles:
     """Pairs that stay in their files and are read a block at a time.
 
     Args:
-        name: what an error calls them, "train" say.
-        shards: each two files whose lines correspond, or one whose rows hold both sides. All may be compressed (.gz,
-            .zst).
-        columns: of the rows, as numbers from 0, or as names that stand in the first row.
-        commas: whether rows are comma-separated (RFC 4180) and not tab-separated.
+        name: name of the pairs in errors, such as "train".
+        shards: each is two files whose lines correspond, or one file whose rows hold both sides. A file may be
+            compressed (.gz, .zst).
+        columns: columns of source and target, as numbers from 0, or as names that the first row lists.
+        commas: whether rows are comma-separated (RFC 4180) instead of tab-separated.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class PairFiles:
         commas: bool = False,
     ) -> None:
         self.name, self.shards, self.columns, self.commas = name, list(shards), columns, commas
-        self._hashed: tuple[list[tuple[int, ...]], str] = ([], "")  # what the files were, and the hash of their bytes
+        self._hashed: tuple[list[tuple[int, ...]], str] = ([], "")  # stamps of the files, and their hash
 
     def blocks(self, size: int = BLOCK) -> Iterator[ParallelText]:
-        """All pairs in order, at most so many at a time.
+        """Yield all pairs in order, at most `size` at a time.
 
         Raises:
-            UserError: two files differ in their number of lines, a row has too few columns, or `read_blocks` refuses
-                one.
+            UserError: two files differ in their number of lines, a row has too few columns, or `read_blocks` refuses a
+                file.
         """
         for shard in self.shards:
             if len(shard) == 2:
@@ -120,13 +120,13 @@ class PairFiles:
                 yield from _row_blocks(shard[0], self.columns, self.commas, size)
 
     def digest(self) -> str:
-        """A hash of the files' bytes; they are read again only if they have changed since."""
+        """Return a hash of the files' bytes; read them again only if they have changed."""
         paths = list(itertools.chain.from_iterable(self.shards))
         stamps: list[tuple[int, ...]] = []
         for path in paths:
             with _explained(path):
                 stat = Path(path).stat()
-                # The time of change, too: that of writing can be set back.
+                # Include the inode's change time: unlike the modification time, it cannot be set back.
                 stamps.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
         if self._hashed[0] != stamps:
             total = hashlib.sha256(repr((len(self.shards), self.columns, *["commas"] * self.commas)).encode())
@@ -137,7 +137,7 @@ class PairFiles:
         return self._hashed[1]
 
     def load(self) -> ParallelText:
-        """All of it, in memory."""
+        """Return all pairs, in memory."""
         return _whole(self.blocks())
 
 
@@ -145,10 +145,9 @@ class MixedText:
     """Several corpora, one after the other.
 
     Args:
-        parts: by name.
-        weights: how often a pass over the data holds each (see Mixture in diglot.data.batching); those that are not
-            named stand once.
-        tgt_langs: codes of their target languages, where these differ.
+        parts: corpora by name.
+        weights: how often a pass over the data holds each corpus (see Mixture in diglot.data.batching); 1 by default.
+        tgt_langs: codes of their target languages, if these differ.
     """
 
     def __init__(
@@ -157,17 +156,17 @@ class MixedText:
         self.parts, self.weights, self.tgt_langs = dict(parts), dict(weights), dict(tgt_langs or {})
 
     def blocks(self, size: int = BLOCK) -> Iterator[ParallelText]:
-        """All pairs in order; no block holds pairs of two corpora."""
+        """Yield all pairs in order; no block holds pairs of two corpora."""
         for part in self.parts.values():
             yield from part.blocks(size)
 
     def digest(self) -> str:
-        """A hash of all text and the corpora's names."""
+        """Return a hash of all text, and of the corpora's names and target languages."""
         parts = [(name, part.digest(), self.tgt_langs.get(name)) for name, part in self.parts.items()]
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def load(self) -> ParallelText:
-        """All of it, in memory."""
+        """Return all pairs, in memory."""
         return _whole(self.blocks())
 
 
@@ -180,15 +179,15 @@ def _whole(blocks: Iterator[ParallelText]) -> ParallelText:
 
 
 def corpora_of(text: Parallel) -> dict[str, Parallel]:
-    """The corpora that a training text is made of, by name."""
+    """Return the corpora of a training text, by name."""
     return text.parts if isinstance(text, MixedText) else {"train": text}
 
 
 def expand(pattern: str, key: str) -> list[str]:
-    """The files that a path with `*`, `?` or `[...]` stands for, by name; the path itself where it is a file's.
+    """Return the files that match a path with `*`, `?` or `[...]`, sorted; the path itself if it exists.
 
     Raises:
-        UserError: there are none.
+        UserError: no file matches.
     """
     path = str(Path(pattern).expanduser())
     if not glob.has_magic(path) or Path(path).exists():
@@ -200,10 +199,10 @@ def expand(pattern: str, key: str) -> list[str]:
 
 
 def read_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
-    """Reads the lines of a UTF-8 file, so many at a time; one whose name ends in .gz or .zst is decompressed.
+    """Yield the lines of a UTF-8 file, `size` at a time; decompress a file whose name ends in .gz or .zst.
 
-    Lines end at LF and nowhere else (a lone CR, U+2028 or NUL is text); one CR before an LF and a byte order mark at
-    the start are dropped; a last line without LF counts.
+    A line ends only at an LF: a lone CR, U+2028 or NUL is text. One CR before an LF is dropped, and so is a byte order
+    mark at the start. A last line without an LF counts.
 
     Raises:
         UserError: the file is missing, a folder, unreadable, damaged, empty, or not UTF-8.
@@ -220,7 +219,7 @@ def read_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
 
 
 def refuse_address(key: str, path: str | Path, what: str = "a file is needed: fetch it first") -> None:
-    """Make sure that a file is on this machine: nothing is fetched that was not asked to be.
+    """Check that a path is not an address: nothing is downloaded without being asked for.
 
     Raises:
         UserError: it is an address.
@@ -230,7 +229,7 @@ def refuse_address(key: str, path: str | Path, what: str = "a file is needed: fe
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """Reads all lines of a UTF-8 file, by the rules of `read_blocks`."""
+    """Return all lines of a UTF-8 file, by the rules of `read_blocks`."""
     return list(itertools.chain.from_iterable(read_blocks(path)))
 
 
@@ -245,7 +244,7 @@ def _opened(path: str | Path) -> BinaryIO:
 
 @contextmanager
 def _explained(path: str | Path) -> Iterator[None]:
-    """What can go wrong with a file, as one line."""
+    """Turn the errors of reading a file into a UserError of one line."""
     try:
         yield
     except FileNotFoundError:
@@ -261,12 +260,12 @@ def _explained(path: str | Path) -> Iterator[None]:
 
 
 def split_lines(data: bytes, name: str, first: int = 0) -> list[str]:
-    """The lines of UTF-8 bytes, by the rules of `read_blocks`.
+    """Return the lines of UTF-8 bytes, by the rules of `read_blocks`.
 
     Args:
-        data: whole lines.
-        name: what an error calls them.
-        first: how many lines came before.
+        data: complete lines.
+        name: name of the bytes in errors.
+        first: number of lines that came before.
 
     Raises:
         UserError: the bytes are not UTF-8.
@@ -278,7 +277,7 @@ def split_lines(data: bytes, name: str, first: int = 0) -> list[str]:
         raise UserError(f"{name}, line {line}: not UTF-8 ({error.reason}, byte 0x{data[error.start]:02x})") from None
     if not first:
         text = text.removeprefix(_BOM)
-    # Not str.splitlines, nor open() in text mode: both end a line at characters that are text here.
+    # Neither str.splitlines nor open() in text mode: both end a line at characters that are text here.
     *lines, rest = text.split("\n")
     if "\r" in text:
         lines = [line.removesuffix("\r") for line in lines]
@@ -327,13 +326,13 @@ def _row_blocks(path: str | Path, columns: tuple[Column, Column], commas: bool, 
 
 
 def _tsv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows with the numbers of their lines. There is no quoting: quotes and "NA" are text."""
+    """Return the rows with their line numbers. There is no quoting: quotes and "NA" are text."""
     lines = itertools.chain.from_iterable(read_blocks(path))
     return ((number, line.split("\t")) for number, line in enumerate(lines, start=1))
 
 
 def _csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows with the numbers of their last lines (RFC 4180). A line break in a quoted field is a blank."""
+    """Yield rows (RFC 4180) with the numbers of their last lines; a line break in a quoted field becomes a space."""
     csv.field_size_limit(_LONGEST_FIELD)
     lines = (f"{line}\n" for block in read_blocks(path) for line in block)
     reader = csv.reader(lines, strict=True)
@@ -345,7 +344,7 @@ def _csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_parallel(src_path: str | Path, tgt_path: str | Path, name: str) -> ParallelText:
-    """Reads two files whose lines correspond; `name` is what the error calls them, "train" say.
+    """Return the pairs of two files whose lines correspond; `name` is their name in errors, such as "train".
 
     Raises:
         UserError: the files differ in their number of lines, or `read_blocks` refuses one.
@@ -354,30 +353,32 @@ def read_parallel(src_path: str | Path, tgt_path: str | Path, name: str) -> Para
 
 
 def ending_of(language: str) -> str:
-    """Return what the name of a file in a language ends in: the language, and `.txt` behind one like "gz", for a file
-    of that name would be read as a compressed one."""
+    """Return the ending of the name of a file in a language: the language's code.
+
+    A code such as "gz" is followed by `.txt`, because the file would otherwise be read as a compressed one.
+    """
     return f"{language}.txt" if f".{language}".lower().endswith(_COMPRESSED) else language
 
 
 def side_endings(src_lang: str, tgt_lang: str) -> tuple[str, str]:
-    """Return what the names of a source file and of a target file end in, such as ("de", "en") for dev.de and dev.en.
+    """Return the endings of the names of a source and a target file, such as ("de", "en") for dev.de and dev.en.
 
-    Where two of the files that stand side by side (both sides, a split's `.json`, `dev.translated.<tgt_lang>`) would
-    have names that some file system takes for one, these are ("source.en", "target.en").
+    These files are in one folder with a split's `.json` and `dev.translated.<tgt_lang>`. If a file system may take two
+    of the names for the same one, the endings are, for example, ("source.en", "target.en").
     """
     src, tgt = ending_of(src_lang), ending_of(tgt_lang)
     names = [src, tgt, "json", f"translated.{tgt}"]
-    # macOS and Windows ignore the case of names, and macOS how accents are encoded.
+    # macOS and Windows ignore the case of names, and macOS ignores how accents are encoded.
     if len({unicodedata.normalize("NFD", name).casefold() for name in names}) == len(names):
         return src, tgt
     return f"source.{src}", f"target.{tgt}"
 
 
 def write_lines(path: str | Path, lines: Iterable[str]) -> None:
-    """Writes lines, each ended by LF, so that the file is there whole or not at all.
+    """Write lines, each ended by an LF, atomically.
 
     Raises:
-        ValueError: a line contains an LF; the file would not have one line for each.
+        ValueError: a line contains an LF, so that the file would have more lines than were given.
         UserError: the file cannot be written.
     """
     lines = list(lines)
@@ -388,7 +389,7 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Writes a file so that it is there whole or not at all, in a folder that is made where it is missing.
+    """Write a file atomically; create its folder if it is missing.
 
     Raises:
         UserError: the file cannot be written.
@@ -402,7 +403,7 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 
 
 def write_json(path: str | Path, content: Any) -> None:
-    """Write plain data as JSON for people and programs, complete or not at all.
+    """Write plain data as indented JSON, atomically.
 
     Raises:
         UserError: the file cannot be written.
@@ -411,13 +412,13 @@ def write_json(path: str | Path, content: Any) -> None:
 
 
 def hash_pair(src: str, tgt: str) -> bytes:
-    """Eight bytes that pairs share whose sides are equal (see `comparable`), and others by accident alone."""
+    """Return an eight-byte hash of a pair; pairs with equal sides (see `comparable`) have the same hash."""
     return hashlib.blake2b(
         f"{comparable(src)}\n{comparable(tgt)}".encode("utf-8", "surrogatepass"), digest_size=8
     ).digest()
 
 
 def drop_blank_pairs(pairs: ParallelText) -> tuple[ParallelText, int]:
-    """The pairs in which both sides have text, and how many others there were."""
+    """Return the pairs in which both sides have text, and the number of others."""
     kept = [i for i, (src, tgt) in enumerate(zip(pairs.src, pairs.tgt)) if src.strip() and tgt.strip()]
     return pairs.select(kept), len(pairs) - len(kept)

@@ -1,4 +1,4 @@
-"""From text to token ids and back: SentencePiece (Kudo and Richardson, 2018), with placeholders kept whole."""
+"""Conversion of text to token ids and back: SentencePiece (Kudo and Richardson, 2018), with placeholders kept whole."""
 
 import hashlib
 import io
@@ -21,8 +21,8 @@ from diglot.data.text import Parallel, read_lines, write_bytes, write_lines
 from diglot.errors import UserError
 from diglot.system.atomic import scratch_folder
 
-# A placeholder stands in the token stream as one of these private-use characters, numbered in the order in which the
-# source line names them. So a name never seen in training survives, and the model learns to place it, not to spell it.
+# Slots: in the token stream, one of these private-use characters replaces each placeholder, in the order of the source
+# line. So a name never seen in training survives: the model learns where to put it, not how to spell it.
 SLOTS = tuple(chr(0xE000 + i) for i in range(8))
 _SLOT = re.compile(f"[{SLOTS[0]}-{SLOTS[-1]}]")
 
@@ -30,8 +30,8 @@ _SLOT = re.compile(f"[{SLOTS[0]}-{SLOTS[-1]}]")
 LONGEST_LINE = 4192
 _UNKNOWN_MARK = "\N{LOWER FIVE EIGHTHS BLOCK}"
 _BLANK_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
-_WORD = re.compile(r"\w")  # no rule removes these characters
-_FORMAT = 2  # raise it when the same text and options train another model
+_WORD = re.compile(r"\w")  # no normalisation removes these characters
+_FORMAT = 2  # increment when the same text and options give another model
 
 Side = Literal["src", "tgt"]
 BOTH: tuple[Side, Side] = ("src", "tgt")
@@ -41,9 +41,9 @@ class Encoded(NamedTuple):
     """A line as token ids, without <s> and </s>.
 
     Attributes:
-        ids: of its language's tag, where there is one, and of its pieces.
-        placeholders: what its slots stand for.
-        is_blank: whether the line has no text for a model to read: white space alone, or characters alone that the
+        ids: ids of the language tag, if there is one, and of the pieces.
+        placeholders: the placeholders that its slots replace.
+        is_blank: whether the line has no text for a model to read: only whitespace, or only characters that the
             tokenizer's normalisation removes.
     """
 
@@ -58,13 +58,13 @@ class Tokenizer:
     Args:
         model: the bytes of a SentencePiece .model file whose ids 0-3 are <pad>, <unk>, <s>, </s> (see
             `diglot.data.pieces.adopt`).
-        placeholder: regular expression of what stands in a text for something else, like {name}; None: nothing does.
-        tgt_model: the target's; None: the same.
-        languages: codes of the languages that a source can be told to be translated into, by a tag before it; none
-            where there is one language alone.
+        placeholder: regular expression for placeholders in a text, such as {name}; None: there are none.
+        tgt_model: the target's model; None: the same one.
+        languages: codes of the target languages, each with a tag that may precede a source; empty if there is only one
+            language.
 
     Raises:
-        UserError: a model is none, or lacks what it needs.
+        UserError: a model is invalid, or lacks a piece that it needs.
     """
 
     pad_id, unk_id, bos_id, eos_id = PAD, UNK, BOS, EOS
@@ -101,17 +101,17 @@ class Tokenizer:
 
     @property
     def is_joint(self) -> bool:
-        """Whether both sides have one vocabulary."""
+        """Whether both sides share one vocabulary."""
         return self.tgt_model is None
 
     @property
     def special(self) -> SpecialIds:
-        """The ids that are no text, on both sides."""
+        """The ids of special tokens, the same on both sides."""
         return SpecialIds(self.pad_id, self.unk_id, self.bos_id, self.eos_id)
 
     @property
     def vocab_sizes(self) -> dict[str, int]:
-        """The sizes of both vocabularies, named as a model's arguments."""
+        """Sizes of both vocabularies, named like a model's arguments."""
         return {"src_vocab_size": self.src_vocab_size, "tgt_vocab_size": self.tgt_vocab_size}
 
     @property
@@ -123,23 +123,23 @@ class Tokenizer:
         return self._tgt.get_piece_size()
 
     def digest(self) -> str:
-        """A hash of all that decides which ids a text becomes."""
+        """Return a hash of all that determines the ids of a text."""
         parts = [self.model, self.tgt_model or b"", repr((self.placeholder, self.languages)).encode()]
         return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
     def pieces(self, ids: Sequence[int], side: Side) -> list[str]:
-        """The subword that each id stands for."""
+        """Return the piece of each id."""
         return (self._src if side == "src" else self._tgt).id_to_piece(list(ids))
 
     def encode(self, lines: Sequence[str], tgt_lang: str | None = None) -> list[Encoded]:
-        """Source lines to ids.
+        """Encode source lines.
 
         Args:
-            lines: without line breaks.
-            tgt_lang: code of the language to translate into, for the tag; None: without one.
+            lines: lines without line breaks.
+            tgt_lang: code of the language to translate into, for the tag; None: no tag.
 
         Raises:
-            UserError: there are tags, and none for this language.
+            UserError: there are tags, but none for this language.
         """
         texts, placeholders = list(lines), [tuple[str, ...]()] * len(lines)
         for i in self._with_placeholders(lines):
@@ -158,40 +158,46 @@ class Tokenizer:
         return list(map(Encoded, sequences, placeholders, blank))
 
     def encode_targets(self, lines: Sequence[str], sources: Sequence[Encoded]) -> list[list[int]]:
-        """Target lines to ids; their placeholders take the slots that the source lines gave them."""
+        """Encode target lines; their placeholders get the slots that they have in the source lines."""
         texts = list(lines)
         for i in self._with_placeholders(lines):
             texts[i] = self._hide(lines[i], list(sources[i].placeholders), may_add=False)
         return _ids(self._tgt, texts, self._composes_tgt)
 
     def samplers(self, alpha: float) -> tuple[Sampler, Sampler]:
-        """What draws other segmentations of a side's ids, for each side; see `Sampling`."""
+        """Return a sampler of segmentations for each side; see `Sampling`."""
         src = Sampler(self.model, alpha)
         return src, src if self.tgt_model is None else Sampler(self.tgt_model, alpha)
 
     def decode(self, ids: Sequence[int], placeholders: Sequence[str] = (), side: Side = "tgt") -> str:
-        """Ids to a line of text. A slot that the source did not fill is dropped; a line break, which a model can spell
-        in bytes, is a blank."""
+        """Decode ids to a line of text.
+
+        A slot without a placeholder in the source is dropped. A line break, which a model can spell in bytes, becomes a
+        space.
+        """
         text = (self._src if side == "src" else self._tgt).decode(list(ids)).replace("\n", " ")
         if not self._hidden:
             return text
-        # All at once: what stands in a slot may itself look like one.
+        # Replace all slots at once: a placeholder may itself contain a slot's character.
         names = dict(zip(SLOTS, placeholders))
         return _SLOT.sub(lambda slot: names.get(slot.group(), ""), text)
 
     def find_placeholders(self, line: str) -> list[str]:
-        """The placeholders that stand in a line."""
+        """Return the placeholders in a line."""
         return self._placeholders.find(line) if self._placeholders else []
 
     def _with_placeholders(self, lines: Sequence[str]) -> list[int]:
-        """The numbers of the lines in which placeholders or slots stand."""
+        """Return the indices of the lines that contain placeholders or slots."""
         if not self._hidden:
             return []
         return [i for i, line in enumerate(lines) if self._hidden.stands_in(line)]
 
     def _hide(self, line: str, names: list[str], may_add: bool) -> str:
-        """Put slots where placeholders stand. `names` grows by those that it lacks, if it may; if not, a name also
-        takes the slot of one that is written in another form."""
+        """Replace placeholders with slots.
+
+        With `may_add`, missing placeholders are added to `names`. Without it, a placeholder may also get the slot of a
+        name that differs only in form (see `comparable`).
+        """
 
         def slot(name: str) -> str:
             if name in names:
@@ -209,54 +215,57 @@ class Tokenizer:
 
 
 def is_blank(line: str, ids: Sequence[int]) -> bool:
-    """Whether a line, whose pieces have these ids, has no text; see `Encoded`."""
+    """Return whether a line, whose pieces have these ids, has no text; see `Encoded`."""
     return not ids or not line.strip()
 
 
 def _ids(processor: sentencepiece.SentencePieceProcessor, texts: list[str], composes: bool) -> list[list[int]]:
     if composes:
         texts = [unicodedata.normalize("NFC", text) for text in texts]
-    return processor.encode(texts, num_threads=1)  # more cost more than they save
+    return processor.encode(texts, num_threads=1)  # more threads cost more time than they save
 
 
 class TokenizerSource(Protocol):
-    """Where a run's tokenizer comes from.
+    """Source of a run's tokenizer.
 
     Attributes:
-        is_joint: whether both sides have one vocabulary.
-        sampling: how training text is segmented.
+        is_joint: whether both sides share one vocabulary.
+        sampling: how training text is segmented at random.
     """
 
     is_joint: bool
     sampling: Sampling
 
     def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
-        """The tokenizer, and one line about it.
+        """Return the tokenizer, and one line about it.
 
         Args:
-            text: to train on.
-            cache_dir: folder of what is trained once.
+            text: text to train on.
+            cache_dir: folder for trained models.
             languages: see Tokenizer.
         """
 
 
 class TokenizerTrainer(TokenizerSource):
-    """How to train a tokenizer on the training text.
+    """Tokenizer source that trains a tokenizer on the training text.
 
     Args:
         model_type: unigram (Kudo, 2018) or bpe (Sennrich et al., 2016).
-        vocab_size: number of pieces, the special ones and 256 bytes included, without the tags of languages.
-        joint: whether both sides have one vocabulary; otherwise each has one of its own.
-        tgt_vocab_size: the target's, where it has its own; None: as many as the source's.
-        character_coverage: share of the text's characters that get a piece; the rest is spelt in bytes.
-        normalisation: a rule applied before encoding, which the model file carries: identity leaves text as it is, nfc
-            composes it, the others are SentencePiece's. Of nfc the file's own rules (see diglot.data.forms) lack marks
-            in some rare orders, so that diglot composes text before they see it.
+        vocab_size: number of pieces, including the special ones and 256 bytes, but not the tags of languages.
+        joint: whether both sides share one vocabulary; otherwise each has its own.
+        tgt_vocab_size: number of the target's pieces if it has its own vocabulary; None: as many as the source's.
+        character_coverage: share of the text's characters that get a piece; the others are spelt in bytes.
+        normalisation: rule applied before encoding, stored in the model file. identity leaves text as it is, nfc
+            composes it, the others are SentencePiece's. With nfc, diglot also composes text before the model sees it,
+            because the rules in the file (see diglot.data.forms) lack marks in some rare orders.
         placeholder: see Tokenizer.
-        sample_size: at most this many lines, drawn at random, are trained on.
-        seed: of the draw, and of those of samples.
+        sample_size: greatest number of lines to train on, drawn at random.
+        seed: seed of that draw, and of random segmentation.
         samples: see Sampling.
         alpha: see Sampling.
+
+    Raises:
+        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -286,7 +295,7 @@ class TokenizerTrainer(TokenizerSource):
         self._placeholders = Placeholders(placeholder) if placeholder is not None else None
         self.model_type, self.vocab_size, self.character_coverage = model_type, vocab_size, character_coverage
         self.normalisation, self.placeholder = normalisation, placeholder
-        removing_rule = "identity" if normalisation == "nfc" else normalisation  # neither removes anything
+        removing_rule = "identity" if normalisation == "nfc" else normalisation  # neither removes characters
         self._normaliser = sentencepiece.SentencePieceNormalizer(rule_name=removing_rule)
         self.sample_size, self.seed = sample_size, seed
         self.is_joint, self.tgt_vocab_size = joint, tgt_vocab_size
@@ -310,13 +319,13 @@ class TokenizerTrainer(TokenizerSource):
         return Tokenizer(model, self.placeholder, tgt_model, languages), f"{told}; {size}{tagged}"
 
     def train(self, text: Parallel, cache_dir: Path, sides: Sequence[Side] = BOTH) -> tuple[Tokenizer, str]:
-        """Train a model on these sides of a text, or take it from the cache if the same training was done before.
+        """Train a model on these sides of a text, or take it from the cache if it was trained before.
 
         Returns:
-            The tokenizer, and one line about how many lines were read, used and skipped.
+            The tokenizer, and one line about the numbers of lines read, used and skipped.
 
         Raises:
-            UserError: if no line is usable, or the text cannot fill the vocabulary (naming the greatest that it can).
+            UserError: no line is usable, or the vocabulary size does not suit the text (the message names the limit).
         """
         key_name, vocab_size = "tokenizer.vocab_size", self.vocab_size
         if list(sides) == ["tgt"] and self.tgt_vocab_size is not None:
@@ -361,9 +370,9 @@ class TokenizerTrainer(TokenizerSource):
             raise UserError(f"{file}: {error}: remove it") from None
 
     def _sample(self, text: Parallel, sides: Sequence[Side]) -> tuple[list[str], str]:
-        """The lines to train on, sources first, each side in the text's order, and a line about how many they are."""
+        """Return the lines to train on, sources first, each side in the text's order, and a line about their number."""
         random = np.random.default_rng(self.seed)
-        found: list[tuple[float, int, int, str]] = []  # the lines with the smallest random numbers stay
+        found: list[tuple[float, int, int, str]] = []  # the lines with the smallest random numbers
         highest, n_lines, n_usable = 1.0, 0, 0
         for pairs in text.blocks():
             for side, name in enumerate(sides):
@@ -387,8 +396,11 @@ class TokenizerTrainer(TokenizerSource):
         return list(map(self._shown, used)), told
 
     def _shown(self, line: str) -> str:
-        """Return a line as the trainer sees it: it must not learn pieces from placeholders, which the model will never
-        see, nor skip the line for a character, which will be spelt in bytes."""
+        """Return a line in the form that the trainer reads.
+
+        The trainer must not learn pieces from placeholders, which the model will never see. Nor must it skip a line for
+        SentencePiece's mark for unknown characters, which will be spelt in bytes.
+        """
         if self._placeholders:
             line = self._placeholders.replace(line, lambda _: SLOTS[0])
         if self.normalisation == "nfc":
@@ -396,7 +408,7 @@ class TokenizerTrainer(TokenizerSource):
         return line.replace(_UNKNOWN_MARK, " ")
 
     def _is_usable(self, line: str) -> bool:
-        """Return whether the trainer does not skip a line, and finds text in it."""
+        """Return whether the trainer will use a line: it is short enough, and has text after normalisation."""
         if len(line) * 4 > LONGEST_LINE and len(self._shown(line).encode()) > LONGEST_LINE:
             return False
         if _WORD.search(line):
@@ -404,7 +416,7 @@ class TokenizerTrainer(TokenizerSource):
         return bool(self._normaliser.normalize(self._shown(line)).replace(_BLANK_MARK, " ").strip())
 
     def _train(self, lines: list[str], options: dict, key_name: str, file: Path) -> bytes:
-        """Train, with rules of our own in a folder beside the model's file."""
+        """Train a model; write our own rules for nfc to a scratch folder beside the model's file."""
         model = io.BytesIO()
         try:
             with scratch_folder(file) as folder:
@@ -434,15 +446,19 @@ class TokenizerTrainer(TokenizerSource):
 
 
 class TokenizerFiles(TokenizerSource):
-    """SentencePiece models that there are already, of any origin.
+    """Tokenizer source that reads existing SentencePiece models of any origin.
 
     Args:
-        model: path of the .model file, or of the source's; it must be given.
+        model: path of the .model file of both sides, or of the source's; required.
         tgt_model: path of the target's; None: the same one.
         placeholder: see Tokenizer.
-        seed: of samples.
+        seed: seed of random segmentation.
         samples: see Sampling.
         alpha: see Sampling.
+
+    Raises:
+        UserError: model is None.
+        ValueError: another argument is invalid.
     """
 
     def __init__(
@@ -463,7 +479,7 @@ class TokenizerFiles(TokenizerSource):
         self.sampling = _sampling(samples, alpha, seed, "unigram")
 
     def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
-        """See TokenizerSource. Nothing is trained."""
+        """Read the models; see TokenizerSource."""
         symbols = SLOTS if self.placeholder else ()
         src = self._read("model", self.model, [tag(language) for language in languages], symbols)
         tgt = None if self.tgt_model is None else self._read("tgt_model", self.tgt_model, (), symbols)
@@ -483,7 +499,7 @@ class TokenizerFiles(TokenizerSource):
 
 
 def _sampling(samples: int, alpha: float, seed: int, model_type: str) -> Sampling:
-    """Checked."""
+    """Return the options of random segmentation, after a check of their ranges."""
     if samples < 0:
         raise ValueError(f"samples ({samples}) must not be negative")
     if alpha < 0 or (model_type == "bpe" and alpha > 1):
