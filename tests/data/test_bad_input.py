@@ -1,4 +1,4 @@
-"""Files that are wrong are refused in one line and leave nothing half made; files that only look wrong are read."""
+"""Tests that invalid files are refused in one line and leave nothing behind, and that unusual valid files are read."""
 
 import gzip
 import os
@@ -24,7 +24,8 @@ from support.commands import ROOT, type_command
 
 N = 60
 TRAIN = Sample().load(Path())["train"]
-TEXT = TRAIN.select([i for i in range(200) if "{" not in TRAIN.src[i]][:N])  # what stands for something else is not it
+# Without placeholders, because ids alone cannot restore them.
+TEXT = TRAIN.select([i for i in range(200) if "{" not in TRAIN.src[i]][:N])
 SAMPLE = ROOT / "data" / "sample"
 Paths = dict[str, str | list[str] | None]
 
@@ -60,18 +61,18 @@ def begin(made: TranslationData) -> None:
 
 
 def kept(made: TranslationData) -> list[tuple[str, str]]:
-    """The training pairs, spelt out from their ids."""
+    """Return the training pairs, decoded from their ids."""
     made.prepare_data()
     tokenizer = made.tokenizer
     return [(tokenizer.decode(src.tolist()), tokenizer.decode(tgt.tolist())) for src, tgt in zip(*made.shards[:2])]
 
 
 def left_in(cache: Path) -> list[str]:
-    """All files of the cache but empty locks: those have to stay, for another process may wait for one."""
+    """Return all files of the cache except lock files, which must stay because another process may wait for one."""
     return [path.name for path in cache.rglob("*") if (path.is_file() and path.suffix != ".lock") or path.is_symlink()]
 
 
-# ---------------------------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------------------------------ invalid files
 
 
 def missing(folder: Path) -> Paths:
@@ -95,7 +96,7 @@ def unequal_and_packed(folder: Path) -> Paths:
 
 
 def with_target(content: bytes, suffix: str = "") -> Callable[[Path], Paths]:
-    """The target file has this content."""
+    """Return a function that writes a pair of files, the target with this content."""
     pack = {"": bytes, ".gz": gzip.compress, ".zst": zstd.compress}[suffix]
     return lambda folder: two_files(folder, "bad", pack(joined(TEXT.src)), content, suffix)
 
@@ -158,7 +159,7 @@ def test_wrong_files_are_refused_in_a_line_that_names_them_and_leave_nothing(
 def test_a_wrong_dev_or_test_file_is_found_before_train_is_tokenised(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a large train text that may take hours."""
+    """Check them first: tokenising a large train text may take hours."""
     begun: list[bytes] = []
     monkeypatch.setattr(preparation, "encode", lambda block: begun.append(block) or pytest.fail("train is tokenised"))
     for split in ("dev", "test"):
@@ -203,7 +204,7 @@ def test_the_key_says_how_a_file_of_rows_is_read_whatever_its_name_is(tmp_path: 
     assert found["dev"] == ParallelText(["ka, gun"], ["sog, sa"])
 
 
-# -------------------------------------------------------------------------------------------- what only looks like it
+# ------------------------------------------------------------------------------------------------ unusual valid files
 
 ODD = [
     ("a\rb", "c\rd"),  # a lone CR
@@ -280,7 +281,7 @@ def test_held_out_text_is_never_filtered_whatever_it_holds(tmp_path: Path, token
     assert sorted(pair for batch in made.val_dataloader() for pair in batch.pairs.tolist()) == list(range(len(pairs)))
 
 
-# ---------------------------------------------------------------------------------------------- when nothing is left
+# ------------------------------------------------------------------------------------------------------ no pair left
 
 BLANK = ["", " ", "\u0085\u2028", "\t"]
 
@@ -307,7 +308,7 @@ def test_when_no_pair_is_left_one_line_says_why(
     with pytest.raises(UserError, match=message) as refused:
         made.prepare_data()
     assert len(str(refused.value).splitlines()) == 1
-    assert not list((tmp_path / "cache").rglob(".*"))  # what was made is whole: it holds no pair
+    assert not list((tmp_path / "cache").rglob(".*"))  # what was prepared is complete, with no pair
 
 
 def test_a_corpus_of_a_mixture_of_which_no_pair_is_left_is_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -324,7 +325,7 @@ def test_weights_that_leave_no_pair_of_a_pass_are_refused(tmp_path: Path, tokeni
         begin(made)
 
 
-# ------------------------------------------------------------------------------------------------------ what was made
+# ----------------------------------------------------------------------------------------------------- prepared files
 
 
 def test_a_file_that_breaks_and_is_mended_is_not_tokenised_twice(
@@ -371,7 +372,7 @@ def held_out(*splits: str) -> list[str]:
 
 
 def complaint(done: subprocess.CompletedProcess) -> str:
-    """The one line on stderr that is not about progress."""
+    """Return the only line on stderr that does not report progress."""
     lines = [line for line in done.stderr.decode().splitlines() if not re.match(r"[a-z ]+( \.\.\.|: \d+\.\d s)$", line)]
     assert len(lines) == 1, lines
     return lines[0]
@@ -403,7 +404,7 @@ def test_a_broken_dev_file_ends_a_training_with_status_2_and_no_run(tmp_path: Pa
 def test_a_run_does_not_go_on_with_a_training_text_that_is_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its tokenizer would be another one too, of the same size, and the weights would know nothing of it."""
+    """Refuse it: its tokenizer would differ but have the same size, so the weights would load without an error."""
     train = {side: read_lines(SAMPLE / f"train.{lang}") for side, lang in (("src", "avi"), ("tgt", "bol"))}
     for side, lines in train.items():
         write_lines(tmp_path / f"train.{side}", lines)
@@ -426,7 +427,7 @@ def test_a_run_does_not_go_on_with_a_training_text_that_is_another_one(
 @pytest.mark.reliability
 @pytest.mark.end_to_end
 def test_two_commands_at_once_prepare_odd_rows_once(tmp_path: Path) -> None:
-    """Both train the tokenizer and tokenise the text, or find that it has been done."""
+    """Run two commands at once; each trains the tokenizer and tokenises the text, or finds the other's result."""
     rows = ["NA\tkeine", "null\tnichts", '"open\tzitat', "b\tb2"]
     one_file(tmp_path, "train", joined(rows))
     words = ["data=files", "data.train.tsv=train.tsv", *held_out("dev", "test"), "data.vocab_size=290"]
@@ -437,7 +438,7 @@ def test_two_commands_at_once_prepare_odd_rows_once(tmp_path: Path) -> None:
         assert process.returncode == 0, error.decode()
         assert "train: 4 of 4 pairs kept" in out.decode()
     cache = tmp_path / "cache"
-    assert not list(cache.rglob(".*"))  # no lock, and nothing of which the other one made use
+    assert not list(cache.rglob(".*"))  # neither locks nor temporary files
     (folder,) = (cache / "prepared").iterdir()
     (model,) = (cache / "tokenizers").glob("*.model")
     assert len(list((cache / "doctor").iterdir())) == 1

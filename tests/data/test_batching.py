@@ -1,4 +1,4 @@
-"""Batches obey their budget, and their order is a function of a few small integers."""
+"""Tests that batches obey their budget, and that their order is a function of a few small integers."""
 
 import itertools
 from collections import Counter
@@ -44,7 +44,7 @@ def content(stream: Sequence[MicroBatch]) -> list[tuple]:
 
 
 def test_padding_counts_and_nothing_is_lost() -> None:
-    """Lengths 100, 10, 10, 10, 100 under a budget of 150: three batches, none padded to more."""
+    """Check that lengths 100, 10, 10, 10, 100 make three batches under a budget of 150, none padded above it."""
     batches = list(batching([(n, 1) for n in (100, 10, 10, 10, 100)], budget=150).batches(0))
     assert sorted(sorted(batch.tolist()) for batch in batches) == [[0], [1, 2, 3], [4]]
 
@@ -56,7 +56,7 @@ def test_runs_are_within_budget_and_as_few_as_can_be(lengths: list[int], budget:
     assert [i for run in runs for i in range(*run)] == list(range(len(lengths)))
     for start, stop in runs:
         assert stop - start == 1 or (stop - start) * lengths[stop - 1] <= budget
-        if stop < len(lengths):  # one more would not have fitted
+        if stop < len(lengths):  # one more row would not fit
             assert (stop + 1 - start) * lengths[stop] > budget
 
 
@@ -79,7 +79,7 @@ def test_a_batch_holds_pairs_of_like_lengths() -> None:
         longest_src, longest_tgt = (max(pairs[i][side] for i in batch.tolist()) for side in (0, 1))
         padded += len(batch) * (longest_src + longest_tgt)
         real += sum(sum(pairs[i]) for i in batch.tolist())
-    assert 1 - real / padded < 0.3  # in a random order it is about a half
+    assert 1 - real / padded < 0.3  # in random order, about half is padding
 
 
 @given(LENGTHS, st.integers(1, 9))
@@ -99,7 +99,7 @@ def test_buckets_are_few_shapes_that_hold_every_pair_once(
     longest = max(map(max, pairs))
     made = batching(pairs, budget, pool_size=pool_size, shapes="buckets", longest=longest)
     shapes = bucket_shapes(budget, longest)
-    assert len(shapes) <= 6  # of lengths to 40
+    assert len(shapes) <= 6  # for lengths up to 40
     found = [batch for number in range(made.n_pools) for batch in made.pool(1, number)]
     assert sorted(i for batch, _ in found for i in batch.tolist()) == list(range(len(pairs)))
     for batch, shape in found:
@@ -107,7 +107,7 @@ def test_buckets_are_few_shapes_that_hold_every_pair_once(
         assert shape.rows * shape.length <= budget
         assert len(batch) <= shape.rows
         assert max(max(pairs[i]) for i in batch.tolist()) <= shape.length
-    # Only the last of a pool is not full.
+    # Only the last batch of a pool is not full.
     assert sum(len(batch) < shape.rows for batch, shape in found) <= made.n_pools
 
 
@@ -115,8 +115,8 @@ def test_bucket_lengths_grow_by_a_half_and_a_third_in_turn() -> None:
     shapes = bucket_shapes(4096, 200)
     assert [shape.length for shape in shapes] == [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]
     assert [shape.rows for shape in shapes] == [512, 336, 256, 168, 128, 80, 64, 40, 32, 16, 16]
-    assert bucket_shapes(100, 100)[-1] == (1, 100)  # the longest pair that the budget allows
-    # What is left of a length goes with the next.
+    assert bucket_shapes(100, 100)[-1] == (1, 100)  # a single pair may fill the budget
+    # Rows left over at one length join the next one.
     runs = [(0, 1, (1, 12)), (1, 2, (1, 12)), (2, 3, (1, 12)), (3, 4, (1, 16))]
     assert split_by_shape(np.array([3, 9, 9, 13]), bucket_shapes(16, 16)) == runs
 
@@ -143,7 +143,7 @@ def test_a_shuffle_of_many_more_numbers_than_memory_holds_has_no_number_twice() 
 
 @pytest.mark.parametrize("n", [5, 12, 64, 100])
 def test_every_number_comes_to_every_place_equally_often(n: int) -> None:
-    """And the next place tells nothing: 2,000 seeds, a chi-square of n x n cells within six deviations."""
+    """Check the same for differences between neighbours: over 2,000 seeds, chi-square is within six deviations."""
     orders = np.stack([Shuffle(n, [seed])[np.arange(n)] for seed in range(2000)])
     for numbers in (orders, (np.roll(orders, -1, 1) - orders) % n):
         counts = np.stack([np.bincount(numbers[:, place], minlength=n) for place in range(n)])
@@ -189,7 +189,7 @@ def test_the_order_differs_by_pass_seed_and_data_and_by_nothing_else() -> None:
     assert order(batching(pairs), 1) != first
     assert order(batching(pairs, seed=2)) != first
     assert order(batching(pairs, data_hash=2**64 - 1)) != first
-    # Which pairs are sorted together differs as well, not only the order of the batches.
+    # The data's hash changes the pools too, not only the order of the batches.
     pools = [batching(pairs, data_hash=i, pool_size=40).pool(0, 0) for i in (0, 0, 1)]
     inside = [sorted(i for batch, _ in pool for i in batch.tolist()) for pool in pools]
     assert inside[0] == inside[1] != inside[2]
@@ -219,7 +219,7 @@ def test_the_stream_says_the_pass_and_how_much_of_it_is_done() -> None:
 def test_a_stream_entered_late_is_the_tail_of_the_whole(
     pairs: list[tuple[int, int]], batches_per_update: int, start: int, pool_size: int, shapes: str
 ) -> None:
-    """Walked through, or entered at the place that the last update before names."""
+    """Enter it by iterating from its start, or at the position that the update before gives."""
     made = batching(pairs, pool_size=pool_size, shapes=shapes, longest=max(map(max, pairs)))
     whole = list(Updates(made, 12, batches_per_update))
     rest = content(whole[start * batches_per_update :])
@@ -265,11 +265,11 @@ def test_processes_that_share_the_rows_of_a_batch_make_the_updates_of_one(
     shares = [list(Updates(made, n_updates, None, rank, world_size)) for rank in range(world_size)]
     for whole, *parts in zip(alone, *shares, strict=True):
         rows = [pair for part in parts if not part.is_dummy for pair in part.pairs.tolist()]
-        assert sorted(rows) == sorted(whole.pairs.tolist())  # disjoint, and none is missing
+        assert sorted(rows) == sorted(whole.pairs.tolist())  # disjoint and complete
         assert all(len(part.pairs) for part in parts)
         assert {part.update_target_tokens for part in parts} == {whole.update_target_tokens}
     positions = [part.position for share in shares for part in share]
-    assert len(set(positions)) == len(positions)  # dropout is drawn from them
+    assert len(set(positions)) == len(positions)  # they seed dropout
 
 
 def test_every_micro_batch_knows_the_target_tokens_of_its_whole_update() -> None:

@@ -1,4 +1,4 @@
-"""Corpora from files, and how prepared text appears whole or not at all."""
+"""Tests of corpora from files, and of the atomic writing of prepared text."""
 
 import gzip
 from functools import partial
@@ -311,7 +311,7 @@ def test_corpora_of_several_languages_are_told_apart(tmp_path: Path) -> None:
     assert train.tgt_langs == {"one": "en", "two": "fr"}
     assert mixed.describe() == "mixed: de-fr from one (de-en, weight 1), two (de-fr, weight 1)"
     into_one = Mixed(corpora={"one": one, "two": {**two, "src_lang": "fr", "tgt_lang": "en"}}, dev=one)
-    assert into_one.tgt_langs == {}  # there is nothing to be told
+    assert into_one.tgt_langs == {}  # one target language needs no tag
 
 
 def test_a_corpus_whose_files_are_called_after_other_languages_has_to_say_what_it_is() -> None:
@@ -337,7 +337,7 @@ def test_a_file_whose_name_may_be_two_languages_is_not_taken_for_a_third() -> No
     with pytest.raises(UserError, match=rf"^data: {told}: data\.tgt_lang says"):
         Mixed(corpora={"a": one}, dev={"src": "d.en", "tgt": "b.fr-ca"})
     assert Mixed(corpora={"a": one, "b": {**two, "tgt_lang": "fr"}}, dev=dev).tgt_langs == {"a": "de", "b": "fr"}
-    both = {"src": "b.en-de.src", "tgt": "b.en-de.tgt"}  # one of which it is, in any spelling
+    both = {"src": "b.en-de.src", "tgt": "b.en-de.tgt"}  # each side is one of the two, in any spelling
     assert Mixed(corpora={"b": both}, dev=both, src_lang="eng", tgt_lang="de_DE").tgt_lang == "de_DE"
 
 

@@ -1,4 +1,4 @@
-"""The doctor finds what is wrong with a corpus, and nothing in a healthy one."""
+"""Tests that the doctor finds the faults of a corpus, and none in a healthy one."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_a_healthy_corpus_has_no_faults(corpus: dict[str, ParallelText], tokeniz
 def test_lost_lines_are_found_where_they_are_missing(
     corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path, by: int
 ) -> None:
-    """Lines that one side lacks, and as many the other one at its end."""
+    """Remove lines inside one side, and as many at the end of the other."""
     train = corpus["train"]
     at = 1300
     src, tgt = (train.src, train.tgt) if by < 0 else (train.tgt, train.src)
@@ -142,7 +142,7 @@ def test_a_text_that_is_shifted_to_and_fro_is_told_in_a_few_words(
 ) -> None:
     train = corpus["train"]
     tgt = list(train.tgt)
-    for start in range(0, 4000, 2000):  # 1000 lines moved by one, and 1000 that are not
+    for start in range(0, 4000, 2000):  # 1000 lines moved by one, then 1000 unmoved
         tgt[start : start + 1000] = [*tgt[start + 1 : start + 1000], tgt[start]]
     many = ParallelText(train.src * 4, tgt * 4)
     found = diagnosed(many, tokenizer, tmp_path, dev=corpus["dev"])
@@ -175,7 +175,7 @@ def test_the_last_lines_are_looked_at_too(
 
 
 def test_sorted_text_is_no_fault(corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Neighbours are alike there, so that a line fits its neighbour's translation nearly as well."""
+    """Sort the text: neighbours are then alike, and a line fits its neighbour's translation nearly as well."""
     train = corpus["train"]
     in_order = train.select(sorted(range(len(train)), key=lambda i: (len(train.src[i]), train.src[i])))
     found = diagnosed(in_order, tokenizer, tmp_path, dev=corpus["dev"])

@@ -1,4 +1,4 @@
-"""Texts that look the same are compared as the same, and a tokenizer's own rule writes them alike."""
+"""Tests that texts of the same appearance compare as equal, and that a tokenizer can unify their Unicode forms."""
 
 import itertools
 import pickle
@@ -46,7 +46,7 @@ def composed(text: str) -> str:
 
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
 def composing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """A tokenizer that composes what it reads."""
+    """Return a tokenizer that composes its input."""
     trainer = TokenizerTrainer(
         model_type=request.param, vocab_size=412, normalisation="nfc", placeholder=r"\{[^{}\s]+\}"
     )

@@ -1,4 +1,4 @@
-"""Texts out of a wheel, on a tiny wheel made here."""
+"""Tests of the texts from Home Assistant's wheel, on a tiny wheel that is made here."""
 
 import hashlib
 import json
@@ -68,7 +68,7 @@ def test_cleaning_keeps_the_first_of_what_is_long_enough_and_translated() -> Non
     german |= {("a", "a same"): "the same\teverywhere", ("a", "blank"): " ", ("a", "extra"): "ohne englischen Text"}
     german |= {("a", "placeholder"): "rufe {phone_number} an"}
     pairs = pair_texts(english, german, english)
-    # "again" repeats "a same", which is no pair: its two sides are equal.
+    # "again" has the text of "a same", which does not count as an earlier pair: its two sides are equal.
     assert dict(zip(pairs.src, pairs.tgt)) == {
         "the same everywhere": "de again",
         "call {phone_number} now": "rufe {phone_number} an",

@@ -1,4 +1,4 @@
-"""Sets of the hub's form, from local files and without a network."""
+"""Tests of datasets in the Hub's form, from local files and without a network."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ NESTED = [
 ]
 CLEAN = ParallelText(["eins zwei", "drei\u2028vier", '"NA"'], ["one two", "three", "NA"])
 ONLY_TRAIN = {"train": "train", "dev": None, "test": None}
-# What readers tend to change: each stays as it is, whitespace at its ends apart.
+# Texts that readers tend to change. Each must stay as it is, except for whitespace at its ends.
 ODD = [
     "a\u2028b",
     "a\x00b",
@@ -60,7 +60,7 @@ def json_lines(path: Path, rows: list[Row]) -> str:
 
 
 def flat_parquet(path: Path) -> Hub:
-    """A Parquet file that has a column for each language."""
+    """Return the corpus of a Parquet file with a column for each language."""
     return Hub(path="parquet", data_files=str(path), splits=ONLY_TRAIN, column=None, src_lang="de", tgt_lang="en")
 
 
@@ -84,7 +84,7 @@ def test_json_lines_become_pairs_of_one_line_each(tmp_path: Path) -> None:
     )
     splits = prepared(corpus, tmp_path / "cache")
     assert splits["train"] == CLEAN
-    # Only train loses its blank pairs.
+    # Only train drops its blank pairs.
     assert splits["dev"].src == ["eins zwei", "drei\u2028vier", "", "", '"NA"']
     assert set(splits) == {"train", "dev"}
 
@@ -147,7 +147,7 @@ READERS = [
 def test_every_reader_gives_what_is_in_the_file(
     tmp_path: Path, reader: str, name: str, write: Callable[[Path, list[Row]], None]
 ) -> None:
-    """Also for more rows than are read at once, and for a text that only a late row has."""
+    """Read more rows than fit into one batch, with texts that occur only in late rows."""
     rows = [*NESTED, *({"translation": {"de": odd, "en": f"{odd} {i}"}} for i, odd in enumerate(ODD * 90))]
     write(tmp_path / name, rows)
     corpus = Hub(path=reader, data_files=str(tmp_path / name), splits=ONLY_TRAIN, src_lang="de", tgt_lang="en")
@@ -177,7 +177,7 @@ def test_a_column_a_language_becomes_pairs(tmp_path: Path) -> None:
 
 
 def test_several_files_are_read_in_the_order_given(tmp_path: Path) -> None:
-    """A later one is not read by the types of the first."""
+    """Check also that the types of the first file do not change how later ones are read."""
     texts = ["abc", "2020-01-01", "5"]
     for number, text in enumerate(texts):
         json_lines(tmp_path / f"part-{number}.jsonl", [{"translation": {"de": text, "en": "x", f"l{number}": "y"}}])

@@ -1,4 +1,4 @@
-"""What codes, names of files and columns, and text say of a language."""
+"""Tests of what is inferred about a language from codes, from names of files and columns, and from text."""
 
 import pytest
 
@@ -50,7 +50,7 @@ PAIRS = "es-co ca-es eu-es gl-es br-fr oc-fr tt-ru jv-id se-no uk-ru sv-fi"
         ("news.en-zh.txt", None),
         ("news.pt-es", None),
         ("news.en-id.txt", None),
-        ("fr-ca.txt", None),  # French and Catalan, or French of Canada
+        ("fr-ca.txt", None),  # French and Catalan, or French in Canada
         *((f"t.{code}", code) for code in WITH_REGION.split()),
         *((f"t.{code}", None) for code in PAIRS.split()),
         ("ca-es.txt", None),
@@ -59,7 +59,7 @@ PAIRS = "es-co ca-es eu-es gl-es br-fr oc-fr tt-ru jv-id se-no uk-ru sv-fi"
         ("news.zh-tw", "zh-tw"),
         ("zh_tw.txt.gz", "zh_tw"),
         ("pt-br.txt", "pt-br"),
-        ("t.es-ar.txt", None),  # Spanish and Arabic, or Spanish of Argentina
+        ("t.es-ar.txt", None),  # Spanish and Arabic, or Spanish in Argentina
         ("train.en-vi", None),
         ("de-ch.txt", "de-ch"),
         ("de-de.txt", "de-de"),
@@ -100,18 +100,18 @@ def test_case_blanks_and_what_a_locale_adds_change_nothing(code: str) -> None:
 @pytest.mark.parametrize(
     ("code", "lines", "writing"),
     [
-        ("kr", ["카페에 갑니다."], KOREAN),  # Kanuri, and Korea
-        ("tw", ["我們今天去公園。"], CHINESE),  # Twi, and Taiwan
-        ("cn", ["我们今天去公园。"], CHINESE),  # no language
+        ("kr", ["카페에 갑니다."], KOREAN),  # Kanuri's code, or Korea's
+        ("tw", ["我們今天去公園。"], CHINESE),  # Twi's code, or Taiwan's
+        ("cn", ["我们今天去公园。"], CHINESE),  # no language's code
         ("jp", ["東京です"], JAPANESE),
         ("ua", ["Добрий день"], SPACED),
-        ("cdo", ["我們今天去公園。"], CHINESE),  # of whose script CLDR says nothing
+        ("cdo", ["我們今天去公園。"], CHINESE),  # CLDR does not list its script
         ("en", ["我们今天去公园。"], CHINESE),  # swapped sides
-        ("en", ["A text 一二三 of a few 四五六 words"], SPACED),  # a third of whose letters are Chinese
+        ("en", ["A text 一二三 of a few 四五六 words"], SPACED),  # a third of the letters are Chinese
         ("en", ["Words 一二三四五"], SPACED),  # half of them
         ("en", ["Words 一二三四五六"], CHINESE),
         ("de", ["Wörter 카페에 갑니다"], SPACED),
-        ("xx", ["A text 一二三 of a few 四五六 words"], CHINESE),  # whose code says nothing
+        ("xx", ["A text 一二三 of a few 四五六 words"], CHINESE),  # unknown code
         ("sr", ["Ово је српски. Ovo je srpski."], SPACED),
         ("zh", ["print(x)", "运行 git status"], CHINESE),  # mostly code
         ("ja", ["東京都"], JAPANESE),

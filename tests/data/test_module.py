@@ -1,4 +1,4 @@
-"""From a corpus to batches: what is kept, what the tensors hold, and what the user is told."""
+"""Tests of the data module, from a corpus to batches: the pairs kept, the tensors, and the notes for the user."""
 
 import os
 import pickle
@@ -41,7 +41,7 @@ LINES = {
 
 
 def corpus(folder: Path, **lines: tuple[list[str], list[str]]) -> Files:
-    """Files of these lines; where a split is not given, those of LINES."""
+    """Return a corpus of files with these lines; a split that is not given has those of LINES."""
     default = {split: (src, [f"{tgt} {i}" for i in range(len(src))]) for split, (src, tgt) in LINES.items()}
     paths = {}
     for split, (src, tgt) in (default | {"test": default["dev"]} | lines).items():
@@ -87,7 +87,7 @@ def test_what_normalisation_leaves_nothing_of_is_blank_in_training_and_in_dev(
     assert "train: 40 of 43 pairs kept, left out: 3 with a blank side" in made.notes
     assert made.decode_dev(1, [310 - 1] * 3) == ""
     assert made.decode_dev(0, [310 - 1] * 3) != ""
-    assert spread(made, 9) == [0]  # what is watched
+    assert spread(made, 9) == [0]  # only pairs with text on both sides are watched
 
 
 def test_dev_loss_is_that_of_scoring_which_leaves_out_pairs_without_text(
@@ -147,9 +147,9 @@ def test_masks_are_true_on_tokens_and_all_else_is_padding(tmp_path: Path, tokeni
             assert (tensor[~mask] == PAD).all()
             assert (tensor[mask] != PAD).all()
             assert mask[:, 0].all()
-            assert (mask[:, 1:] <= mask[:, :-1]).all()  # tokens first, padding behind
+            assert (mask[:, 1:] <= mask[:, :-1]).all()  # tokens first, then padding
             padded += int((~mask).sum())
-        # No column of the longer side is padding alone, and of the shorter one fewer than a step.
+        # The longer side has no column of padding alone; the shorter one has fewer than WIDTH_STEP.
         for mask, other in ((batch.src_mask, batch.tgt_mask), (batch.tgt_mask, batch.src_mask)):
             empty = int((~mask.any(0)).sum())
             assert not empty or (empty < WIDTH_STEP and mask.size(1) <= other.size(1))
@@ -215,11 +215,11 @@ def test_many_sequences_in_one_array_come_back_one_by_one() -> None:
         assert flat.ids.dtype == dtype
 
 
-# -------------------------------------------------------------------------------------------------------- what is kept
+# ------------------------------------------------------------------------------------------------- pairs that are kept
 
 
 def lengths(tokenizer: Tokenizer, pairs: ParallelText) -> list[int]:
-    """Tokens of the longer side of each pair, </s> counted."""
+    """Return the number of tokens of each pair's longer side, including </s>."""
     sources = tokenizer.encode(pairs.src)
     targets = tokenizer.encode_targets(pairs.tgt, sources)
     return [max(len(source.ids), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
@@ -254,7 +254,7 @@ def test_dev_is_scored_whole_however_long_or_blank_its_lines(tmp_path: Path, tok
     assert sorted(i for batch in found for i in batch.pairs.tolist()) == [0, 1, 2]
     assert found[0].src.size(1) == max(
         batch.src.size(1) for batch in found
-    )  # the longest first: memory is tried at once
+    )  # the longest first, so that memory runs out early or never
     blank = next(batch for batch in found if 1 in batch.pairs.tolist())
     assert blank.src[blank.pairs.tolist().index(1)].tolist()[0] == EOS
     assert made.decode_dev(1, [9, 9]) == ""
@@ -308,7 +308,7 @@ def test_passes_are_counted_in_updates(tmp_path: Path, tokenizer: Tokenizer) -> 
     assert made.updates_in(3) == -(-n_batches // 2)
 
 
-# ------------------------------------------------------------------------------------------------------- what is said
+# -------------------------------------------------------------------------------------------------------------- notes
 
 
 def test_notes_say_what_became_of_the_text(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_notes_say_what_became_of_the_text(tmp_path: Path) -> None:
     src, tgt = [*train.src[:300], "", "lan"], [*train.tgt[:300], "x", " "]
     trainer = TokenizerTrainer(model_type="bpe", vocab_size=350)
     made = data(corpus(tmp_path, train=(src, tgt)), trainer, tmp_path)
-    made.setup()  # a second time: nothing happens
+    made.setup()  # the second call does nothing
     assert made.notes == [
         "tokenizer: 604 lines read, 602 used, 2 skipped; 350 pieces",
         "train: 300 of 302 pairs kept, left out: 2 with a blank side",
@@ -372,7 +372,7 @@ def test_passes_take_turns_in_the_versions_of_sampled_text(tmp_path: Path, token
         1: list(range(n, 2 * n)),
         2: list(range(n)),
     }
-    # Dev is what it is.
+    # Dev is not sampled.
     plain = data(Sample(), tokenizer, tmp_path, tokens_per_batch=600)
     assert np.array_equal(made.dev_pairs.src.ids, plain.dev_pairs.src.ids)
 
@@ -405,7 +405,7 @@ def test_each_corpus_of_several_languages_has_its_tag(tmp_path: Path) -> None:
 
 
 def test_a_ready_tokenizer_without_the_tags_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """It would be trained to write several languages and never be told which."""
+    """Refuse it: the model would learn to write several languages without knowing which one is wanted."""
     write_lines(tmp_path / "some.tsv", ["a\tb"])
     files = {"tsv": str(tmp_path / "some.tsv"), "src_lang": "de"}
     corpora = {"one": {**files, "tgt_lang": "en"}, "two": {**files, "tgt_lang": "fr"}}
@@ -426,11 +426,11 @@ def test_sides_with_vocabularies_of_their_own_come_back_as_text(tmp_path: Path) 
 def test_much_text_is_not_looked_at_by_every_run(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOKED_AT", 3_999)  # of 4,000
+    monkeypatch.setattr(module, "LOOKED_AT", 3_999)  # the sample has 4,000
     told = "doctor: over 3,999 pairs are looked at by `make prepare` or `make doctor`"
     assert data(Sample(), tokenizer, tmp_path, tokens_per_batch=600).notes[-1] == told
     report = data(Sample(), tokenizer, tmp_path, tokens_per_batch=600).diagnose()
-    # It stands in the cache then.
+    # The report is now in the cache.
     assert data(Sample(), tokenizer, tmp_path, tokens_per_batch=600).notes[-1] == f"doctor: {report.summary()}"
 
 
@@ -496,7 +496,7 @@ def test_what_else_ends_training_is_told_from_a_worker_that_died(text, said):
 
 
 class Deadly(torch.utils.data.Dataset):
-    """Ends the process that asks for item 7, which no worker is given before the loader has begun."""
+    """Dataset that kills the process that asks for item 7; no worker gets it before the loader has started."""
 
     def __getitem__(self, item):
         return item if item != 7 else os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A pattern finds what Python's `re` finds with it, and a search that would not end is ended."""
+"""Tests that a pattern finds the same as with Python's `re`, and that an endless search is stopped."""
 
 import contextlib
 import re
@@ -26,7 +26,7 @@ PATTERNS = [
     r"&#?\w{1,8};",
     r"(?:%[sd]){2}",
     r"[⟦][^⟧]*[⟧]",
-    # Braces that are no repeats: for the other engine some say how much a match may differ.
+    # Braces that are not repeats: `regex` reads some of them as limits for approximate matches.
     r"{name}",
     r"%{s}",
     r"x{e}",
@@ -73,7 +73,7 @@ def test_a_search_ends_whatever_the_pattern(monkeypatch: pytest.MonkeyPatch, pat
     monkeypatch.setattr("diglot.data.placeholders.SECONDS", 0.05)
     placeholders = Placeholders(pattern)
     for search in (placeholders.find, placeholders.stands_in, lambda line: placeholders.replace(line, str)):
-        with contextlib.suppress(UserError):  # or the engine finds a short way
+        with contextlib.suppress(UserError):  # unless the engine avoids the backtracking
             search(line)
 
 

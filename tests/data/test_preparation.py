@@ -1,4 +1,4 @@
-"""Training text becomes ids once: the same ones however often it was killed, by however many processes."""
+"""Tests that preparation gives the same ids however often it is killed, and with any number of processes."""
 
 import json
 import multiprocessing
@@ -49,7 +49,7 @@ def test_prepared_pairs_are_the_texts_ids_for_any_number_of_processes(
 
 
 class Killed(ParallelText):
-    """A text whose reader is killed after so many blocks."""
+    """A text whose reader is killed after a number of blocks."""
 
     after = 0
 
@@ -60,7 +60,7 @@ class Killed(ParallelText):
             yield block
 
 
-@pytest.mark.parametrize("noted", [0.0, 1e9])  # seconds between two notes: after each block, or never
+@pytest.mark.parametrize("noted", [0.0, 1e9])  # seconds between two records of the progress: after each block, or never
 def test_a_killed_preparation_goes_on_and_gives_the_same(
     text: ParallelText, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: float
 ) -> None:
@@ -76,7 +76,7 @@ def test_a_killed_preparation_goes_on_and_gives_the_same(
             prepared(Killed(text.src, text.tgt), tokenizer, tmp_path / "killed", cleaning=cleaning)
         assert not [path for path in (tmp_path / "killed" / "prepared").iterdir() if path.name[0] != "."]
     went_on = prepared(text, tokenizer, tmp_path / "killed", cleaning=cleaning)
-    assert len(encoded) == (8 if noted == 0 else 1 + 3 + 4 + 7 + 8)  # what was written down is not done again
+    assert len(encoded) == (8 if noted == 0 else 1 + 3 + 4 + 7 + 8)  # recorded blocks are not encoded again
     assert rows(went_on) == rows(whole)
     assert went_on.about == whole.about
     files = [sorted((tmp_path / kind / "prepared").glob("*/*")) for kind in ("whole", "killed")]
@@ -87,7 +87,7 @@ def test_a_killed_preparation_goes_on_and_gives_the_same(
 def test_what_was_written_down_and_is_not_on_the_disk_is_done_again(
     text: ParallelText, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a power cut; and a note that cannot be read."""
+    """Cut a file short, as a power failure may, or damage the record of the progress."""
     monkeypatch.setattr(preparation, "_SECONDS", 0.0)
     monkeypatch.setattr(Killed, "after", 4)
     for damage in ("src.ids", "progress.json"):
@@ -124,7 +124,7 @@ def test_of_two_at_once_one_waits_for_the_other(text: ParallelText, tokenizer: T
     assert [process.exitcode for process in both] == [0, 0]
     assert [encoded.get(timeout=5) for _ in range(3)] == [40] * 3
     assert encoded.empty()
-    assert len(list((tmp_path / "prepared").iterdir())) == 1  # no lock and no partial folder stay behind
+    assert len(list((tmp_path / "prepared").iterdir())) == 1  # neither a lock nor a partial folder is left
 
 
 def test_everything_that_matters_makes_other_files_and_the_rest_does_not(
@@ -142,7 +142,7 @@ def test_everything_that_matters_makes_other_files_and_the_rest_does_not(
         prepare(source, Tokenizer(tokenizer.model, None), tmp_path, max_len=100),
     ]
     before = files[0].stat()
-    files[0].write_text(files[0].read_text().replace("a", "e", 1))  # as long as before, and with its time
+    files[0].write_text(files[0].read_text().replace("a", "e", 1))  # same length; the same time is set below
     import os
 
     os.utime(files[0], ns=(before.st_atime_ns, before.st_mtime_ns))

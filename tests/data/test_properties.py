@@ -1,4 +1,4 @@
-"""What holds of the way from text to batches for any text, any options, and however often it is interrupted."""
+"""Properties of the path from text to batches: they hold for any text, any options, and any interruptions."""
 
 import csv
 import gzip
@@ -41,7 +41,7 @@ from diglot.errors import UserError
 
 some = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
-# Any text; U+2581 is what SentencePiece takes a blank for, and the slots are not for text.
+# Any text, except for SentencePiece's mark of a space (U+2581) and the slots, which are reserved.
 LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=["\n", "\u2581", *SLOTS]), max_size=20)
 MARKED = LINE | LINE.map("\ufeff".__add__)
 LINES = st.lists(st.tuples(MARKED, MARKED), min_size=1, max_size=12)
@@ -65,7 +65,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress,
 
 
 def write_files(folder: Path, parts: list[list[tuple[str, str]]], form: str, packed: str) -> dict[str, list[str]]:
-    """Pairs as a user's own program would write them, and what the corpus is given."""
+    """Write pairs as a user's own program would, and return the paths for the corpus."""
     given: dict[str, list[str]] = {}
     for number, pairs in enumerate(parts):
         if form == "lines":
@@ -88,13 +88,13 @@ def write_files(folder: Path, parts: list[list[tuple[str, str]]], form: str, pac
 def test_files_hold_the_pairs_that_were_written_in_any_form_and_any_number_of_shards(
     pairs: list[tuple[str, str]], form: str, packed: str, size: int, draw: st.DataObject
 ) -> None:
-    if form == "tsv":  # where a tab is no text
+    if form == "tsv":  # tabs cannot be text there
         pairs = [(src.replace("\t", " "), tgt.replace("\t", " ")) for src, tgt in pairs]
-    if form == "lines":  # where one CR before an LF is none either
+    if form == "lines":  # a CR before an LF cannot be text
         pairs = [(src.rstrip("\r"), tgt.rstrip("\r")) for src, tgt in pairs]
     cut = draw.draw(st.integers(1, len(pairs)))
     parts = [part for part in (pairs[:cut], pairs[cut:]) if part]
-    if form != "csv":  # nor a mark at the beginning of a file
+    if form != "csv":  # a byte order mark at the start of a file cannot be text
         for part in parts:
             part[0] = (part[0][0].lstrip("\ufeff"), part[0][1].lstrip("\ufeff"))
     with tempfile.TemporaryDirectory() as folder:
@@ -135,7 +135,7 @@ def test_what_is_prepared_spells_the_text_on_both_sides(either: Tokenizer, pairs
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[Batching, np.ndarray, dict[int, tuple[int, int]]]:
-    """Any batching, the longer side of each pair, and how often a pass may hold it."""
+    """Draw a batching, the longer side of each pair, and how often (from, to) a pass may hold each pair."""
     n = draw(st.integers(1, 60))
     sides = draw(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=n, max_size=n))
     src, tgt = np.array(sides).T
@@ -165,7 +165,7 @@ def streams(draw: st.DrawFn) -> tuple[Batching, np.ndarray, dict[int, tuple[int,
 
 
 def content(batches: Sequence[MicroBatch]) -> list[tuple]:
-    """What micro-batches hold, wherever their update ends on a process."""
+    """Return the content of micro-batches, without `ends_update`, which depends on the number of processes."""
     return [(*batch.pairs.tolist(), "|", *batch._replace(ends_update=True)[1:]) for batch in batches]
 
 
@@ -222,7 +222,7 @@ def test_any_number_of_processes_makes_the_same_updates_wherever_they_begin(
         assert sorted(found) == sorted(wanted[0].pairs.tolist())
         for batch in parts:
             assert len(batch.pairs) <= (batch.shape.rows if batch.shape else len(batch.pairs))
-        if wanted[0].shape:  # all processes compute one shape
+        if wanted[0].shape:  # all processes compute the same shape
             assert len({batch.shape for batch in parts}) == 1
 
 
@@ -241,7 +241,7 @@ class InMemory(Corpus):
 
 
 def same(one: Batch, other: Batch) -> bool:
-    """Whether two batches hold the same, wherever their update ends on a process."""
+    """Return whether two batches are equal but for `ends_update`, which depends on the number of processes."""
     one = one._replace(ends_update=other.ends_update)
     return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(one, other, strict=True))
 
@@ -280,7 +280,7 @@ WORD = st.sampled_from(
     ["ka", "gun", "sog", "мир", "да", "漢字", "かな", "{name}", "\x07", "\u2028", "\x85", "\t", "12", "", "\u00a0", "é"]
 )
 SIDE = st.lists(WORD, min_size=1, max_size=5).map(" ".join)
-TEXTS = st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=10).flatmap(  # so few that some come again
+TEXTS = st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=10).flatmap(  # so few that some are repeated
     lambda few: st.lists(st.lists(st.sampled_from(few), min_size=1, max_size=15).map(text_of), min_size=1, max_size=3)
 )
 CLEANINGS = st.builds(
@@ -307,7 +307,7 @@ def script(text: str) -> str | None:
 def reasons(
     parts: Sequence[ParallelText], tokenizer: Tokenizer, cleaning: Cleaning, max_len: int, block_size: int
 ) -> list[list[tuple[set[str], list[int], list[int]]]]:
-    """For each pair of each corpus all rules by which it is left out, and its ids: slow and by the book."""
+    """Return for each pair of each corpus all rules that leave it out, and its ids, by a slow reference method."""
     seen: set[tuple[str, str]] = set()
     found = []
     for part in parts:
@@ -355,7 +355,7 @@ def test_what_is_left_out_and_what_is_kept_is_what_the_rules_say(
     wider: int,
     block_size: int,
 ) -> None:
-    """With limits that are about a pair's length and ratio."""
+    """Choose limits near the length and the ratio of one of the pairs."""
     sides = [parts[0].src[pair % len(parts[0])], parts[0].tgt[pair % len(parts[0])]]
     short, long = sorted(len(source.ids) + 1 for source in tokenizer.encode(sides))
     max_len = max(2, long + longer)
@@ -381,7 +381,7 @@ def test_what_is_left_out_and_what_is_kept_is_what_the_rules_say(
 
 
 def all_files(cache: Path) -> dict[str, str]:
-    """The hash of everything under a cache but empty locks, which stay where nobody was left to take them away."""
+    """Return the hashes of all files under a cache except locks, which a killed process leaves behind."""
     files = [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
     return {str(path.relative_to(cache)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -391,7 +391,7 @@ STRICT = Cleaning(control=True, identical=True, duplicates=True, scripts=True, m
 
 
 def a_mixture() -> MixedText:
-    """Of two corpora, the first with repeated and blank pairs."""
+    """Return a mixture of two corpora, the first with repeated and blank pairs."""
     first = SAMPLE.select([*range(150), *range(40), *range(150, 200)])
     first.src[17] = first.tgt[90] = " "
     return MixedText({"first": first, "second": SAMPLE.select(range(190, 400))}, {"second": 2.0})
@@ -410,19 +410,19 @@ def test_three_processes_write_the_files_that_one_does(tokenizer: Tokenizer, tmp
 
 
 class Cut(BaseException):
-    """As if the power went: nobody handles it, and no cleaning up comes to its end."""
+    """Simulated power failure: no code handles it, and no clean-up completes."""
 
 
 STEPS: list[tuple[Any, str]] = [
     *((preparation, name) for name in ("encode", "write_bytes", "finish")),
     *((ShardWriter, name) for name in ("append", "position", "close")),
     *((Path, name) for name in ("mkdir", "unlink", "rename", "replace")),
-    (ParallelText, "__post_init__"),  # a block is read
+    (ParallelText, "__post_init__"),  # called when a block is read
 ]
 
 
 def is_cut(work: Callable[[], object], step: int, after: bool) -> bool:
-    """Work that is cut off before, or right after, its so many-th step; whether it had so many."""
+    """Cut work off before, or right after, the step with a given number; return whether it got that far."""
     left, off = step, False
 
     def counted(function: Callable) -> Callable:
@@ -454,7 +454,7 @@ def prepare_mixture(tokenizer: Tokenizer, cache: Path, cleaning: Cleaning = STRI
 
 @pytest.fixture(scope="module")
 def whole(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> dict[Cleaning, dict[str, str]]:
-    """All files of preparations that nothing interrupted."""
+    """Return all files of uninterrupted preparations."""
     found = {}
     for cleaning in (Cleaning(), STRICT, replace(STRICT, keep_dropped=False)):
         cache = tmp_path_factory.mktemp("whole")
@@ -468,7 +468,7 @@ def whole(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> dic
 @given(
     st.sampled_from([Cleaning(), STRICT, replace(STRICT, keep_dropped=False)]),
     st.lists(st.tuples(st.integers(0, 150), st.booleans()), min_size=1, max_size=4),
-    st.sampled_from([0.0, 1e9]),  # seconds between two notes of how far it has come
+    st.sampled_from([0.0, 1e9]),  # seconds between two records of the progress
 )
 def test_a_preparation_cut_off_anywhere_goes_on_to_the_same_files(
     tokenizer: Tokenizer,
@@ -481,7 +481,7 @@ def test_a_preparation_cut_off_anywhere_goes_on_to_the_same_files(
         cache = Path(folder)
         for cut in cuts:
             is_cut(lambda: prepare_mixture(tokenizer, cache, cleaning), *cut)
-            for made in cache.glob("prepared/[!.]*"):  # what has its name is whole, but for what an end tidies away
+            for made in cache.glob("prepared/[!.]*"):  # a folder with its final name is complete
                 assert {path.name for path in made.iterdir()} >= {Path(name).name for name in whole[cleaning]}
         prepare_mixture(tokenizer, cache, cleaning)
         assert all_files(cache) == whole[cleaning]
@@ -524,7 +524,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def apart(tokenizer: Tokenizer, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
-    """Prepares the mixture in a process of its own, which dies or hangs after so many blocks."""
+    """Yield a function that prepares the mixture in another process, which may die or hang after some blocks."""
     for name, part in a_mixture().parts.items():
         write_lines(tmp_path / f"{name}.s", part.load().src)
         write_lines(tmp_path / f"{name}.t", part.load().tgt)
@@ -534,7 +534,7 @@ def apart(tokenizer: Tokenizer, tmp_path: Path) -> Iterator[Callable[..., subpro
 
     def start(cache: str, at: int = 0, deed: str = "die", n: int = 1) -> subprocess.Popen:
         words = [sys.executable, "script.py", ".", cache, str(at), deed, str(n)]
-        begun.append(subprocess.Popen(words, cwd=tmp_path))  # no pipes: an orphan would keep them open
+        begun.append(subprocess.Popen(words, cwd=tmp_path))  # without pipes, which an orphan would keep open
         return begun[-1]
 
     yield start
@@ -544,7 +544,7 @@ def apart(tokenizer: Tokenizer, tmp_path: Path) -> Iterator[Callable[..., subpro
 
 
 def blocks_of(process: subprocess.Popen, folder: Path) -> int:
-    """How many blocks a process has tokenised, when it has ended well."""
+    """Wait for a process to succeed, and return the number of blocks that it tokenised."""
     assert process.wait(300) == 0
     return int((folder / "done").read_text())
 
@@ -563,7 +563,7 @@ N_BLOCKS = 8 + 7  # of the mixture
 def test_a_process_killed_again_and_again_leaves_the_files_of_one_that_was_not(
     apart: Callable[..., subprocess.Popen], tmp_path: Path
 ) -> None:
-    """With SIGKILL, so that what was written and not yet on the disk is lost."""
+    """Kill it with SIGKILL, so that all buffered output is lost."""
     assert blocks_of(apart("whole"), tmp_path) == N_BLOCKS
     for at in (3, 1, 4, 1, 5):
         assert apart("cut", at).wait(300) == -signal.SIGKILL
@@ -579,7 +579,7 @@ def test_who_waits_goes_on_with_what_a_killed_one_began(apart: Callable[..., sub
     assert not until(lambda: second.poll() is not None, 1.2)  # it waits
     assert not list(tmp_path.glob("cache/prepared/[!.]*"))
     first.kill()
-    assert blocks_of(second, tmp_path) == N_BLOCKS - 4  # that the fifth was done was not yet written down
+    assert blocks_of(second, tmp_path) == N_BLOCKS - 4  # the fifth block was not yet recorded
     assert blocks_of(apart("whole"), tmp_path) == N_BLOCKS
     assert all_files(tmp_path / "cache") == all_files(tmp_path / "whole")
 
@@ -626,7 +626,7 @@ def encode(block):
 def test_when_a_process_that_tokenises_is_killed_the_same_command_goes_on(
     tokenizer: Tokenizer, tmp_path: Path, whole: dict[Cleaning, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of a block: where a process that has none dies, the other one does all that is left."""
+    """Kill a process in the middle of a block."""
     monkeypatch.setattr(preparation, "_SECONDS", 0.0)
     append, n_done = ShardWriter.append, 0
 
@@ -644,14 +644,14 @@ def test_when_a_process_that_tokenises_is_killed_the_same_command_goes_on(
             UserError, match="a process that tokenised was killed by SIGKILL; the same command goes on from here"
         ):
             prepare_mixture(tokenizer, tmp_path / "cache", n_processes=2)
-    assert 6 <= n_done <= 10  # at most five blocks are in work
+    assert 6 <= n_done <= 10  # at most five blocks are submitted at once
     before, n_done = n_done, 100
     prepare_mixture(tokenizer, tmp_path / "cache")
     assert n_done - 100 == N_BLOCKS - before
     assert all_files(tmp_path / "cache") == whole[STRICT]
 
 
-# ---------------------------------------------------------------------------------------------------------- never stale
+# ---------------------------------------------------------------------------------------------------------- stale files
 
 
 def test_each_option_has_files_of_its_own(tokenizer: Tokenizer, either: Tokenizer, tmp_path: Path) -> None:
@@ -672,7 +672,8 @@ def test_each_option_has_files_of_its_own(tokenizer: Tokenizer, either: Tokenize
         keys.append(prepare(MixedText({name: text}, {}), tokenizer, tmp_path, max_len=40).key)
     keys.append(prepare(ParallelText(text.tgt, text.src), tokenizer, tmp_path, max_len=40).key)
     assert len(set(keys)) == len(keys)
-    assert prepare(MixedText({"a": text}, {"a": 3.0}), tokenizer, tmp_path, max_len=40).key in keys  # a weight
+    # A weight does not change the files.
+    assert prepare(MixedText({"a": text}, {"a": 3.0}), tokenizer, tmp_path, max_len=40).key in keys
 
 
 @some
@@ -680,7 +681,7 @@ def test_each_option_has_files_of_its_own(tokenizer: Tokenizer, either: Tokenize
 def test_other_text_has_another_hash(
     one: list[tuple[str, str]], other: list[tuple[str, str]], draw: st.DataObject
 ) -> None:
-    """Other lines, a line break moved, the sides exchanged."""
+    """Compare other lines, a moved boundary between the sides, exchanged sides, and another order or number."""
     moved = [(src + tgt[:1], tgt[1:]) for src, tgt in one]
     for pairs in (other, moved, [(tgt, src) for src, tgt in one], one[::-1], one[:-1], [*one, ("", "")]):
         assert (text_of(pairs).digest() == text_of(one).digest()) == (pairs == one)

@@ -1,4 +1,4 @@
-"""The corpus in data/sample is what its generator makes, and is fit to train and test on."""
+"""Tests that the corpus in data/sample is its generator's output, and is fit for training and testing."""
 
 import subprocess
 import sys

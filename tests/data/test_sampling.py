@@ -1,4 +1,4 @@
-"""Segmentations drawn at random are of the same text, as likely as the papers say, and the same in every process."""
+"""Tests that random segmentations keep the text, have the papers' probabilities, and are the same in every process."""
 
 import hashlib
 import io
@@ -46,7 +46,7 @@ def either(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 def segmentations(word: str, scores: dict[str, float]) -> Iterator[tuple[tuple[str, ...], float]]:
-    """All ways to make up a word, with the logarithms of their probabilities."""
+    """Yield all segmentations of a word, with their log-probabilities."""
     if not word:
         yield (), 0.0
     for end in range(1, len(word) + 1):
@@ -63,7 +63,7 @@ def drawn(tokenizer: Tokenizer, text: str, alpha: float, n: int) -> Counter[tupl
 
 @pytest.mark.parametrize("alpha", [0.0, 0.2, 1.0])
 def test_unigram_segmentations_come_as_often_as_their_probabilities_say(unigram: Tokenizer, alpha: float) -> None:
-    """Kudo (2018), section 3.2: in proportion to P(x)^alpha, over all segmentations there are."""
+    """Compare with Kudo (2018), section 3.2: proportional to P(x)^alpha, over all segmentations."""
     content = read_model(unigram.model)
     scores = {piece.piece: piece.score for piece in content.pieces if piece.type == 1}
     words = sorted(set(" ".join(Sample().read(Path())["train"].load().src).split()))
@@ -80,7 +80,7 @@ def test_unigram_segmentations_come_as_often_as_their_probabilities_say(unigram:
 
 
 def bpe_dropout(word: str, ranks: dict[str, float], dropped: float, random: np.random.Generator) -> tuple[str, ...]:
-    """Provilkov et al. (2020), algorithm 1, to the letter."""
+    """Return a segmentation by algorithm 1 of Provilkov et al. (2020), followed to the letter."""
     parts = list(word)
     while True:
         merges = [i for i in range(len(parts) - 1) if parts[i] + parts[i + 1] in ranks]
@@ -106,7 +106,7 @@ def test_bpe_leaves_merges_out_as_its_authors_do(bpe: Tokenizer) -> None:
 def test_without_chance_it_is_the_plain_segmentation(
     unigram: Tokenizer, bpe: Tokenizer, sample_lines: list[str]
 ) -> None:
-    """The best path of the unigram model, and BPE with no merge left out, are SentencePiece's own."""
+    """Check that the unigram model's best path, and BPE without dropped merges, are SentencePiece's segmentation."""
     for tokenizer, alpha in ((unigram, 1e6), (bpe, 0.0)):
         sampler, random = Sampler(tokenizer.model, alpha), Random(1)
         for encoded in tokenizer.encode(sample_lines):

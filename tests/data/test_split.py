@@ -1,4 +1,4 @@
-"""The grouped split keeps what is alike on one side."""
+"""Tests that the grouped split keeps similar pairs in the same split."""
 
 import os
 import subprocess
@@ -49,7 +49,7 @@ def test_no_normalised_text_stands_in_two_splits(pairs: list[tuple[str, str]], s
     try:
         splits, n_dropped = grouped_split(corpus, 5, 5, seed)
     except UserError:
-        assert len({normalise(src) for src in corpus.src}) < 20  # refused only where there is too little to choose from
+        assert len({normalise(src) for src in corpus.src}) < 20  # refused only if there are few sources
         return
     sources = {split: {normalise(src) for src in pairs.src} for split, pairs in splits.items()}
     assert not sources["dev"] & sources["test"]

@@ -1,4 +1,4 @@
-"""Reading and writing parallel text, byte by byte."""
+"""Tests of reading and writing parallel text, byte by byte."""
 
 import gzip
 import re
@@ -150,7 +150,7 @@ def test_damaged_compressed_files_are_refused_in_a_line(tmp_path: Path, pack: Ca
     path.write_bytes(whole)
     assert len(read_lines(path)) == 5000
     damaged = [whole[: len(whole) // 2], whole[:-3], b"no archive\n"]
-    if pack is gzip.compress:  # zstd writes no checksum unless told to
+    if pack is gzip.compress:  # zstd writes no checksum by default
         damaged.append(whole[:50] + b"x" + whole[51:])
     for content in damaged:
         path.write_bytes(content)

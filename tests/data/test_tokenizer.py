@@ -1,4 +1,4 @@
-"""Text comes back from its ids as it went in, and training says what it did or why it could not."""
+"""Tests that ids decode to the original text, and that training reports its result or the reason for its failure."""
 
 import io
 import pickle
@@ -31,7 +31,7 @@ PLACEHOLDER = r"\{[^{}\s]+\}"
 
 
 def sources(lines: list[str]) -> ParallelText:
-    """A text whose sources these are."""
+    """Return a text with these lines as sources."""
     return ParallelText(lines, lines)
 
 
@@ -291,12 +291,12 @@ def test_lines_that_cannot_be_trained_on_are_counted(sample_lines: list[str], tm
 @pytest.mark.parametrize(
     ("odd", "is_used"),
     [
-        ("zeppelin\N{LOWER FIVE EIGHTHS BLOCK}quixote", True),  # SentencePiece's own mark for what is unknown
-        ("zeppelin\u2581quixote", True),  # and for a blank
+        ("zeppelin\N{LOWER FIVE EIGHTHS BLOCK}quixote", True),  # SentencePiece's mark for unknown characters
+        ("zeppelin\u2581quixote", True),  # its mark for a space
         *((f"zeppelin{odd}quixote", True) for odd in ("\0", "\t", "\ufffd", "\uffff", "\ue000", "\u2047", "\u2028")),
         ("z" * LONGEST_LINE, True),
         ("z" * (LONGEST_LINE + 1), False),
-        ("zeppelin " + "{name}" * 1000, True),  # the trainer is shown a slot for each
+        ("zeppelin " + "{name}" * 1000, True),  # the trainer reads a slot for each
         ("zeppelin " + "{n}" * (LONGEST_LINE // 3 - 5) + " quixote", False),
         ("#" * (LONGEST_LINE // 2), False),  # a slot is longer than this placeholder
         *((blank, False) for blank in ("\u2581", "\N{LOWER FIVE EIGHTHS BLOCK}", "\u3000", "\r")),
@@ -332,7 +332,7 @@ def test_what_stands_beside_sentencepiece_s_own_mark_is_learnt(tmp_path: Path) -
     assert told.endswith("59 lines read, 59 used, 0 skipped")
     (found,) = made.encode([f"zeppelin {mark} quixote"])
     pieces = made.pieces(found.ids, "src")
-    assert [piece for piece in pieces if piece.startswith("<0x")] == ["<0xE2>", "<0x96>", "<0x85>"]  # the mark alone
+    assert [piece for piece in pieces if piece.startswith("<0x")] == ["<0xE2>", "<0x96>", "<0x85>"]  # the mark's bytes
     assert made.decode(found.ids) == f"zeppelin {mark} quixote"
 
 
@@ -378,7 +378,7 @@ def test_a_line_break_spelt_in_bytes_is_a_blank(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(ids).split() == ["ab", "c"]
 
 
-# ------------------------------------------------------------------------------------------- one a side, and of others
+# ----------------------------------------------------------------------------------------- separate and foreign models
 
 
 def test_each_side_may_have_a_vocabulary_of_its_own(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_each_side_may_have_a_vocabulary_of_its_own(tmp_path: Path) -> None:
     targets = made.encode_targets(train.tgt[:200], sources)
     assert [made.decode(s.ids, s.placeholders, "src") for s in sources] == train.src[:200]
     assert [made.decode(t, s.placeholders) for t, s in zip(targets, sources)] == train.tgt[:200]
-    # Each is what is trained on its side alone.
+    # Each model is the one trained on its side alone.
     alone, _ = trainer(vocab_size=330).train(ParallelText(train.src, train.src), tmp_path, ["src"])
     assert made.model == alone.model != made.tgt_model
     again = pickle.loads(pickle.dumps(made))
@@ -438,7 +438,7 @@ def test_a_model_of_any_origin_is_usable(
     theirs = sentencepiece.SentencePieceProcessor(model_proto=foreign)
     plain = [line for line in sample_lines if not made.find_placeholders(line)]
     ids = [encoded.ids for encoded in made.encode(plain)]
-    # What the model does not know has a piece of its own there, and is told by it alone.
+    # The given model may have another name for its piece of unknown characters.
     names = {theirs.id_to_piece(theirs.unk_id()): "<unk>"}
     assert [[names.get(p, p) for p in made.pieces(own, "src")] for own in ids] == [
         [names.get(theirs.id_to_piece(i), theirs.id_to_piece(i)) for i in line] for line in theirs.encode(plain)
@@ -482,7 +482,7 @@ INVISIBLE = ["\u200b", "\ufeff", "\ufffd\ufffd", "\u200b \u200c\t", "\u200e\u200
 
 @pytest.fixture(scope="module")
 def normalising(sample_lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """A tokenizer by whose rule characters without a width are no text."""
+    """Return a tokenizer whose normalisation removes zero-width characters."""
     made = trainer(normalisation="nmt_nfkc", placeholder=r"\{[^{}\s]+\}")
     return made.get(sources(sample_lines), tmp_path_factory.mktemp("nmt_nfkc"), ["bol", "cav"])[0]
 

@@ -157,7 +157,7 @@ def _ranks(values: Sequence[int]) -> np.ndarray:
 def _marks(line: str) -> list[int]:
     """Count what two languages write alike, in buckets by hash.
 
-    These are digits, all punctuation and symbols but full stops and commas, and capitalised words after the first.
+    These are digits, punctuation and symbols except full stops and commas, and capitalised words after the first.
     """
     counts = [0] * _BUCKETS
     for mark in line:

@@ -23,7 +23,7 @@ class Batch(NamedTuple):
         pairs: indices of the pairs; fewer than B if the last rows are padding that fills a fixed shape.
         update_target_tokens: target tokens of the complete update, over all processes.
         position: number of the micro-batch in the run's stream.
-        passes: number of passes over the data after this micro-batch, with its fraction.
+        passes: fractional number of passes over the data after this micro-batch.
         place: position of the stream after the update.
         ends_update: whether this is the last micro-batch of its update on this process.
     """

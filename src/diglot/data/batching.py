@@ -160,7 +160,7 @@ def in_batches(
 
     Args:
         costs: cost of each item.
-        budget: limit of a batch's number of items times their greatest cost; a costlier item is a batch of its own.
+        budget: limit on a batch's number of items times their greatest cost; a costlier item is a batch of its own.
         work: processes the items with the given indices; may run out of memory.
         too_large: returns the error message for an item that does not fit into memory even alone, given its index.
 
@@ -402,6 +402,6 @@ class Updates:
 
 
 def updates_in(batching: Batching, passes: int, batches_per_update: int | None = None) -> int:
-    """Return the number of updates that make `passes` passes over the data."""
+    """Return the number of updates needed for `passes` passes over the data."""
     batches = sum(batching.count(pass_number) for pass_number in range(passes))
     return -(-batches // (batches_per_update or 1))

@@ -31,7 +31,7 @@ _ROWS = ("tsv", "csv")
 class Corpus(ABC):
     """Parallel text in up to three splits.
 
-    `prepare` does, once, all that takes long or needs a network. `read` is fast, and every process may call it.
+    `prepare` does everything that is slow or needs a network, once. `read` is fast, and every process may call it.
 
     Attributes:
         name: name of the corpus in messages and results.

@@ -228,7 +228,7 @@ def _count_forms(forms: dict[str, Counter[str]], split: str, block: ParallelText
 
 
 def some_lengths(shards: Shards) -> list[np.ndarray]:
-    """Return the tokens of each side, including </s>, for all pairs or for a million that are evenly spread."""
+    """Return each side's numbers of tokens, including </s>, for all pairs or for a million that are evenly spread."""
     n = len(shards.src)
     numbers = np.linspace(0, n - 1, min(n, _MEASURED)).astype(np.int64)
     return [side.lengths[numbers] for side in (shards.src, shards.tgt)]
@@ -341,7 +341,8 @@ def _swapped(shards: Shards, tokenizer: Tokenizer) -> tuple[int, list[tuple[str,
     counts = np.full((2, len(numbers)), 0.5)
     for count, (_, rows, size), places in zip(counts, sides, joint):
         count[places] += _counts(rows.ids, size)
-    odds = np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())  # that a piece is the source's
+    # The log-odds that a piece belongs to the source.
+    odds = np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())
     found: list[int] = []
     step_size = 2**18
     n_pairs = shards.count("kept")

@@ -45,7 +45,7 @@ def form_of(text: str) -> Literal["composed", "decomposed"] | None:
 
 
 def count_forms(lines: Iterable[str]) -> dict[str, int]:
-    """Count the composed and the decomposed lines, of those that can be written in either form."""
+    """Count the composed and the decomposed lines among those that can be written in either form."""
     counts = Counter(map(form_of, lines))
     return {"composed": counts["composed"], "decomposed": counts["decomposed"]}
 

@@ -130,7 +130,7 @@ def split_pair(pair: str) -> tuple[str, str]:
             return src, tgt
     if not cuts:
         raise UserError(f"data.pair={pair}: give two languages with a hyphen between, as in en-de; {_available(pair)}")
-    # Name the unknown part: if one side is a language, that is the other side.
+    # Report the unknown side: if one side is a known language, it is the other one.
     unknown = next((tgt for src, tgt in reversed(cuts) if src in LANGUAGES), None)
     unknown = unknown or next((src for src, tgt in cuts if tgt in LANGUAGES), cuts[0][0])
     raise UserError(f"data.pair={pair}: no language {unknown!r}; {_available(unknown)}")
@@ -164,9 +164,9 @@ def pair_texts(src: Texts, tgt: Texts, english: Texts) -> ParallelText:
     """Pair texts of the same key, in the order of components and keys.
 
     Runs of whitespace, including line breaks, become one space. Pairs with an empty side or with equal sides are left
-    out. So are those whose English text has fewer than three space-separated words or repeats that of an earlier pair,
-    in the same case. The English text decides for every pair of languages: so en-de and de-en have the same pairs, and
-    a key without English text gives no pair.
+    out. So are those whose English text has fewer than three space-separated words, or equals that of an earlier pair
+    (case matters). The English text decides for every pair of languages. So en-de and de-en have the same pairs, and a
+    key without English text gives no pair.
     """
     pairs = ParallelText([], [])
     seen = set()

@@ -182,7 +182,7 @@ class Hub(Corpus):
 
     def _sources(self, unused: str) -> dict[str, Source]:
         """Return a reader of each split of the dataset, by the dataset's name of the split."""
-        import datasets  # here, because the import takes a second, which other corpora should not pay
+        import datasets  # imported here: it takes a second, which other corpora need not pay
 
         datasets.disable_progress_bars()  # we show our own
         datasets.logging.set_verbosity(logging.CRITICAL)  # all that it logs, it also raises

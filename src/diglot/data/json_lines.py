@@ -1,4 +1,4 @@
-"""Reading of JSON Lines.
+"""Reader of JSON Lines files.
 
 `datasets` reads them too, but it rewrites text that looks like a date. If a number appears late in a column of text, it
 puts quotes around all of the text.

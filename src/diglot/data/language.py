@@ -1,4 +1,4 @@
-"""How a language is written, inferred from its code, a file name or a text, and how scores must account for that."""
+"""How a language is written, inferred from its code, a file name or a text; scores depend on it."""
 
 import re
 import unicodedata
@@ -53,7 +53,8 @@ _BY_CODE = {
     **dict.fromkeys(("Kore", "Hang"), KOREAN),
     **{code: _UNSPACED_WRITINGS[name] for code, name in _UNSPACED.items()},
 }
-_NO_ALPHABETS = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", *_UNSPACED_WRITINGS}  # by their letters' names
+# Scripts that are not alphabets, by the first word of their letters' Unicode names.
+_NO_ALPHABETS = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", *_UNSPACED_WRITINGS}
 # Valid language codes that here name a side, or no particular language.
 _NO_LANGUAGE = {"src", "tgt", "trg", "und", "mul", "mis", "zxx"}
 
@@ -155,7 +156,7 @@ _ENDINGS = {
 _COMPRESSED = {"gz", "zst", "xz", "bz2", "zip"}
 # Other parts of file names that are words, although they are valid language codes.
 _WORDS = {"all", "run", "cat", "mt", "to", "my", "in", "is", "no"}
-# Languages with a region that is not their most likely one, and whose code is also a language's: Twi, Chamorro, ...
+# Languages with a region other than their most likely one. The region's code is also a language's: Twi, Chamorro, ...
 _REGIONAL = {
     *("zh-tw", "zh-mo", "zh-sg", "de-ch", "fr-ch", "it-ch", "nl-be", "en-ie", "en-in", "en-sg", "ar-sa"),
     *("nb-no", "nn-no"),  # here `no` is also the code of Norwegian
@@ -216,7 +217,8 @@ def _is_pair(part: str) -> bool:
 def other_pair_of_file(path: str, code: str) -> tuple[str, ...]:
     """Return the two languages that a file's name may consist of, such as fr and ca.
 
-    Return nothing if the name has a certain language or no such pair, or if one of the pair is the language of `code`.
+    Return an empty tuple if the name contains a certain language code or no such pair, or if the pair includes the
+    language of `code`.
     """
     pairs = [part for part in Path(path).name.split(".") if _is_pair(part)]
     if not pairs or language_of_file(path) is not None:

@@ -44,12 +44,12 @@ from diglot.system.children import end_with_parent, how_it_ended, n_cores
 from diglot.system.interruption import again_where_ignored, send_again
 from diglot.system.progress import step
 
-LOOKED_AT = 5_000_000  # a run looks for faults in up to so many train pairs; more would take minutes
+LOOKED_AT = 5_000_000  # a run looks for faults in at most this many train pairs; more would take minutes
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Options that prepare, batch and load the text of any corpus.
+    """Options for preparing, batching and loading the text of any corpus.
 
     These are the keys of the config's data node that do not belong to a particular corpus.
 
@@ -265,7 +265,7 @@ class TranslationData(L.LightningDataModule):
         return "" if source.is_blank else self.tokenizer.decode(tokens, source.placeholders)
 
     def updates_in(self, passes: int) -> int:
-        """Return the number of updates that make `passes` passes over the training pairs."""
+        """Return the number of updates needed for `passes` passes over the training pairs."""
         return updates_in(self.batching, passes, self.options.batches_per_update)
 
     def largest_batches(self, most_pools: int = 3) -> list[Batch]:
@@ -416,7 +416,7 @@ class TimedLoader(DataLoader):
     def end_workers(self, error: BaseException) -> None:
         """Record how workers ended, and kill the others.
 
-        At its end, this process would wait for a worker that hangs or is stopped.
+        Otherwise this process, when it ends, would wait for a worker that hangs or is stopped.
 
         Args:
             error: error that ended training.
@@ -461,7 +461,7 @@ def _answer_lost_workers_anew() -> None:
             raise
 
     answer.is_answered_anew = True  # type: ignore[attr-defined]
-    with suppress(ValueError):  # not in the main thread; torch sets no handler there either
+    with suppress(ValueError):  # outside the main thread, where torch sets no handler either
         signal.signal(signal.SIGCHLD, answer)
 
 

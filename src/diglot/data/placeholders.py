@@ -61,7 +61,7 @@ class Placeholders:
         return self._in_time(lambda: [match[0] for match in self._pattern.finditer(line, timeout=SECONDS)], line)
 
     def replace(self, line: str, by: Callable[[str], str]) -> str:
-        """Return a line with each placeholder replaced by the result of a function of it."""
+        """Return a line with each placeholder replaced by `by(placeholder)`."""
         return self._in_time(lambda: self._pattern.sub(lambda match: by(match[0]), line, timeout=SECONDS), line)
 
     def _in_time(self, search: Callable[[], T], line: str) -> T:

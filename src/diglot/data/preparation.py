@@ -54,16 +54,15 @@ class Cleaning:
     """Rules that leave out training pairs, besides those with a blank or too long side. The first match is reported.
 
     Attributes:
-        control: leave out pairs with a control character, or another character that other programs take for a line
-            break, on a side.
+        control: leave out pairs with a control character on a side, or with a line break other than LF.
         identical: leave out pairs whose sides are equal (see `comparable` in diglot.data.forms).
         duplicates: leave out all but the first of pairs that are equal by the same comparison.
         scripts: leave out pairs with a side that is mostly in another script than that side of the corpus, such as
             Cyrillic in English. The first block of the corpus decides.
         max_ratio: leave out pairs with a side of more than this many times the other's tokens, including </s>.
         keep_dropped: write the pairs that are left out to `dropped.tsv` beside the prepared files. Its columns are
-            corpus, rule, number of the pair in the corpus, source, target. The number is that of the line, unless there
-            is a header, or several files, or dev split off from them.
+            corpus, rule, number of the pair, source, target. The number equals the line number unless the corpus has a
+            header or several files, or dev is split off from it.
     """
 
     control: bool = False
@@ -141,7 +140,7 @@ def prepare(
         max_len: greatest number of tokens per side, including </s>; longer pairs are left out.
         cleaning: further rules that leave out pairs.
         sampling: how the text is segmented at random; None: not at random.
-        tgt_lang: language to translate into, for corpora of a mixture without their own.
+        tgt_lang: language to translate into, unless a mixture names another one for the corpus.
         n_processes: number of processes that tokenise. It does not change the result.
         block_size: number of pairs in a block.
 
@@ -236,7 +235,7 @@ def _fill(
 
 
 def _state(partial: Path) -> dict[str, Any]:
-    """Return the recorded progress of a preparation, or none if the files are shorter than recorded."""
+    """Return the recorded progress of a preparation; no progress if the record or the files are damaged."""
     try:
         state: dict[str, Any] = json.loads((partial / _PROGRESS).read_bytes())
         lengths = state["position"] | {DROPPED: state["dropped"]}
