@@ -73,7 +73,7 @@ def test_a_search_ends_whatever_the_pattern(monkeypatch: pytest.MonkeyPatch, pat
     monkeypatch.setattr("diglot.data.placeholders.SECONDS", 0.05)
     placeholders = Placeholders(pattern)
     for search in (placeholders.find, placeholders.stands_in, lambda line: placeholders.replace(line, str)):
-        with contextlib.suppress(UserError):  # unless the engine avoids the backtracking
+        with contextlib.suppress(UserError):  # raised unless the engine avoids the backtracking
             search(line)
 
 

@@ -481,7 +481,7 @@ def test_a_preparation_cut_off_anywhere_goes_on_to_the_same_files(
         cache = Path(folder)
         for cut in cuts:
             is_cut(lambda: prepare_mixture(tokenizer, cache, cleaning), *cut)
-            for made in cache.glob("prepared/[!.]*"):  # a folder with its final name is complete
+            for made in cache.glob("prepared/[!.]*"):  # a folder with its final name is complete, if not tidied up
                 assert {path.name for path in made.iterdir()} >= {Path(name).name for name in whole[cleaning]}
         prepare_mixture(tokenizer, cache, cleaning)
         assert all_files(cache) == whole[cleaning]
@@ -626,7 +626,7 @@ def encode(block):
 def test_when_a_process_that_tokenises_is_killed_the_same_command_goes_on(
     tokenizer: Tokenizer, tmp_path: Path, whole: dict[Cleaning, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kill a process in the middle of a block."""
+    """Kill a process in the middle of a block; after the death of an idle one, the other would do all the rest."""
     monkeypatch.setattr(preparation, "_SECONDS", 0.0)
     append, n_done = ShardWriter.append, 0
 

@@ -33,7 +33,9 @@ class Shift(NamedTuple):
 
 
 class Alignment:
-    """Detector of shifts. It compares, in windows of neighbouring pairs, how well the sides fit unmoved and moved.
+    """Detector of shifts in a text.
+
+    It compares, in windows of neighbouring pairs, how well the sides fit unmoved and moved.
 
     Args:
         split: name of the text, for reports.

@@ -228,6 +228,6 @@ def other_pair_of_file(path: str, code: str) -> tuple[str, ...]:
 
 
 def _base(code: str) -> str | None:
-    """Return the language of a code in its shortest spelling, without script and region; an invalid code as it is."""
+    """Return the language of a code in its shortest spelling, without script and region; an invalid code unchanged."""
     tag = code.replace("_", "-")
     return langcodes.Language.get(tag).language if langcodes.tag_is_valid(tag) else code

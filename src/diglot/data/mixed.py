@@ -91,7 +91,10 @@ class Mixed(Corpus):
             )
 
     def _language(self, key: str) -> str:
-        """Return the language of a side of dev, and set the language of unknown corpora to that of all others."""
+        """Return the language of a side of dev.
+
+        A corpus whose files' names do not give its language gets the language of all others.
+        """
         unknown = key.removesuffix("_lang")
         known = {getattr(files, key) for files in self.files.values()} - {unknown}
         of_dev = getattr(self.held_out, key)

@@ -50,7 +50,7 @@ class Sampler:
             raise UserError(f"tokenizer.samples: a {kind} model has one segmentation of a text alone")
         if kind == "bpe" and alpha > 1:
             raise UserError(f"tokenizer.alpha={alpha:g}: of a bpe model it is the share of merges left out, at most 1")
-        # All but subwords (bytes, slots of placeholders, unknown characters) stays as it is.
+        # Pieces other than subwords (bytes, slots of placeholders, the unknown piece) stay as they are.
         self.texts = [piece.piece if piece.type == NORMAL else "" for piece in content.pieces]
         ids = {text: i for i, text in enumerate(self.texts) if text}
         scores = {text: content.pieces[i].score for text, i in ids.items()}

@@ -85,7 +85,7 @@ class Shards(NamedTuple):
         """Number of versions of the same pairs, stored one after the other in different segmentations."""
         return int(self.about["versions"])
 
-    def count(self, what: str) -> int:  # type: ignore[override]  # overrides tuple.count, which is not needed here
+    def count(self, what: str) -> int:  # type: ignore[override]  # hides tuple.count, which nobody needs here
         """Return the number of pairs "read" or "kept", over all corpora."""
         return sum(counts[what] for counts in self.about["corpora"].values())
 

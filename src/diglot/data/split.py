@@ -9,7 +9,7 @@ from diglot.errors import UserError
 
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-_LARGEST_SHARE = 10  # dev and test each take at most one pair in so many
+_LARGEST_SHARE = 10  # dev and test each take at most one pair in this many
 
 
 def normalise(text: str) -> str:
