@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-spin_shortly()  # here, for every command and script comes by before it imports torch
+spin_shortly()  # here, since every command and script runs this line before it imports torch
 
 
 def load(path: "str | Path", device: str | None = None, trust: "Collection[str]" = ()) -> "Translator":
-    """The translator that a checkpoint file, or a run's folder, holds.
+    """Return the translator in a checkpoint file or in a run's folder.
 
     Args:
         path: the checkpoint.
         device: cpu, cuda, ...; None: a GPU if there is one.
-        trust: modules whose classes the checkpoint may name, beside those of your own program that are imported. No
-            module is imported because a checkpoint names it.
+        trust: modules whose classes the checkpoint may name, in addition to modules of your own program that are
+            already imported. A module is never imported only because a checkpoint names it.
 
     Example:
         `diglot.load("runs/NAME/best.ckpt").translate(["Turn on the light."], beam=4)`
     """
-    from diglot.inference.translator import Translator  # only now: importing diglot stays quick
+    from diglot.inference.translator import Translator  # imported here to keep `import diglot` fast
 
     return Translator.load(path, device, trust=trust)

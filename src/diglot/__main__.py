@@ -1,4 +1,4 @@
-"""`python -m diglot COMMAND ...`, for what starts modules: `torchrun -m diglot train ...`."""
+"""`python -m diglot COMMAND ...`, for launchers that start modules: `torchrun -m diglot train ...`."""
 
 import difflib
 import sys
@@ -9,7 +9,7 @@ from diglot.system import streams
 
 
 def main() -> None:
-    """Become the command that is named first."""
+    """Run the command that the first argument names."""
     named = sys.argv[1] if len(sys.argv) > 1 else ""
     if named in COMMANDS:
         start(sys.argv.pop(1))

@@ -1,11 +1,11 @@
-"""What conf/ says of itself: its groups of choices, their keys with defaults, and the comments that explain them.
+"""The documentation in conf/: its groups of choices, their keys with defaults, and the comments that explain them.
 
-The files are read as text, so that --help waits for no library that takes seconds to import. Their form:
+The files are read as text, so that --help need not import slow libraries. Their form:
 
-- The comment at the top of a file says what a command does, or what a choice is. Lines of it that are indented by three
-  blanks and more are examples.
-- A comment after a key, or on the lines above it, says what the key means; an entry of a defaults list likewise.
-- A key that several choices of a group have needs to be explained in one of them.
+- The comment at the top of a file describes a command or a choice. Its lines with an indent of three or more blanks are
+  examples.
+- A comment after a key, or on the lines above it, explains the key. The same holds for entries of a defaults list.
+- A key that several choices of a group share needs an explanation in only one of them.
 """
 
 import re
@@ -22,19 +22,19 @@ import yaml
 CONF = next(
     p for p in (Path(__file__).parents[2] / "conf", Path(__file__).parent / "conf") if (p / "train.yaml").is_file()
 )
-SHARED = "shared"  # the name of folders whose files are parts of choices, and none themselves
+SHARED = "shared"  # the name of folders whose files are parts of choices, not choices
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times as fast
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's loader is ten times faster
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A key of a file with its default, or a group in its defaults list with the choice there.
+    """A key of a file with its default, or a group in its defaults list with the default choice.
 
     Attributes:
-        name: dotted, from the top of the file; of a group as it is typed.
-        default: as it is written; empty: it has keys below it.
-        meaning: what its comment says; empty: it has none.
+        name: the dotted key from the top of the file; for a group, the name to type.
+        default: the default as written; empty if the key has keys below it.
+        meaning: the text of its comment; empty if it has none.
     """
 
     name: str
@@ -43,21 +43,21 @@ class Entry:
 
     @property
     def is_required(self) -> bool:
-        """Whether it has no default and must be given."""
+        """Whether the key has no default, so that the user must give a value."""
         return self.default == "???"
 
 
 @dataclass
 class Choice:
-    """A file of conf/, with what it takes from other files: of a group a choice, at the top a command's config.
+    """A choice of a group or, at the top of conf/, a command's config, including the files that it is based on.
 
     Attributes:
-        name: of the choice.
-        bases: of its group, the choices that it takes in and changes.
-        meaning: what the comment at its top says.
+        name: the name of the choice.
+        bases: the choices of the same group that it is based on.
+        meaning: the comment at its top.
         examples: lines to type.
-        keys: by name, those of the files that it takes in first.
-        groups: that its defaults list chooses of, by name.
+        keys: the keys by name, those of its bases first.
+        groups: the groups in its defaults list, by name.
     """
 
     name: str
@@ -69,19 +69,19 @@ class Choice:
 
     @property
     def summary(self) -> str:
-        """The first sentence of the meaning."""
+        """The first sentence of the meaning, without its period."""
         return re.split(r"\.\s", self.meaning, maxsplit=1)[0].rstrip(".")
 
 
 def groups() -> list[str]:
-    """Return the groups of choices that there are: the folders of conf/ that hold files, by their paths."""
+    """Return the groups of choices: the folders of conf/ that contain files, as paths."""
     folders = {file.parent for file in CONF.rglob("*.yaml")} - {CONF}
     return sorted(folder.relative_to(CONF).as_posix() for folder in folders if folder.name != SHARED)
 
 
 @cache
 def choices(group: str) -> dict[str, Choice]:
-    """Return the choices of a group by name; of "" the configs of the commands."""
+    """Return the choices of a group by name. The group "" has the configs of the commands."""
     found = {file.stem: _read(file) for file in sorted((CONF / group).glob("*.yaml"))}
     explained: dict[str, set[str]] = {}
     for choice in found.values():
@@ -97,13 +97,13 @@ def choices(group: str) -> dict[str, Choice]:
 
 @dataclass(frozen=True)
 class Row:
-    """A key of a group's choices, as a table lists it.
+    """A key of a group's choices, as a row of a table.
 
     Attributes:
-        key: as it is typed.
-        meaning: what it means.
-        defaults: the values that it has in choices, the most frequent one first, with their names.
-        only: the choices that have it, without those that take it from another one; none: all have it.
+        key: the key to type.
+        meaning: its explanation.
+        defaults: its defaults, the most frequent first, each with the names of its choices.
+        only: the choices that have the key, without those that inherit it; empty if all choices have it.
     """
 
     key: str
@@ -113,14 +113,14 @@ class Row:
 
     @property
     def explained(self) -> str:
-        """The meaning, behind the choices that it holds for where it does not for all."""
+        """The meaning, preceded by the choices that have the key unless all do."""
         return f"({', '.join(self.only)}) {self.meaning}" if self.only else self.meaning
 
     def default(self, quote: Callable[[str], str] = str) -> str:
-        """Return the default in each choice, in a line; the most frequent one stands first and without names.
+        """Return the default in each choice, in one line. The most frequent default comes first, without names.
 
         Args:
-            quote: what a value is written with.
+            quote: formats a value.
         """
         (value, names), *others = self.defaults
         if not value:
@@ -130,9 +130,9 @@ class Row:
 
 
 def rows(group: str) -> list[Row]:
-    """Return the keys of all choices of a group. One that means other things in other choices has several rows."""
+    """Return the keys of all choices of a group. A key whose meaning differs between choices has several rows."""
     found = choices(group)
-    values: dict[tuple[str, str], dict[str, str]] = {}  # by key and meaning: the default of each choice
+    values: dict[tuple[str, str], dict[str, str]] = {}  # the default in each choice, by key and meaning
     for choice in found.values():
         for key in choice.keys.values():
             values.setdefault((key.name, key.meaning), {})[choice.name] = key.default
@@ -148,15 +148,15 @@ def rows(group: str) -> list[Row]:
 
 
 def command(name: str) -> Choice:
-    """Return what a command does and which keys it has: those of its config."""
+    """Return the description and the keys of a command, from its config."""
     if name != "sweep":
         return choices("")[name]
-    sweep = choices("sweep")["default"]  # its config is that of train
+    sweep = choices("sweep")["default"]  # the sweep command has the config of train
     return replace(choices("")["train"], name=name, meaning=sweep.meaning, examples=sweep.examples)
 
 
 def groups_of(name: str) -> dict[str, Entry]:
-    """Return the groups that a command's config chooses of, those of its default choices included."""
+    """Return the groups that a command's config selects from, including those of its default choices."""
     found: dict[str, Entry] = {}
 
     def add(entries: dict[str, Entry]) -> None:
@@ -170,7 +170,7 @@ def groups_of(name: str) -> dict[str, Entry]:
 
 
 def _read(path: Path) -> Choice:
-    """Read a file, and the files that its defaults list takes in."""
+    """Read a file, and the files that its defaults list includes."""
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
     top = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
@@ -178,12 +178,12 @@ def _read(path: Path) -> Choice:
     choice = Choice(path.stem)
     choice.meaning = " ".join(line.removeprefix("#").strip() for line in comment if not line.startswith("#   "))
     choice.examples = _joined(line.removeprefix("#").strip() for line in comment if line.startswith("#   "))
-    is_recipe = len(comment) < top  # what it holds are keys of other groups
+    is_recipe = len(comment) < top  # its keys belong to other groups
     root = yaml.compose(text, Loader=_LOADER)
     assert isinstance(root, yaml.MappingNode)
     comments = _Comments(text, top)
     folder = path.parent.relative_to(CONF).as_posix().removeprefix(".")
-    own = Choice(path.stem)  # what it says itself
+    own = Choice(path.stem)  # the file's own entries, without those of its bases
     for key, value in root.value:
         if key.value == "defaults":
             for item in value.value:
@@ -205,7 +205,7 @@ def _read(path: Path) -> Choice:
 
 
 def _joined(lines: Iterator[str]) -> list[str]:
-    """Join the lines of examples that end with a backslash to the next ones."""
+    """Join each example line that ends with a backslash to the next line."""
     return re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines()
 
 
@@ -213,15 +213,20 @@ class _Comments:
     """The comments of a file.
 
     Args:
-        text: of the file.
-        top: how many of its lines are the comment at its top.
+        text: the file's content.
+        top: the number of lines in the comment at its top.
     """
 
     def __init__(self, text: str, top: int) -> None:
         self.text, self.lines, self.top = text, text.splitlines(), top
 
     def of(self, key: Any, last: Any) -> str:
-        """Return what is said of a key: on the lines above it, and behind the node that ends its line."""
+        """Return the comments on the lines above a key and at the end of its line.
+
+        Args:
+            key: the key's node.
+            last: the last node on the line.
+        """
         found: list[str] = []
         line = key.start_mark.line - 1
         while line >= self.top and re.match(rf" {{{key.start_mark.column}}}#", self.lines[line]):
@@ -233,12 +238,12 @@ class _Comments:
         return " ".join(found)
 
     def written(self, node: Any) -> str:
-        """Return a value as it is written."""
+        """Return a value as written in the file."""
         return " ".join(self.text[node.start_mark.index : node.end_mark.index].split())
 
 
 def _keys(key: Any, value: Any, path: str, comments: _Comments) -> Iterator[Entry]:
-    """Yield a key and those below it."""
+    """Yield a key and the keys below it."""
     if key.value.startswith("_"):
         return
     name = f"{path}{key.value}"
@@ -252,7 +257,7 @@ def _keys(key: Any, value: Any, path: str, comments: _Comments) -> Iterator[Entr
 
 
 def _group(item: Any, folder: str, comments: _Comments) -> Entry | None:
-    """Return the group that an entry of a defaults list chooses of; None: it is Hydra's alone."""
+    """Return the group that an entry of a defaults list selects from, or None if the group is Hydra's own."""
     key, value = item.value[0]
     group, _, package = key.value.removeprefix("override ").partition("@")
     group = f"{folder}/{group}" if folder else group

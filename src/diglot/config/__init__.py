@@ -1,9 +1,15 @@
 """The composition root: reads a command's config, checks it before anything is built, and builds objects from it.
 
-keys: which keys there are. meaning: what each key means beside the value that it gives. check: what is wrong with a
-config. build: from config to objects. differences: in what two configs differ. secrets: what comes from the
-environment. carried: what a process is given that another one starts. storable: what a checkpoint may hold. The frame
-of every command, which turns each mistake of the user's into one line, is diglot.commands.frame.
+- keys: the keys that exist.
+- meaning: the properties of each key besides its value.
+- check: the mistakes in a config.
+- build: objects from a config.
+- differences: the differences between two configs.
+- secrets: values from the environment.
+- carried: the config that one process passes to the processes that it starts.
+- storable: the limits on the content of a checkpoint.
+
+`diglot.commands.frame` is the frame of every command. It turns each user mistake into one line.
 """
 
 from diglot.choices import CONF

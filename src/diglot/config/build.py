@@ -1,4 +1,4 @@
-"""From config to objects."""
+"""Build objects from a config."""
 
 import hashlib
 import json
@@ -26,14 +26,19 @@ from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
 
-_TO_HYDRA = ("_partial_", "_recursive_", "_convert_")  # how it is to build a node
+_TO_HYDRA = ("_partial_", "_recursive_", "_convert_")  # options of `instantiate`
 
 
 def build(node: Any, path: str, **given: Any) -> Any:
-    """Build what a node names; a value it refuses is the user's mistake.
+    """Build the object that a node describes. A value that the object rejects is the user's mistake.
+
+    Args:
+        node: the config node.
+        path: the node's key, for messages.
+        given: further arguments for the target.
 
     Raises:
-        UserError: naming the node.
+        UserError: the target rejects a value. The message names the node.
     """
     try:
         return instantiate(node, _convert_="all", **given)
@@ -44,15 +49,15 @@ def build(node: Any, path: str, **given: Any) -> Any:
         if isinstance(cause, Exception):
             raise UserError(f"{path}: {cause}") from cause
         raise
-    except (ValueError, TypeError) as error:  # a factory refused what it was called with
+    except (ValueError, TypeError) as error:  # a factory rejected its arguments
         raise UserError(f"{path}: {error}") from error
 
 
 def build_corpus(node: DictConfig) -> Corpus:
-    """Build the corpus that a data node names, from all keys but those of `DataOptions`.
+    """Build the corpus of a data node from all of its keys except those of `DataOptions`.
 
     Raises:
-        UserError: a value cannot be used, or the corpus asks for one of those keys.
+        UserError: a value is invalid, or the corpus has a parameter with the name of a `DataOptions` field.
     """
     shared = parameters_of(DataOptions)
     if both := sorted(shared.keys() & parameters_of(get_object(node._target_)).keys()):
@@ -72,7 +77,7 @@ def build_corpus(node: DictConfig) -> Corpus:
 def build_data(
     node: DictConfig, corpus: Corpus, tokenizer: TokenizerSource | Tokenizer, sampling: Sampling, seed: int
 ) -> TranslationData:
-    """Build the data module, with the keys of a data node that are those of `DataOptions`."""
+    """Build the data module. Its options are the keys of the data node that `DataOptions` has."""
     shared = parameters_of(DataOptions)
     target = f"{DataOptions.__module__}.{DataOptions.__qualname__}"
     options = build({"_target_": target} | {key: v for key, v in resolved(node).items() if key in shared}, "data")
@@ -80,14 +85,16 @@ def build_data(
 
 
 def resolved(node: DictConfig) -> dict[str, Any]:
-    """A node as plain data with its interpolations filled in."""
+    """Return a node as plain data, with its interpolations resolved."""
     plain: Any = OmegaConf.to_container(node, resolve=True)
     return plain
 
 
 def without_folders(node: Any) -> Any:
-    """A config, as plain data, in which files and folders are called by their own names alone: a checkpoint is handed
-    on, and where its text lay on the machine that trained it is nobody's business."""
+    """Return a config, as plain data, with each path to a file or folder reduced to its last part.
+
+    Checkpoints are shared with others. Where the text was stored on the machine that trained one is private.
+    """
     if isinstance(node, dict):
         return {key: without_folders(value) for key, value in node.items()}
     if isinstance(node, list):
@@ -96,11 +103,11 @@ def without_folders(node: Any) -> Any:
 
 
 def _own_name(text: str) -> str:
-    """The last part of a path; any other text as it is, but for the user's home folder in it."""
+    """Return the last part of a path. In any other text, replace the user's home folder by `~`."""
     is_elsewhere = re.match(r"/|~|\.\.?/|[A-Za-z]:[\\/]|\\\\|file:", text)
     try:
         is_path = is_elsewhere is not None or ("/" in text and Path(text).exists())
-    except (OSError, ValueError):  # too long for a path, or it holds a null byte
+    except (OSError, ValueError):  # too long for a path, or contains a null byte
         is_path = False
     if is_path:
         return re.split(r"[\\/]", text.rstrip("\\/"))[-1]
@@ -109,9 +116,15 @@ def _own_name(text: str) -> str:
 
 
 def config_hash(config: Any, *more: Any, length: int = 12) -> str:
-    """What tells the config of a sweep's job from others; see `Meaning.hashed`."""
+    """Return a hash that identifies the config of a sweep's job; see `Meaning.hashed`.
+
+    Args:
+        config: the job's config.
+        more: further values that enter the hash.
+        length: the number of hexadecimal digits.
+    """
     plain = without_secrets(OmegaConf.masked_copy(config, [key for key in config if key != "hydra"]))
-    # Where content is may be another place: what it is tells a finished job from one that has become outdated.
+    # A path to content may change: whether a finished job is outdated depends on the content itself.
     digests = {key: digest for key, digest in plain.pop(FROM_ENVIRONMENT, {}).items() if not meaning_of(key).content}
     plain = _as_hashed(plain) | ({FROM_ENVIRONMENT: digests} if digests else {})
     text = json.dumps([plain, *more], sort_keys=True, default=str)
@@ -119,13 +132,13 @@ def config_hash(config: Any, *more: Any, length: int = 12) -> str:
 
 
 def plain_path(path: str) -> str:
-    """A path in one of its spellings: relative where it is below the working directory."""
+    """Return one spelling of a path: relative if it is below the working directory, else absolute."""
     absolute = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - pathlib would keep the dots
     return os.path.relpath(absolute) if absolute.startswith(f"{os.getcwd()}{os.sep}") else absolute  # noqa: PTH109
 
 
 def _as_hashed(node: Any, path: str = "") -> Any:
-    """What of a config counts in its hash, with the paths that say where content is in one of their spellings."""
+    """Return the part of a config that enters its hash. Paths to content are in the spelling of `plain_path`."""
     if isinstance(node, dict):
         found = {key: (f"{path}.{key}" if path else str(key), value) for key, value in node.items()}
         return {key: _as_hashed(value, here) for key, (here, value) in found.items() if _counts(here, value)}
@@ -140,13 +153,13 @@ def _counts(key: str, value: Any) -> bool:
 
 
 def trial_build(config: DictConfig) -> EncoderDecoder:
-    """Build what needs no data on a device without memory, so that a wrong value shows in a second.
+    """Build everything that needs no data, on the meta device, so that a wrong value is reported within a second.
 
     Returns:
         The model, without values.
 
     Raises:
-        UserError: naming the node.
+        UserError: a value is invalid. The message names the node.
     """
     with torch.device("meta"):
         model = build(config.model, "model", src_vocab_size=300, tgt_vocab_size=300)
@@ -160,7 +173,7 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
     src, tgt = (torch.zeros(2, length, dtype=torch.long, device="meta") for length in (3, 2))
     try:
         model(src, tgt, torch.ones_like(src, dtype=torch.bool))
-    except Exception as error:  # of parts that do not fit each other
+    except Exception as error:  # parts of the model do not fit each other
         raise UserError(f"model: {str(error).splitlines()[0]}") from error
     check_parts({key: resolved(config[key]) for key in ("model", "search")}, trusted(config))
     check_number_of_weights(model)
@@ -176,7 +189,7 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
     optimizer = build(config.optimizer, "optimizer")
     try:
         trial = optimizer([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    except Exception as error:  # torch checks little of what it is given
+    except Exception as error:  # torch checks few arguments, so any class of error may follow
         raise UserError(f"optimizer: {error}") from error
     scheduler = build(config.scheduler, "scheduler")
     try:
@@ -187,7 +200,7 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
 
 
 def _memory() -> float:
-    """Return the memory of this machine in bytes; infinity where the system does not say."""
+    """Return the size of this machine's memory in bytes, or infinity if the system does not report it."""
     try:
         size, pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -196,10 +209,10 @@ def _memory() -> float:
 
 
 def check_tying(model: EncoderDecoder, tokenizer: TokenizerSource | Tokenizer) -> None:
-    """Refuse one embedding matrix for two vocabularies, which may be equally large by accident.
+    """Check that two vocabularies do not share one embedding matrix. They may have the same size by accident.
 
     Raises:
-        UserError: naming the keys.
+        UserError: they share it. The message names the keys.
     """
     if not tokenizer.is_joint and model.src_embedding is model.tgt_embedding:
         raise UserError(
@@ -209,14 +222,14 @@ def check_tying(model: EncoderDecoder, tokenizer: TokenizerSource | Tokenizer) -
 
 
 def choose_precision(wanted: Any, accelerator: str) -> str:
-    """The precision to train in: what was asked for, or for `auto` bfloat16 where the device computes it natively.
+    """Return the precision to train in. `auto` selects bfloat16 if the device computes it natively, else float32.
 
     Args:
         wanted: a Lightning precision, or auto.
         accelerator: cpu, cuda, ...
 
     Raises:
-        UserError: if the device lacks it.
+        UserError: the device does not support the precision.
     """
     if accelerator == "cuda":
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)

@@ -1,6 +1,8 @@
-"""The config that a folder carries for the processes that train in it: composed and checked once, and trained as it is
-by a job of a sweep hours later, and by the other processes of a run, whatever has become of the files that it was
-composed from."""
+"""The config file in a folder, for the processes that train there.
+
+The config is composed and checked once. A job of a sweep reads it hours later, and so do the other processes of a run.
+Later changes to the files that it was composed from have no effect.
+"""
 
 import re
 import sys
@@ -14,27 +16,29 @@ from diglot.config.differences import as_yaml, read_config
 from diglot.config.secrets import AsWritten, changed_texts, partly_resolved
 from diglot.data.text import write_bytes
 
-CARRIED = "composed"  # the name that Hydra knows it by
-CONFIG = "config.yaml"  # the resolved one, which says that a folder is a run's
+CARRIED = "composed"  # its config name for Hydra
+CONFIG = "config.yaml"  # the resolved config; it marks a folder as a run's
 
 _ABOUT = "# Composed once; a process that was started to train this reads no other file of choices.\n"
 
 
 def write_carried(folder: Path, config: DictConfig) -> None:
-    """Write a config into the folder that carries it. What may be a secret is read from the environment again by
-    whoever trains it."""
+    """Write a config into a folder, for the processes that train there.
+
+    Values that may be secrets stay expressions. The process that trains reads them from the environment again.
+    """
     plain = changed_texts(partly_resolved(config), _escaped)
     to_hydra = (CONF / "hydra_settings.yaml").read_text(encoding="utf-8")
     write_bytes(_file(folder), (_ABOUT + to_hydra + as_yaml(plain)).encode())
 
 
 def carrying(module: str, hydra: Any, folder: Path) -> list[str]:
-    """Return the command line of a process that reads the config that a folder carries.
+    """Return the command line of a process that reads its config from a folder.
 
     Args:
-        module: what is run, like diglot.commands.train.
-        hydra: the hydra node of this process's config, for what the user said to Hydra itself.
-        folder: which carries it.
+        module: the module to run, like diglot.commands.train.
+        hydra: the hydra node of this process's config. The user's overrides of Hydra's own keys are passed on.
+        folder: the folder with the config; see `write_carried`.
     """
     words = [sys.executable, "-m", module, "--config-path", str(folder.absolute()), "--config-name", CARRIED]
     of_sweep = re.compile(r"[+~]*hydra(/launcher|/sweeper|\.launcher|\.sweeper|\.mode|\.searchpath)")
@@ -43,10 +47,10 @@ def carrying(module: str, hydra: Any, folder: Path) -> list[str]:
 
 
 def read_carried(folder: Path) -> DictConfig | None:
-    """Return the config that a folder carries; None where there is none.
+    """Return the config that `write_carried` wrote into a folder, or None if there is none.
 
     Raises:
-        UserError: if it cannot be read.
+        UserError: the file cannot be read.
     """
     if not _file(folder).exists():
         return None
@@ -59,5 +63,5 @@ def _file(folder: Path) -> Path:
 
 
 def _escaped(text: str) -> str:
-    """A resolved text as one that OmegaConf resolves to it again."""
+    """Escape a resolved text, so that OmegaConf resolves it to the same text again."""
     return str(text) if isinstance(text, AsWritten) else re.sub(r"(\\*)\$\{", r"\1\1\\${", text)

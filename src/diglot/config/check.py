@@ -1,4 +1,4 @@
-"""What is wrong with a config: names, types and missing values, found before anything is built."""
+"""Checks of a config before anything is built: names, types and missing values."""
 
 import inspect
 import math
@@ -26,17 +26,17 @@ from diglot.errors import UserError
 
 
 def check(config: DictConfig, schema: Any) -> None:
-    """Refuse what the objects named in a config would not take: unknown names, wrong types, missing values.
+    """Reject a config that the objects in it would not accept: unknown names, wrong types, missing values.
 
     Args:
-        config: as it was composed.
-        schema: says which keys it has, and of what types; see `keys_of`.
+        config: the composed config.
+        schema: the keys of the config and their types; see `keys_of`.
 
     Raises:
-        UserError: naming each key, what is wrong with it, and the nearest valid one.
+        UserError: the config has mistakes. The message names each key, its problem, and the nearest valid name.
     """
     if HydraConfig.initialized():
-        started_by_lightning = "LOCAL_RANK" in os.environ  # which says where, and that is harmless
+        started_by_lightning = "LOCAL_RANK" in os.environ  # Lightning sets hydra.run.dir itself, without harm
         for override in typed_words("hydra") if not started_by_lightning else ():
             match = re.match(r"\+*hydra\.(run|sweep)\.(dir|subdir)=", override)
             if match and not re.search(r"=\.$", override):
@@ -67,13 +67,18 @@ def check(config: DictConfig, schema: Any) -> None:
 
 
 def _is_carried() -> bool:
-    """Whether the config is one that a job carries, whose keys were looked at where it was composed."""
+    """Return whether the config is one that a folder carries. Its keys were checked when it was composed."""
     return HydraConfig.initialized() and HydraConfig.get().job.config_name == CARRIED
 
 
 def _wrong_keys(plain: Mapping[Any, Any], types: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the keys at the top of a config. Of those in `types` only a group that has no choice may be
-    missing."""
+    """Return the mistakes in the top-level keys of a config.
+
+    Args:
+        plain: the config, as plain data.
+        types: the annotation of each key. A key may be missing only if it accepts both a node and null, as a group
+            without a choice does.
+    """
     found = [unknown_key(str(key), sorted(types)) for key in plain if key not in types]
     missing = [key for key, takes in types.items() if key not in plain and not (fits({}, takes) and fits(None, takes))]
     return found + [f"{key} is needed and must not be removed" for key in missing]
@@ -92,14 +97,14 @@ def _refuse_two_tokenizers(config: DictConfig) -> None:
 
 
 def typed_overrides() -> set[str]:
-    """The keys that the command line gives a value."""
+    """Return the keys that the command line sets to a value other than null."""
     words = typed_words("task")
     said = {word.lstrip("+~").partition("=")[0]: word.partition("=")[2] for word in words}
     return {key for key, value in said.items() if value != "null"}
 
 
 def typed_words(kind: Literal["task", "hydra"]) -> list[str]:
-    """The overrides as they were typed: what they refer to may not exist."""
+    """Return the overrides as typed. Their interpolations stay unresolved, since they may refer to missing keys."""
     if not HydraConfig.initialized():
         return []
     words: Any = OmegaConf.to_container(getattr(HydraConfig.get().overrides, kind), resolve=False)
@@ -107,30 +112,31 @@ def typed_words(kind: Literal["task", "hydra"]) -> list[str]:
 
 
 def keys_of(schema: Any) -> dict[str, Any]:
-    """Return names and annotations of the keys that a schema describes.
+    """Return the names and annotations of the keys that a schema describes.
 
     Args:
-        schema: a function whose parameters are the keys, or a TypedDict or dataclass whose fields are. The annotation
-            `Annotated[DictConfig, SCHEMA]` is of a node that has, beside what its class takes, the keys of a schema.
+        schema: a function whose parameters are the keys, or a TypedDict or dataclass whose fields are the keys. The
+            annotation `Annotated[DictConfig, SCHEMA]` describes a node that has the keys of SCHEMA in addition to the
+            parameters of its class.
     """
     return typing.get_type_hints(schema, include_extras=True) if inspect.isclass(schema) else parameters_of(schema)
 
 
 def _keys_within(annotation: Any) -> dict[str, Any]:
-    """The keys that an annotation says to be in a node, beside what its class takes."""
+    """Return the keys that an annotation adds to a node, in addition to the parameters of its class."""
     each = [part for part in (annotation, *typing.get_args(annotation)) if typing.get_origin(part) is Annotated]
     return keys_of(each[0].__metadata__[0]) if each else {}
 
 
 def mistakes(node: Any, path: str, wanted: Any = None, ours: Mapping[str, Any] = MappingProxyType({})) -> Iterator[str]:
-    """What the targets named in a node would refuse, and those that are none of the kind that stands there.
+    """Yield what the targets in a node would reject, and each target of the wrong kind for its key.
 
     Args:
         node: plain data.
-        path: where it stands in the config.
-        wanted: annotation of what it is for; None: what its path says.
-        ours: names and annotations of the keys that it has beside what its class takes. They go before those of the
-            same name.
+        path: the node's key in the config.
+        wanted: the annotation that the node's target has to match; None: derive it from the path.
+        ours: names and annotations of keys in addition to the parameters of the node's class. They take precedence over
+            parameters of the same name.
     """
     if isinstance(node, list):
         for i, item in enumerate(node):
@@ -150,7 +156,7 @@ def mistakes(node: Any, path: str, wanted: Any = None, ours: Mapping[str, Any] =
 
 
 def _wrong_target(target: Any, path: str, wanted: Any) -> str | None:
-    """What is wrong with a node's `_target_`; None: nothing."""
+    """Return the problem with a node's `_target_`, or None."""
     if path == "logger":
         return f"{path}._target_: loggers stand under names of their own: {path}.NAME._target_={target}"
     if not isinstance(target, str):
@@ -163,7 +169,7 @@ def _wrong_target(target: Any, path: str, wanted: Any) -> str | None:
 
 
 def _mistakes_of(key: str, value: Any, path: str, target: str | None, parameters: dict[str, Any]) -> Iterator[str]:
-    """What is wrong with one key of a node, and below it."""
+    """Yield the mistakes in one key of a node and in the nodes below it."""
     here = f"{path}.{key}"
     if key == "_args_":
         yield f"{here}: give arguments by their names"
@@ -189,16 +195,16 @@ def _mistakes_of(key: str, value: Any, path: str, target: str | None, parameters
 
 
 def _is_ours(key: str) -> bool:
-    """Whether a key is one of a library that a config does not give."""
+    """Return whether a key is a library's parameter that a config must not set."""
     return meaning_of(key).given_by_code or meaning_of(key).instead is not None
 
 
 def parameters_of(target: Any) -> dict[str, Any]:
-    """Names and annotations of what a class or function takes; "**" stands for any other name."""
+    """Return the names and annotations of the parameters of a class or function. "**" stands for any other name."""
     try:
         try:
             signature = inspect.signature(target, eval_str=True)
-        except (NameError, TypeError, AttributeError, SyntaxError):  # an annotation names what is not there
+        except (NameError, TypeError, AttributeError, SyntaxError):  # an annotation cannot be evaluated
             signature = inspect.signature(target)
     except ValueError:
         return {"**": Any}
@@ -213,7 +219,7 @@ def parameters_of(target: Any) -> dict[str, Any]:
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Whether a config value is of an annotated type. What a config cannot hold is not judged."""
+    """Return whether a config value matches an annotation. Types that a config cannot express are accepted."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is Any:
         return True
@@ -230,7 +236,7 @@ def fits(value: Any, annotation: Any) -> bool:
     return _is_a(value, origin or annotation, arguments)
 
 
-# Whether a value is of a plain type. To Python True is a number.
+# Checks for plain types. In Python, True is an int.
 _PLAIN: dict[Any, Callable[[Any], bool]] = {
     bool: lambda value: isinstance(value, bool),
     int: lambda value: isinstance(value, int) and not isinstance(value, bool),
@@ -241,7 +247,7 @@ _PLAIN: dict[Any, Callable[[Any], bool]] = {
 
 
 def _is_a(value: Any, kind: Any, arguments: tuple[Any, ...]) -> bool:
-    """Whether a config value can stand for an object of a class, which may have parameters."""
+    """Return whether a config value can represent an object of a class, which may have type arguments."""
     if typing.is_typeddict(kind):
         keys = typing.get_type_hints(kind)
         return isinstance(value, dict) and value.keys() == keys.keys() and all(fits(value[k], keys[k]) for k in keys)
@@ -257,7 +263,7 @@ def _is_a(value: Any, kind: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 def wrong_entry(value: Any, annotation: Any) -> str | None:
-    """What is wrong inside a mapping, where the annotated type says what it holds."""
+    """Return the mistakes inside a mapping whose annotation is a TypedDict, or None for any other annotation."""
     for kind in (annotation, *typing.get_args(annotation)):
         if isinstance(value, dict) and typing.is_typeddict(kind):
             keys = typing.get_type_hints(kind)
@@ -273,7 +279,7 @@ def wrong_entry(value: Any, annotation: Any) -> str | None:
 
 
 def describe(annotation: Any) -> str:
-    """An annotated type in the words of a config."""
+    """Return a description of an annotation in the terms of a config."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(describe(a) for a in arguments)

@@ -1,4 +1,4 @@
-"""In what two configs differ."""
+"""Differences between two configs."""
 
 import inspect
 from collections.abc import Collection, Iterator, Sequence
@@ -15,17 +15,17 @@ from diglot.errors import UserError
 from diglot.system.masking import is_secret, shortened
 from diglot.system.quoting import printable
 
-# Where a run's config keeps digests of what it took from the environment, by key.
+# The key of a run's config that holds digests of the values from the environment, by key.
 FROM_ENVIRONMENT = "from_environment"
 
-LONGEST = 1_000_000  # characters of a run's config; it has a few thousand
+LONGEST = 1_000_000  # characters in a run's config; a typical one has a few thousand
 
 
 def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The keys at which two configs differ, with what stands there.
+    """Yield each key at which two configs differ, with both values.
 
-    A key that is missing stands for what its class takes where nothing is said, or else for null: a config that was
-    written before there was a choice has made none.
+    A missing key has the default of the parameter of its class, or else null. So an old config, written before an
+    option existed, has that option's default.
     """
     if isinstance(a, dict) and isinstance(b, dict):
         target = a.get("_target_")
@@ -39,19 +39,22 @@ def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any,
 
 
 def _defaults(target: Any) -> dict[str, Any]:
-    """What a class takes where nothing is said."""
+    """Return the defaults of the parameters of a class."""
     try:
         parameters = inspect.signature(get_object(target)).parameters.values()
-    except Exception:  # there is no such class any more, or no such thing as a signature of it
+    except Exception:  # the class no longer exists, or has no signature
         return {}
     return {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
 
 
 class Change(NamedTuple):
-    """A value of a run's config that is another one now.
+    """A value in a run's config that has changed.
 
     Attributes:
-        is_of_place: whether it says where something is whose content is the same.
+        key: its key.
+        before: the run's value.
+        now: the new value.
+        is_of_place: whether only a path changed, and the content there is the same.
     """
 
     key: str
@@ -61,7 +64,7 @@ class Change(NamedTuple):
 
     @property
     def takes_effect(self) -> bool:
-        """Whether a run can go on with it; else it would be another run."""
+        """Whether a run can resume with the new value. Otherwise the value would make it another run."""
         return self.is_of_place or meaning_of(self.key).on_resume == "take effect"
 
     def __str__(self) -> str:
@@ -69,12 +72,12 @@ class Change(NamedTuple):
 
 
 def changes(before: Any, now: Any, same: Collection[str] = ()) -> list[Change]:
-    """In what two runs' configs differ, apart from what changes nothing.
+    """Return the differences between two configs of runs, except those without effect on training.
 
     Args:
-        before: a config.
-        now: another.
-        same: of what both read, that whose content is the same.
+        before: the run's config.
+        now: the new config.
+        same: the names of content that both configs read and that has not changed.
     """
     noted = before.get(FROM_ENVIRONMENT, {})
     found = filter(None, (_told(*values, noted) for values in different_values(before, now)))
@@ -86,25 +89,33 @@ def changes(before: Any, now: Any, same: Collection[str] = ()) -> list[Change]:
 
 
 def _told(key: str, before: Any, now: Any, noted: Collection[str]) -> tuple[str, Any, Any] | None:
-    """A difference as it is told; None: there is none, as far as is known. Of the keys `noted` there was a digest."""
+    """Return a difference as it is reported, or None if no difference is known.
+
+    Args:
+        key: the key that differs.
+        before: the run's value.
+        now: the new value.
+        noted: the keys for which the run has a digest.
+    """
     top, _, of_key = key.partition(".")
-    if top == FROM_ENVIRONMENT:  # a digest that one side lacks tells nothing; that the other has it, the key itself
+    # If only one side has a digest, it shows nothing by itself: the difference is reported under the key itself.
+    if top == FROM_ENVIRONMENT:
         known = isinstance(before, str) and isinstance(now, str)
         return (of_key, "one text from the environment", "another one") if known else None
-    # Versions that kept no digests kept as it was written, too, what is no secret.
+    # Versions without digests stored every expression that reads the environment unresolved, secret or not.
     is_unknown = "${" in str(before) and not is_secret(now) and not any(_is_in(name, [key]) for name in noted)
     return None if is_unknown else (key, before, now)
 
 
 def refuse_other_run(what: str, found: list[Change]) -> None:
-    """Make sure that a run can go on with what has changed.
+    """Check that a run can resume with changed values.
 
     Args:
-        what: is refused else.
+        what: the start of the message.
         found: all changes.
 
     Raises:
-        UserError: naming the keys of those with which it would be another run.
+        UserError: a change would make it another run. The message names the keys of such changes.
     """
     if others := [str(change) for change in found if not change.takes_effect]:
         more = f", and {len(others) - 3} more" if len(others) > 3 else ""
@@ -116,13 +127,16 @@ def _is_in(key: str, parts: Sequence[str]) -> bool:
 
 
 class _Dumper(YamlDumper):
-    """OmegaConf's, which would write a line break of Unicode's (U+0085, say) as one, to be read as a blank."""
+    """OmegaConf's YAML dumper, with all line breaks escaped.
+
+    OmegaConf's own dumper writes a Unicode line break such as U+0085 as it is, and YAML reads it back as a space.
+    """
 
 
 def _represent_text(dumper: yaml.Dumper, text: str) -> yaml.ScalarNode:
     node = YamlDumper.str_representer(dumper, text)
     if "".join(text.splitlines()) != text:
-        node.style = '"'  # in which all that is no letter is escaped
+        node.style = '"'  # the style that escapes such characters
     return node
 
 
@@ -130,15 +144,15 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def as_yaml(plain: Any) -> str:
-    """Return plain data as a text that `read_config` and Hydra read back as they are."""
+    """Return plain data as YAML that `read_config` and Hydra read back unchanged."""
     return yaml.dump(plain, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """The config that a run has written.
+    """Return the config in a run's file.
 
     Raises:
-        UserError: if it cannot be read.
+        UserError: the file cannot be read.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -150,17 +164,17 @@ def read_config(file: Path) -> dict[str, Any]:
 
 
 def _check_yaml(text: str) -> None:
-    """Make sure that a text is read in no more time and memory than it is long.
+    """Check that the time and memory to parse a text are proportional to its length.
 
     Raises:
-        ValueError: it is not.
+        ValueError: they may not be.
     """
     depth = 0
     if len(text) > LONGEST:
         raise ValueError(f"it has over {LONGEST:,} characters")
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent):  # a few of which could stand for millions
+        if isinstance(event, yaml.AliasEvent):  # a few aliases can expand to millions of nodes
             raise ValueError("it refers to itself")
         if depth > 40:
             raise ValueError("it is nested more than 40 deep")

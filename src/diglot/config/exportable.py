@@ -1,4 +1,4 @@
-"""What CTranslate2 cannot hold of the models there are, each found by comparing it with ours."""
+"""The parts of a model that CTranslate2 cannot represent, each found by comparing its output with diglot's."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ import torch
 from diglot.errors import UserError
 from diglot.model.position import RelativeBias, bucket_starts
 
-# The classes that have a counterpart, as a config may spell them, by the name of their choice.
+# The classes that CTranslate2 has a counterpart of, in each spelling of a config, with the name of their choice.
 MODELS = {"diglot.model.Transformer", "diglot.model.transformer.Transformer"}
 CHOICES = {
     "position": {
@@ -42,18 +42,18 @@ CHOICES = {
 }
 NEAREST = {"position": "rotary", "residual": "pre_norm", "norm": "layer_norm", "feed_forward": "relu"}
 ACTIVATIONS = tuple(f"torch.nn.{name}" for name in ("ReLU", "GELU", "SiLU", "Tanh", "Sigmoid"))
-# CTranslate2's own, by the kind of norm, where a model does not say one for all.
+# CTranslate2's defaults by kind of norm, for a model without one eps for all.
 EPS = {"layer_norm": 1e-5, "rms_norm": 1e-6}
 
 
 def unrepresentable(model: Mapping[str, Any]) -> list[str]:
-    """Why CTranslate2 (4.8) cannot compute what a model does; empty: it can.
+    """Return the reasons why CTranslate2 (4.8) cannot compute a model, or an empty list if it can.
 
     Args:
         model: the config of an `EncoderDecoder`, as plain data.
 
     Returns:
-        A line for each reason, with the key, its value, and the nearest value that can be represented.
+        One line per reason, with the key, its value, and the nearest value that CTranslate2 can represent.
     """
     if (target := model["_target_"]) not in MODELS:
         return [f"model._target_={target}: CTranslate2 has no such model; nearest: model=tiny, a Transformer"]
@@ -84,15 +84,15 @@ def _buckets(key: str, node: Mapping[str, Any], stacks: tuple[bool, ...]) -> Ite
     """Yield a reason if CTranslate2, which computes buckets in float32, might put a distance into another bucket.
 
     Args:
-        key: of the position encoding.
+        key: the key of the position encoding.
         node: its config.
-        stacks: that have it; whether each is causal.
+        stacks: for each stack that has it, whether the stack is causal.
     """
     options = {name: value for name, value in node.items() if not name.startswith("_")}
     max_distance = options.get("max_distance", 128)
 
     def moved(max_distance: int) -> Iterator[int]:
-        """Yield the distances that may change their bucket."""
+        """Yield the distances whose bucket may differ."""
         for causal in stacks:
             with torch.device("meta"):
                 position = RelativeBias(1, 1, 1, causal, **{**options, "max_distance": max_distance})
@@ -113,10 +113,10 @@ def _buckets(key: str, node: Mapping[str, Any], stacks: tuple[bool, ...]) -> Ite
 
 
 def _their_buckets(distance: int, n_exact: int, n_buckets: int, max_distance: int) -> set[int]:
-    """Return the buckets that CTranslate2 may compute for a distance, on whatever machine it runs.
+    """Return the buckets that CTranslate2 may compute for a distance, on any machine.
 
-    Division, multiplication and addition of float32 are the same everywhere. The logarithm is not, nor is whether a
-    compiler fuses the multiplication and the addition.
+    Division, multiplication and addition of float32 give the same result everywhere. The logarithm does not. A compiler
+    may also fuse the multiplication and the addition.
     """
     far, exact, n_far = np.float32(distance), np.float32(n_exact), np.float32(n_buckets - n_exact)
     found = set()
@@ -129,10 +129,10 @@ def _their_buckets(distance: int, n_exact: int, n_buckets: int, max_distance: in
 
 
 def _logarithms(x: np.float32) -> list[np.float32]:
-    """Return what a library may compute for the natural logarithm of x > 1 in float32.
+    """Return the values that a library may compute for the natural logarithm of x > 1 in float32.
 
-    Libraries err by less than 0.9 units in the last place (glibc's by up to 0.82), so the result is one of the two
-    float32 around the exact value, and a single one where the exact value is very close to it.
+    Libraries err by less than 0.9 units in the last place (glibc by up to 0.82). So the result is one of the two
+    float32 values around the exact value, or the only one if the exact value is very close to it.
     """
     with localcontext(prec=30):
         exact = Decimal(float(x)).ln()
@@ -146,13 +146,16 @@ def _logarithms(x: np.float32) -> list[np.float32]:
 
 
 def _norms(model: Mapping[str, Any]) -> Iterator[str]:
-    """There is one eps for all norms, or one for each kind that is CTranslate2's own."""
+    """Yield a reason if the two stacks' norms have different eps and these are not CTranslate2's defaults.
+
+    CTranslate2 has one eps for all norms, or else its own default for each kind of norm.
+    """
     eps: list[tuple[str, float]] = []
     for node in (model["norm"], model.get("decoder_norm") or model["norm"]):
         kind = CHOICES["norm"].get(node["_target_"])
-        if kind is None:  # refused as a part
+        if kind is None:  # `_parts` reports it
             return
-        default = 1e-5 if kind == "layer_norm" else None  # torch's
+        default = 1e-5 if kind == "layer_norm" else None  # torch's defaults
         value = node.get("eps", default)
         eps.append((kind, float(torch.finfo(torch.float32).eps) if value is None else value))
     (_, first), (kind, second) = eps
@@ -179,15 +182,16 @@ def _heads(model: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_format(form: str, model: Mapping[str, Any], key: str) -> None:
-    """Make sure that a format can hold a model, and that the package of that name is installed.
+    """Check that a format can hold a model, and that the package of the same name is installed.
 
     Args:
         form: ctranslate2 or safetensors.
         model: the model's config.
-        key: of the config, that names the format.
+        key: the config key that selects the format, for messages.
 
     Raises:
-        UserError: naming each key of the model that stands against it, and the nearest value that does not.
+        UserError: the format cannot hold the model, or the package is missing. The message names each of the model's
+            keys that prevents it, with the nearest value that does not.
     """
     if form == "ctranslate2" and (reasons := unrepresentable(model)):
         raise UserError(f"{key}={form}: {'; '.join(reasons)}")

@@ -1,5 +1,4 @@
-"""What diglot uses of Hydra and OmegaConf beside their public interfaces. A test of each fails where they have changed
-it."""
+"""The private parts of Hydra and OmegaConf that diglot uses. Each has a test that fails if a new version changes it."""
 
 import copy
 from collections.abc import Iterator
@@ -25,13 +24,13 @@ __all__ = [
     "returned_value",
 ]
 
-# The package of Hydra's own launcher and sweeper, which a config may name.
+# The package of Hydra's own launchers and sweepers. A config may name them.
 CORE_PLUGINS = "hydra._internal.core_plugins"
 
 
 @contextmanager
 def config_loader(kind: type[ConfigLoader]) -> Iterator[None]:
-    """Let Hydra's commands that begin in the block compose their configs by a loader of a class of ours."""
+    """Let Hydra commands that start in the block compose their configs with a loader of the given class."""
     before = hydra_application.ConfigLoaderImpl
     hydra_application.ConfigLoaderImpl = kind  # type: ignore[misc]
     try:
@@ -41,26 +40,26 @@ def config_loader(kind: type[ConfigLoader]) -> Iterator[None]:
 
 
 class _ReadOnce(CachingConfigRepository):
-    """Config files as they were when they were first read."""
+    """A repository of config files that reads each file once."""
 
     def load_config(self, config_path: str) -> ConfigResult | None:
-        return copy.deepcopy(super().load_config(config_path))  # the composition changes it
+        return copy.deepcopy(super().load_config(config_path))  # the composition modifies the result
 
     def __deepcopy__(self, memo: Any) -> "_ReadOnce":  # each composition copies the repository
         return self
 
 
 def read_once(loader: Any) -> None:
-    """Let all that a loader composes from now on read each config file once."""
+    """Make a loader read each config file only once from now on."""
     if not isinstance(loader.repository, _ReadOnce):
         loader.repository = _ReadOnce(loader.repository)
 
 
 def forget_stored(file: PurePath) -> None:
-    """Remove a config that a plugin has brought.
+    """Remove a config that a plugin has registered in Hydra's config store.
 
     Args:
-        file: which would stand for it, relative to a folder of configs.
+        file: the path of the config that it corresponds to, relative to a folder of configs.
     """
     node: Any = ConfigStore.instance().repo
     for part in file.parent.parts:
@@ -69,6 +68,8 @@ def forget_stored(file: PurePath) -> None:
 
 
 def returned_value(job: JobReturn) -> Any:
-    """Return a job's value, or the error that it failed with. `JobReturn.return_value` raises that error and prints
-    lines of its own."""
+    """Return a job's value, or the error that it failed with.
+
+    `JobReturn.return_value` would raise that error and print lines of its own.
+    """
     return job._return_value

@@ -1,4 +1,4 @@
-"""Which keys a command's config has, and what a wrong one may have meant."""
+"""The keys of a command's config, and suggestions for unknown keys."""
 
 import difflib
 import re
@@ -16,7 +16,7 @@ from diglot.config.meaning import meaning_of
 
 @cache
 def plain_config(config_name: str) -> dict[str, Any]:
-    """A command's config as it stands in conf/. Not to be changed."""
+    """Return a command's config as composed from conf/, as plain data. Callers must not modify it."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config: Any = OmegaConf.to_container(compose(config_name))
@@ -24,12 +24,12 @@ def plain_config(config_name: str) -> dict[str, Any]:
 
 
 def known_keys(config_name: str) -> list[str]:
-    """All keys of a command's config, and all groups of choices."""
+    """Return all keys of a command's config, and all groups of choices."""
     return sorted({*flat_keys(plain_config(config_name)), *groups()})
 
 
 def flat_keys(node: Any, path: str = "") -> Iterator[str]:
-    """The dotted path of every node of a config."""
+    """Yield the dotted path of every node of a config."""
     if isinstance(node, Mapping):
         for key, value in node.items():
             here = f"{path}.{key}" if path else str(key)
@@ -38,7 +38,7 @@ def flat_keys(node: Any, path: str = "") -> Iterator[str]:
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    """Say that there is no such key, and which one was meant."""
+    """Return a message that a key does not exist, with the key that was probably meant."""
     key = key.lstrip("+~").split("@")[0]
     if instead := meaning_of(key).instead:
         return f"{key} is not used here; what does it is {instead}"
@@ -48,7 +48,7 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
             return f"there is no key {key}; did you mean {group}@model.{part}?"
     known = [k for k in known if k != key]
     nearest = difflib.get_close_matches(key, known, 1, cutoff=0.75)
-    if not nearest:  # the right name in another place, like n_heads for model.n_heads
+    if not nearest:  # the right name without its parent, like n_heads for model.n_heads
         leaf = key.rpartition(".")[2]
         nearest = [k for k in known if k.rpartition(".")[2] == leaf]
         leaves = {k.rpartition(".")[2]: k for k in known}

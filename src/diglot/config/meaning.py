@@ -1,4 +1,4 @@
-"""What each key of a run's config means beside the value that it gives: one table, which all code asks."""
+"""The properties of each key of a run's config besides its value, in one table for all code."""
 
 import re
 from dataclasses import dataclass
@@ -8,28 +8,29 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Meaning:
-    """The meaning of a key. What is not said of a key is what these defaults say.
+    """The properties of a key. These defaults apply to everything that the table does not mention.
 
     Attributes:
-        on_resume: what becomes of a run that goes on with another value of the key. It is refused, since it would be
-            another run; or the new value takes effect from then on, and the user is told; or it is ignored, since what
-            is trained stays the same.
-        hashed: whether two jobs of a sweep that differ in the key alone are two: always; if a value is given, and null
-            is as if there were no such key; never. Where it is "as typed" they are one, too, but a command that gives
-            the key another value makes another sweep, in a folder of its own.
-        content: of a key that says where something is: what a run compares in place of the path, see
+        on_resume: the treatment of a new value when a run resumes. "refuse": it is an error, since the value would make
+            it another run. "take effect": the new value applies from then on, and is reported. "ignore": the value does
+            not affect training.
+        hashed: whether the key enters the hash that identifies a job of a sweep. "always". "if given": unless the value
+            is null, which is the same as a missing key. "never". "as typed": not in the job's hash, but an override of
+            the key enters the hash of the sweep's folder, so another value starts another sweep.
+        content: for a key whose value is a path: the name of the content that a run compares instead, see
             `diglot.runs.contents`.
-        in_checkpoints: whether every checkpoint holds the value itself, so that it must be no secret.
-        may_rotate: whether a text from the environment may be another one when a run goes on: a service's password.
-        settled: whether a run writes into its config what came of the value, and not what was typed.
-        is_hyper_parameter: whether a table of runs has a column for it.
-        of_vocabulary: whether it says which tokenizer a run has, as `init_from` does.
-        says: what it says, where other keys say the same. One of them may be typed.
-        instead: of a key of a library that would go past ours: what does here what it would do.
-        given_by_code: whether the code that builds the node gives it, and a config must not.
-        found_for_jobs: of a key of a single run: what finds its value for the jobs of a sweep.
-        kind: the class whose instances or makers the node takes. (The parts of a node take what the parameters of its
-            class are annotated with.)
+        in_checkpoints: whether every checkpoint stores the value itself, so that it must not be a secret.
+        may_rotate: whether a text from the environment, such as a service's password, may change between a run and its
+            resumption.
+        settled: whether a run's config holds the value that was derived from what the user typed.
+        is_hyper_parameter: whether a table of runs has a column for the key.
+        of_vocabulary: whether the key determines the run's tokenizer, as `init_from` does.
+        says: what the key determines, if other keys determine the same. Only one of them may be typed.
+        instead: for a library's parameter that a config must not set: the key that serves its purpose.
+        given_by_code: whether the code that builds the node sets the key, so that a config must not.
+        found_for_jobs: for a key of a single run: what determines its value for the jobs of a sweep.
+        kind: the class that the node's target must be, or return. (The parameters of a target are annotated, and their
+            annotations determine the kinds of its parts.)
     """
 
     on_resume: Literal["refuse", "take effect", "ignore"] = "refuse"
@@ -49,18 +50,18 @@ class Meaning:
 
 _LENGTH = "how long the run is"
 
-# `*` stands for any one name, and `.**` at the end for the key itself and all below it. Of the patterns that match a
-# key the most specific one holds, and it alone.
+# `*` matches any one name. `.**` at the end matches the key itself and everything below it. Only the most specific of
+# the patterns that match a key applies.
 MEANINGS: dict[str, Meaning] = {
-    # Keys at the top.
+    # Top-level keys.
     "seed": Meaning(is_hyper_parameter=True),
     "label_smoothing": Meaning("take effect", is_hyper_parameter=True),
     "init_from": Meaning(content="init_from"),
     "resume": Meaning("ignore", "never", found_for_jobs="the same command again finds"),
     "objective": Meaning("ignore", "never"),
-    "export": Meaning("ignore", "if given"),  # jobs that were hashed before there was the key are found again
+    "export": Meaning("ignore", "if given"),  # hashes from before the key existed stay valid
     "trust.**": Meaning("ignore", "as typed"),
-    # The text. data.vocab_size is where tokenizer.vocab_size takes its value from.
+    # The text. tokenizer.vocab_size takes its value from data.vocab_size.
     "data": Meaning(kind="diglot.data.corpus.Corpus"),
     "data.train.**": Meaning(content="text"),
     "data.dev.**": Meaning(content="text"),
@@ -81,7 +82,7 @@ MEANINGS: dict[str, Meaning] = {
     "data.n_workers": Meaning("ignore"),
     "data.n_processes": Meaning("ignore"),
     "data.eval_tokens_per_batch": Meaning("ignore"),
-    # The tokenizer. That of `init_from` may segment at random, too.
+    # The tokenizer. samples, alpha and seed are not of_vocabulary: `init_from`'s tokenizer may segment at random, too.
     "tokenizer": Meaning(of_vocabulary=True, kind="diglot.data.tokenizer.TokenizerSource"),
     "tokenizer.**": Meaning(of_vocabulary=True),
     "tokenizer.model": Meaning(content="tokenizer.model", of_vocabulary=True),
@@ -90,7 +91,7 @@ MEANINGS: dict[str, Meaning] = {
     "tokenizer.samples": Meaning(),
     "tokenizer.alpha": Meaning(),
     "tokenizer.seed": Meaning(),
-    # The model and the search, which every checkpoint holds whole.
+    # The model and the search. Every checkpoint holds their complete config.
     "model": Meaning(in_checkpoints=True, is_hyper_parameter=True, kind="diglot.model.EncoderDecoder"),
     "model.**": Meaning(in_checkpoints=True, is_hyper_parameter=True),
     "model.src_vocab_size": Meaning(instead="tokenizer.vocab_size"),
@@ -98,7 +99,8 @@ MEANINGS: dict[str, Meaning] = {
     "model.vocab_size": Meaning(instead="tokenizer.vocab_size"),
     "search": Meaning(in_checkpoints=True, kind="diglot.decoding.Search"),
     "search.**": Meaning(in_checkpoints=True),
-    # What drives the updates may change from one to the next. An optimizer's state is that of its class.
+    # The optimizer's and scheduler's values may change between updates. The optimizer's class may not: its state
+    # belongs to the class.
     "optimizer": Meaning("take effect", is_hyper_parameter=True, kind="torch.optim.Optimizer"),
     "optimizer.**": Meaning("take effect", is_hyper_parameter=True),
     "optimizer._target_": Meaning(),
@@ -108,13 +110,13 @@ MEANINGS: dict[str, Meaning] = {
     "scheduler.**": Meaning("take effect", is_hyper_parameter=True),
     "scheduler.optimizer": Meaning(instead="optimizer"),
     "scheduler.total_updates": Meaning(instead="run.updates"),
-    # The run. Its config counts in updates once the data are known.
+    # The run. Its config counts in updates once the data is known.
     "run": Meaning("take effect", kind="diglot.training.run.Budget"),
     "run.**": Meaning("take effect"),
     "run.updates": Meaning("take effect", says=_LENGTH, is_hyper_parameter=True),
     "run.passes": Meaning("take effect", says=_LENGTH, settled=True),
     "run.folder": Meaning("ignore", "never", found_for_jobs="sweep.folder names"),
-    # Lightning's trainer. The weights and the optimizer's state are of one precision, which `auto` has chosen.
+    # Lightning's trainer. The precision of the weights and of the optimizer's state is fixed, even if chosen by `auto`.
     "trainer": Meaning("take effect", kind="lightning.Trainer"),
     "trainer.**": Meaning("take effect"),
     "trainer.precision": Meaning("refuse", settled=True),
@@ -138,7 +140,7 @@ MEANINGS: dict[str, Meaning] = {
     "trainer.enable_checkpointing": Meaning(instead="run.validate_every (a checkpoint follows each validation)"),
     "trainer.use_distributed_sampler": Meaning(instead="nothing: batches are shared out already"),
     "trainer.reload_dataloaders_every_n_epochs": Meaning(instead="nothing: a run is one pass of its loader"),
-    # Any number of classes, each under a name. A callback may train, those that watch and log do not.
+    # Any number of classes, each under a name. A callback may change training; watchers and loggers do not.
     "callbacks.*": Meaning(may_rotate=True, kind="lightning.Callback"),
     "callbacks.*.**": Meaning(may_rotate=True),
     "watch.**": Meaning("ignore"),
@@ -147,7 +149,7 @@ MEANINGS: dict[str, Meaning] = {
     "logger.*": Meaning("ignore", kind="lightning.pytorch.loggers.Logger"),
     "logger.*.folder": Meaning("ignore", given_by_code=True),
     "logger.*.resumed": Meaning("ignore", given_by_code=True),
-    # A sweep is another one by what it varies (sweep=NAME), and not by where it is.
+    # What a sweep varies (sweep=NAME) makes it another sweep; its folder does not.
     "sweep": Meaning("ignore", "as typed"),
     "sweep.**": Meaning("ignore", "never"),
     # Hydra's folders.
@@ -155,7 +157,7 @@ MEANINGS: dict[str, Meaning] = {
     "hydra.sweep.dir": Meaning(instead="sweep.folder"),
 }
 
-# What a model gives its parts, and from which of its own keys.
+# The parameters that a model passes to its parts, each with the model's key that it comes from.
 _GIVEN_TO_PARTS: dict[str, dict[str, str | None]] = {
     "position": {"d_model": "d_model", "n_heads": "n_heads", "d_head": "d_head", "causal": None},
     "residual": {"d_model": "d_model", "norm": "norm", "dropout": "dropout", "sublayer": None, "depth": None},
@@ -172,10 +174,10 @@ MEANINGS |= {
 
 @lru_cache(maxsize=10_000)
 def meaning_of(key: str) -> Meaning:
-    """Return what a key means.
+    """Return the properties of a key.
 
     Args:
-        key: dotted, as in `data.train.src`; it need not be one that there is.
+        key: a dotted key, as in `data.train.src`. It need not exist.
     """
     return next((meaning for pattern, meaning in _SPECIFIC_FIRST if pattern.fullmatch(key)), Meaning())
 

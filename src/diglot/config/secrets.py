@@ -1,5 +1,4 @@
-"""Values that come from the environment: followed through interpolations, and kept out of files and messages where
-they may be secrets."""
+"""Values from the environment: found through interpolations, kept out of files and messages if they may be secrets."""
 
 import hashlib
 import json
@@ -22,8 +21,10 @@ from diglot.system.masking import is_secret, note
 
 @contextmanager
 def environment_reads() -> Iterator[list[str]]:
-    """Collect the names of the environment variables that the block reads, by whatever resolver: all reads in Python,
-    of `oc.env` as of a resolver that a user registers, look a name up in `os.environ`."""
+    """Collect the names of the environment variables that the block reads, through any resolver.
+
+    All reads in Python look a name up in `os.environ`, those of `oc.env` as well as those of a user's resolver.
+    """
     names: list[str] = []
     environment: Any = type(os.environ)
     read = environment.__getitem__
@@ -40,12 +41,14 @@ def environment_reads() -> Iterator[list[str]]:
 
 
 class AsWritten(str):
-    """An expression that depends on the environment, not its value."""
+    """An expression that depends on the environment, unresolved."""
 
 
 def without_secrets(config: DictConfig) -> dict[str, Any]:
-    """Return a whole config as plain data, resolved but for what may be a secret from the environment, which stays as
-    written. Whether that is another one in another life tell the digests under `FROM_ENVIRONMENT`, by key."""
+    """Return a config as plain data, resolved except for expressions whose values may be secrets from the environment.
+
+    The digests under `FROM_ENVIRONMENT`, by key, show whether such a value has changed.
+    """
     plain: Any = changed_texts(partly_resolved(config), str)
     assert isinstance(plain, dict)
     digests = {
@@ -58,13 +61,18 @@ def without_secrets(config: DictConfig) -> dict[str, Any]:
 
 @cache
 def _digest(key: str, text: str) -> str:
-    """Return what tells whether a value is another one, and not what it is: slow to compute, and so short that many
-    values share it."""
+    """Return a digest that shows whether a value has changed, without revealing it.
+
+    It is slow to compute, and so short that many values share it.
+    """
     return hashlib.pbkdf2_hmac("sha256", text.encode("utf-8", "surrogatepass"), key.encode(), 200_000, 4).hex()
 
 
 def partly_resolved(node: Any) -> Any:
-    """Return a node as plain data, resolved but for what may be a secret from the environment: that is `AsWritten`."""
+    """Return a node as plain data, resolved except for values that may be secrets from the environment.
+
+    Such a value stays an expression, as `AsWritten`.
+    """
     if not isinstance(node, (DictConfig, ListConfig)):
         return node
     keys: Any = node.keys() if isinstance(node, DictConfig) else range(len(node))
@@ -73,7 +81,7 @@ def partly_resolved(node: Any) -> Any:
 
 
 def changed_texts(plain: Any, change: Callable[[str], str]) -> Any:
-    """Return plain data with each text in it changed."""
+    """Return plain data with a function applied to each text in it."""
     if isinstance(plain, dict):
         return {key: changed_texts(value, change) for key, value in plain.items()}
     if isinstance(plain, list):
@@ -82,23 +90,25 @@ def changed_texts(plain: Any, change: Callable[[str], str]) -> Any:
 
 
 def note_secrets(config: DictConfig) -> None:
-    """Keep out of messages what a config takes from the environment and may be a secret. Names of keys and choices are
-    none: messages name these."""
+    """Keep values that a config reads from the environment and that may be secrets out of messages.
+
+    The names of keys and choices are never masked, since messages contain them.
+    """
     choices = (str(file.relative_to(CONF).with_suffix("")) for file in CONF.rglob("*.yaml"))
     known = "\0".join([*flat_keys(OmegaConf.to_container(config, resolve=False)), *choices])
     found = [(written, value, names) for _, written, value, names in _from_environment(config) if is_secret(value)]
     for name in [name for _, _, names in found for name in names]:
         note(os.environ.get(name), f"${{oc.env:{name}}}", known)
     for written, value, names in found:
-        if any(name in os.environ for name in names):  # else it is a default, which the config itself holds
+        if any(name in os.environ for name in names):  # otherwise the value is a default in the config itself
             note(value, written, known)
 
 
 def refuse_secrets_in_checkpoints(config: DictConfig) -> None:
-    """Make sure that no secret from the environment stands where a checkpoint has to hold the value itself.
+    """Check that no key whose value a checkpoint stores reads a secret from the environment.
 
     Raises:
-        UserError: naming the key.
+        UserError: a key does. The message names it.
     """
     for path, written, value, _ in _from_environment(config):
         if is_secret(value) and meaning_of(path).in_checkpoints:
@@ -116,8 +126,10 @@ def _partly_resolved_value(node: DictConfig | ListConfig, key: Any) -> Any:
 
 
 def _from_environment(node: Any, path: str = "") -> Iterator[tuple[str, str, Any, list[str]]]:
-    """Each expression that reads the environment: its key, itself, its value (where it has none, what it reads), and
-    the names of what it reads."""
+    """Yield each expression that reads the environment: its key, its text, its value, and the names of the variables.
+
+    If the expression cannot be resolved, its value is the list of the variables' values.
+    """
     if not isinstance(node, (DictConfig, ListConfig)):
         return
     keys: Any = node.keys() if isinstance(node, DictConfig) else range(len(node))

@@ -1,8 +1,8 @@
-"""What a checkpoint may hold: one set of rules, asked before a run computes anything and whenever a checkpoint is read.
+"""Limits on the content of a checkpoint: one set of rules for starting a run and for reading a checkpoint.
 
-So a run never trains towards a checkpoint that no command can read. A class that is not diglot's own, or one of torch's
-layers, is made only where the user vouches for its module: by naming the class in the config, by `trust`, or, in
-Python, by having imported the module. What a checkpoint says never gets a module imported by itself.
+So a run never trains towards a checkpoint that no command can read. A class that is neither diglot's nor one of torch's
+layers is created only if the user trusts its module: by naming the class in the config, by `trust`, or, in Python, by
+having imported the module. A checkpoint alone never causes the import of a module.
 """
 
 import re
@@ -24,20 +24,20 @@ from diglot.errors import UserError
 from diglot.model import EncoderDecoder
 from diglot.system.masking import shortened
 
-# Those of a model of a thousand layers are about as many, with the two moments and the step of each weight.
+# A model of a thousand layers has about as many, with two moments and a step for each weight.
 MOST_TENSORS = 100_000
-LARGEST_TOKENIZER = 16_000_000  # bytes; one of 256,000 pieces has 5,000,000
+LARGEST_TOKENIZER = 16_000_000  # bytes; a model of 256,000 pieces has 5,000,000
 WIDEST_BEAM = 1_000
-# The greatest that each of a search's limits may be: an output of so many tokens ends in minutes.
+# The maximum of each length limit of a search: decoding up to these lengths takes minutes.
 LENGTHS = {"min_len_a": 10, "min_len_b": 1_000, "max_len_a": 100, "max_len_b": 10_000}
-TENSORS_A_WEIGHT = 4  # itself and an optimizer's state of it: two moments and a step
+TENSORS_A_WEIGHT = 4  # the weight, and the optimizer's state for it: two moments and a step
 
-# Where the classes live that any checkpoint may name. Of torch's layers those that are one layer: others copy what they
-# are made of as often as they are told.
+# The modules of the classes that any checkpoint may name. Of torch's modules only single layers: containers such as
+# TransformerEncoder copy their layers any number of times.
 _NAMED = re.compile(r"(diglot\.model|diglot\.decoding|torch\.nn)(\.[a-z_]+){0,2}\.[A-Z]\w*")
 _LAYERS = re.compile(r"(diglot\.|torch\.nn\.modules\.(activation|dropout|linear|normalization)$)")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-# Nobody vouches for these: they are not the user's, and hold classes that do more than compute.
+# These cannot be trusted: they are not the user's own, and contain classes that do more than compute.
 _LIBRARIES = frozenset(
     {*sys.stdlib_module_names, "diglot", "torch", "functorch", "torchgen", "lightning", "lightning_fabric"}
     | {"pytorch_lightning", "torchmetrics", "hydra", "hydra_plugins", "omegaconf", "numpy", "pip", "setuptools"}
@@ -46,11 +46,11 @@ _STDLIB = sysconfig.get_path("stdlib")
 
 
 def check_language(what: str, code: Any) -> None:
-    """Refuse the code of a language that files cannot be named by.
+    """Check that a language's code can be a part of file names.
 
     Args:
-        what: names the code in the message.
-        code: such as en, zh-Hant or sr@latin.
+        what: the name of the code in the message.
+        code: a code such as en, zh-Hant or sr@latin.
 
     Raises:
         UserError: it cannot.
@@ -64,13 +64,29 @@ def check_language(what: str, code: Any) -> None:
 
 
 def check_tokenizer(what: str, n_bytes: int) -> None:
-    """Refuse a SentencePiece model that is too large for a checkpoint."""
+    """Check that a SentencePiece model is not too large for a checkpoint.
+
+    Args:
+        what: the name of the model in the message.
+        n_bytes: its size.
+
+    Raises:
+        UserError: it is too large.
+    """
     if n_bytes > LARGEST_TOKENIZER:
         raise UserError(f"{what} has {n_bytes:,} bytes, and a checkpoint takes at most {LARGEST_TOKENIZER:,}")
 
 
 def check_search(what: str, search: Search) -> None:
-    """Refuse a search that could take any amount of time or memory."""
+    """Check that a search has bounded time and memory.
+
+    Args:
+        what: the name of the search in the message.
+        search: the search.
+
+    Raises:
+        UserError: a limit is exceeded.
+    """
     if search.n_live > WIDEST_BEAM:
         raise UserError(
             f"{what}: it extends {search.n_live:,} hypotheses at once, and in a checkpoint it may extend "
@@ -84,23 +100,28 @@ def check_search(what: str, search: Search) -> None:
 
 
 def check_number_of_weights(model: EncoderDecoder) -> None:
-    """Refuse a model whose checkpoints would have more parts than are read."""
+    """Check that a model's checkpoints do not have more tensors than a reader accepts.
+
+    Raises:
+        UserError: they do.
+    """
     n, most = sum(1 for _ in model.parameters()), MOST_TENSORS // TENSORS_A_WEIGHT
     if n > most:
         raise UserError(f"model: it has {n:,} weights, and a checkpoint takes at most {most:,}")
 
 
 def check_parts(record: dict[str, Any], trust: Collection[str] = ()) -> None:
-    """Refuse the model and the search of a checkpoint, or of a run that would write it, where a class in them is
-    neither known nor vouched for, where one is not of the kind that its place takes, or where a value is not such as a
-    command line could have given.
+    """Check the model and the search of a checkpoint, or of a run that would write one.
+
+    Each class in them has to be known or trusted, and of the kind that its key takes. Each value has to be one that a
+    command line could give.
 
     Args:
-        record: holds the nodes `model` and `search`.
-        trust: modules that the user vouches for; see `trusted`.
+        record: a mapping with the nodes `model` and `search`.
+        trust: modules that the user trusts; see `trusted`.
 
     Raises:
-        UserError: naming the key.
+        UserError: a class or value is not accepted. The message names its key.
     """
     nodes = {key: record[key] for key in ("model", "search")}
     for key, node in nodes.items():
@@ -113,14 +134,15 @@ def check_parts(record: dict[str, Any], trust: Collection[str] = ()) -> None:
 
 
 def trusted(config: Mapping[Any, Any]) -> list[str]:
-    """The modules that a command line vouches for: those of its key `trust`, and those of the classes that its config
-    names, which were imported to check it.
+    """Return the modules that a command line trusts.
+
+    These are the modules in its key `trust`, and those of the classes in its config, which were imported to check it.
 
     Args:
-        config: of any command.
+        config: the config of any command.
 
     Raises:
-        UserError: `trust` names something else than a module of the user's.
+        UserError: `trust` names something other than a module of the user's own.
     """
     plain: Any = OmegaConf.to_container(config, resolve=True) if isinstance(config, DictConfig) else config
     said = plain.get("trust") or []
@@ -132,10 +154,10 @@ def trusted(config: Mapping[Any, Any]) -> list[str]:
 
 
 def check_trust(modules: Collection[str]) -> None:
-    """Refuse to trust what is no module of the user's.
+    """Check that modules to trust are modules of the user's own.
 
     Raises:
-        UserError: naming it.
+        UserError: one is not. The message names it.
     """
     for module in modules:
         if not _DOTTED.fullmatch(module):
@@ -145,7 +167,11 @@ def check_trust(modules: Collection[str]) -> None:
 
 
 def _refuse_references(node: Any, path: str) -> None:
-    """Refuse what would take a value from elsewhere, or give one without a name: nothing that is stored does."""
+    """Check that a node contains no interpolation and no positional arguments. diglot never stores either.
+
+    Raises:
+        UserError: it does. The message names the key.
+    """
     if isinstance(node, str) and "${" in node:
         raise UserError(f"{path} refers to {shortened(node, 60)!r}: not loaded")
     if isinstance(node, dict) and "_args_" in node:
@@ -156,23 +182,28 @@ def _refuse_references(node: Any, path: str) -> None:
 
 
 def _is_known(target: Any) -> bool:
-    """Whether a target is a class of diglot's parts or of torch's layers: making one runs no code but that of building
-    it."""
+    """Return whether a target is a class of diglot's parts or of torch's layers.
+
+    Creating an object of such a class runs only the code that builds the layer.
+    """
     if not isinstance(target, str) or not _NAMED.fullmatch(target):
         return False
-    found = _imported(target)  # all of them are imported already
+    found = _imported(target)  # all known classes are already imported
     is_part = isinstance(found, type) and issubclass(found, (torch.nn.Module, Search))
     return is_part and _LAYERS.match(found.__module__) is not None
 
 
 def _imported(target: str) -> Any:
-    """What a dotted name stands for in the modules that are imported already; None: nothing."""
+    """Return the object that a dotted name refers to in the modules already imported, or None."""
     module, _, name = target.rpartition(".")
     return vars(sys.modules[module]).get(name) if module in sys.modules else None
 
 
 def _not_vouched_for(target: Any, trust: Collection[str]) -> str | None:
-    """Why a class of others is not made, in words that follow its name; None: the user vouches for it."""
+    """Return the reason why another party's class is not created, or None if the user trusts it.
+
+    The reason continues a sentence that starts with the class's name.
+    """
     no_part = "which is no part of a model or search that a checkpoint may name: not loaded"
     if not isinstance(target, str) or not _DOTTED.fullmatch(target) or "." not in target or len(target) > 200:
         return no_part
@@ -185,7 +216,7 @@ def _not_vouched_for(target: Any, trust: Collection[str]) -> str | None:
                 "a class that is not diglot's, and no module is imported because a checkpoint names it: "
                 f"if you trust that module, say trust={module}"
             )
-        if _imported(target) is None:  # to look for it further could import something
+        if _imported(target) is None:  # a further search could import something
             return f"and {module} has no such class"
     try:
         if None not in [wrong_target(target, kind) for kind in (torch.nn.Module, Search)]:
@@ -193,12 +224,12 @@ def _not_vouched_for(target: Any, trust: Collection[str]) -> str | None:
     except ImportError as error:
         reason = error.__cause__ or error
         return f"which cannot be imported ({type(reason).__name__}: {reason}): is its folder in PYTHONPATH?"
-    defined = get_object(target).__module__  # which may be another one than it is named by
+    defined = get_object(target).__module__  # may differ from the module in the target's name
     return no_part if defined.partition(".")[0] in _LIBRARIES and not _LAYERS.match(defined) else None
 
 
 def _is_the_users(module: ModuleType | None) -> bool:
-    """Whether a module is of the program that imported it, and not of an installed package."""
+    """Return whether a module belongs to the user's program, not to an installed package or the standard library."""
     file = getattr(module, "__file__", None)
     installed = {"site-packages", "dist-packages"}
     return file is not None and not installed & set(Path(file).parts) and not Path(file).is_relative_to(_STDLIB)

@@ -1,6 +1,7 @@
-"""What a `_target_` may name: a class of the kind that its key takes.
+"""Checks that a `_target_` is a class, or a function that makes one, of the kind that its key takes.
 
-A config, which may be a stranger's, calls nothing else, and nothing in it is called before all of it was looked at.
+A config may come from a stranger. So no other target is called, and no target is called before the whole config has
+been checked.
 """
 
 import inspect
@@ -23,22 +24,23 @@ NAMES = {"EncoderDecoder": "model", "TokenizerSource": "tokenizer"}
 
 
 def kind_of(path: str) -> Any:
-    """The class that a node takes, as an annotation; None: it takes none that a config may choose."""
+    """Return the class that a node's target must be or return, or None if a config may not choose one there."""
     kind = meaning_of(path).kind
     return get_class(kind) if kind is not None else None
 
 
 def wrong_target(target: str, wanted: Any) -> str | None:
-    """Why a target is not taken, in words that follow its name; None: it is.
+    """Return the reason why a target is not accepted, or None if it is.
 
-    A module is imported only to look at what stands in it, and never one of Python's own.
+    The reason continues a sentence that starts with the target's name. A module is imported only to inspect its
+    content, and never a module of Python's standard library.
 
     Args:
-        target: dotted name.
-        wanted: annotation of the place where it stands.
+        target: a dotted name.
+        wanted: the annotation that the target has to match.
 
     Raises:
-        ImportError: there is no such thing.
+        ImportError: the target does not exist.
     """
     kinds = _kinds(wanted)
     named = " or ".join(NAMES.get(kind.__name__, kind.__name__) for kind in kinds)
@@ -52,10 +54,10 @@ def wrong_target(target: str, wanted: Any) -> str | None:
     except Exception as error:
         raise ImportError(target) from error
     made = found
-    if inspect.isfunction(found):  # as a class: by what it says that it returns
+    if inspect.isfunction(found):  # judge it by its return annotation
         try:
             made = typing.get_type_hints(found).get("return")
-        except Exception:  # of annotations that name what there is not
+        except Exception:  # an annotation cannot be evaluated
             made = None
         if any(issubclass(kind, torch.nn.Module) for kind in kinds):
             made = None
@@ -65,7 +67,7 @@ def wrong_target(target: str, wanted: Any) -> str | None:
 
 
 def _kinds(annotation: Any) -> list[type]:
-    """The classes whose instances or makers an annotation takes, apart from those that a config writes plainly."""
+    """Return the classes of the objects that an annotation accepts, except those that a config writes as plain data."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return [kind for argument in arguments for kind in _kinds(argument)]
@@ -81,10 +83,10 @@ def _kinds(annotation: Any) -> list[type]:
 
 
 def refuse_foreign_hydra(node: DictConfig) -> None:
-    """Make sure that a config says nothing to Hydra itself that would call something, or make others call it.
+    """Check that a config's hydra node makes neither Hydra nor another library call foreign code.
 
     Raises:
-        UserError: naming the key.
+        UserError: it does. The message names the key.
     """
     plain: Any = OmegaConf.to_container(node, resolve=False)
     if plain.get("callbacks"):
@@ -96,7 +98,7 @@ def refuse_foreign_hydra(node: DictConfig) -> None:
     if plain.get("job", {}).get("env_set"):
         raise UserError("hydra.job.env_set: not used here; the shell sets what the environment has to say")
     for path, target in targets_in(plain, "hydra"):
-        if path in ("hydra.sweeper._target_", "hydra.launcher._target_"):  # of which Hydra takes its plugins alone
+        if path in ("hydra.sweeper._target_", "hydra.launcher._target_"):  # Hydra itself accepts only plugins here
             allowed = rf"(hydra_plugins|{re.escape(CORE_PLUGINS)})(\.\w+)+"
         else:
             allowed = r"optuna\.(samplers|pruners)\.[A-Z]\w*"
@@ -105,7 +107,7 @@ def refuse_foreign_hydra(node: DictConfig) -> None:
 
 
 def targets_in(node: Any, path: str) -> typing.Iterator[tuple[str, Any]]:
-    """All targets in a node of plain data, each behind its key."""
+    """Yield each target in a node of plain data, after its key."""
     if isinstance(node, dict):
         if "_target_" in node:
             yield f"{path}._target_", node["_target_"]
