@@ -1,5 +1,7 @@
-"""The commands a user types: each reads its config, builds what it needs and says what it made.
+"""The commands that a user types. Each reads its config, builds what it needs, and reports its output.
 
-start: where all begin. frame: compose, check, run, answer a mistake by one line. from_make: the words after
-`make train`. output: where a command writes.
+- start: the entry point of all commands.
+- frame: composes and checks the config, runs the command, and reports a mistake in one line.
+- from_make: the words after `make train`.
+- output: the files that a command writes.
 """

@@ -19,10 +19,11 @@ def main(*, checkpoint: str) -> None:
 
 
 def convert_all(checkpoint: str) -> None:
-    """Rewrite a checkpoint, or all of a run's folder, and print what became of each.
+    """Rewrite a checkpoint, or all checkpoints in a run's folder, and print the result for each.
 
     Raises:
-        UserError: a run is at work in the folder, or, once the others are done, some cannot be rewritten.
+        UserError: another process works in the folder, or some checkpoints cannot be rewritten. In the second case all
+            others are rewritten first.
     """
     files = files_of(checkpoint)
     folder = files[0][0].parent

@@ -1,4 +1,4 @@
-"""diglot-doctor: read the data as training would, and say what is likely wrong with them before it costs a run."""
+"""diglot-doctor: read the data as training would, and report likely problems before they cost a run."""
 
 if __name__ == "__main__":  # before the imports, which take seconds
     from diglot.commands.start import start
@@ -63,7 +63,7 @@ def main(config: DictConfig) -> None:
     if n_probed < 0:
         raise UserError(f"doctor.probe={n_probed}: must not be negative")
     corpus = build_corpus(config.data)
-    Scorer(corpus.tgt_lang, tokenizer=config.bleu_tokenizer)  # training would ask for what it needs
+    Scorer(corpus.tgt_lang, tokenizer=config.bleu_tokenizer)  # fails now if a package is missing that training needs
     tokenizer: TokenizerSource = build(config.tokenizer, "tokenizer")
     data = build_data(config.data, corpus, tokenizer, tokenizer.sampling, config.seed)
     check_tying(model, tokenizer)
@@ -92,7 +92,7 @@ def main(config: DictConfig) -> None:
 
 
 def planned(data: TranslationData, budget: Budget) -> dict[str, Any]:
-    """What a run would do with the data."""
+    """Return the padding, updates and passes of a run on the data."""
     updates = budget.total_updates(data)
     batches, padding = passed(data.batching)
     per_update = data.options.batches_per_update or 1
@@ -102,7 +102,12 @@ def planned(data: TranslationData, budget: Budget) -> dict[str, Any]:
 
 
 def passed(batching: Batching, most: int = 3) -> tuple[float, float]:
-    """About how many batches a pass has, and the share of padding in them: of its first pools."""
+    """Estimate the number of batches in a pass, and their share of padding, from the first pools of a pass.
+
+    Args:
+        batching: the batches.
+        most: the maximum number of pools.
+    """
     n_pools = min(most, batching.n_pools)
     n_batches = n_pairs = real = area = 0
     for number in range(n_pools):
@@ -119,7 +124,7 @@ def passed(batching: Batching, most: int = 3) -> tuple[float, float]:
 
 
 def probed(config: DictConfig, data: TranslationData, n_updates: int, n_probed: int) -> dict[str, Any]:
-    """Seconds that the run would train, and the memory that it would take: from a few updates."""
+    """Estimate the training time of a run in seconds, and its memory in bytes, by training for `n_probed` updates."""
     device = torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu")
     torch.manual_seed(config.seed)
     model = build(config.model, "model", **data.tokenizer.vocab_sizes).to(device)
@@ -145,7 +150,7 @@ def probed(config: DictConfig, data: TranslationData, n_updates: int, n_probed: 
 
 
 def table(found: Diagnosis, plan: dict[str, Any]) -> Table:
-    """The report for a terminal."""
+    """Return the report for a terminal."""
     about = Table(box=box.SIMPLE, show_header=False, padding=(0, 1))
     about.add_column(style="bold")
     about.add_column()
@@ -194,7 +199,7 @@ def table(found: Diagnosis, plan: dict[str, Any]) -> Table:
 
 
 def histograms(data: TranslationData) -> bytes:
-    """Lengths and their ratio, as a PNG."""
+    """Return histograms of the lengths and of their ratio, as a PNG."""
     lengths = some_lengths(data.shards)
     figure = Figure(figsize=(10, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)

@@ -1,4 +1,4 @@
-"""diglot-evaluate: score a checkpoint, or output that there is already, with BLEU, chrF++ and TER."""
+"""diglot-evaluate: score a checkpoint, or an existing file of hypotheses, with BLEU, chrF++ and TER."""
 
 if __name__ == "__main__":  # before the imports, which take seconds
     from diglot.commands.start import start
@@ -64,7 +64,7 @@ def main(
 
     translator = load(loaded) if loaded is not None else None
     rival = rival_of(baseline, corpus, translator, lambda path: load(checkpoints.load(path, modules)))
-    # Before anything that takes long, for it may need what is not installed.
+    # Before all slow steps, since it may need a package that is not installed.
     scored_lang = tgt_lang or tgt_lang_of(hypotheses, split, corpus, translator)
     recorded = recorded_tokenizer(translator.record, scored_lang) if translator else None
     tokenizer = bleu_tokenizer or recorded
@@ -95,13 +95,13 @@ def translator_of(
     device: str | None,
     tgt_lang: str | None,
 ) -> Translator:
-    """A checkpoint's translator, into the language that is asked for.
+    """Return a checkpoint's translator into the requested language.
 
     Raises:
-        UserError: a model of several languages has none like the text's, or is asked for another one.
+        UserError: a multilingual model lacks the target language, or the request contradicts the language of the text.
     """
     languages = loaded.tokenizer.languages
-    if not languages:  # tgt_lang only says what its scores are computed by
+    if not languages:  # tgt_lang only selects how scores are computed
         return load_translator(loaded, search, device, None)
     of_text: str | None = corpus.tgt_lang if corpus else None
     wanted = tgt_lang or of_text
@@ -118,11 +118,11 @@ def translator_of(
 def rival_of(
     baseline: str | None, corpus: Corpus | None, translator: Translator | None, load: Callable[[str], Translator]
 ) -> Translator | None:
-    """The translator to compare with; None: the baseline is a file of lines, or there is none."""
+    """Return the translator to compare with, or None if the baseline is a file of lines or missing."""
     if baseline is None or not names_checkpoint(baseline):
         return None
     rival = load(baseline)
-    # What files are called says little.
+    # The language codes of files may only be guesses from their names.
     if translator is not None and not isinstance(corpus, Files):
         ours, theirs = (f"{t.record['src_lang']}-{t.tgt_lang}" for t in (translator, rival))
         if ours != theirs:
@@ -131,7 +131,7 @@ def rival_of(
 
 
 def names_checkpoint(name: str | None) -> bool:
-    """Whether a path is that of a checkpoint, or of a run's folder, and not of text, or none."""
+    """Return whether a path is that of a checkpoint or of a run's folder, not of a text file. None is not."""
     if name is None:
         return False
     path = Path(name).expanduser()
@@ -140,12 +140,12 @@ def names_checkpoint(name: str | None) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(2) == b"PK"
-    except OSError:  # whoever reads it says why
+    except OSError:  # the code that reads the text reports it
         return False
 
 
 def tgt_lang_of(hypotheses: str | None, split: str, corpus: Corpus | None, translator: Translator | None) -> str:
-    """The language that scores are computed for."""
+    """Return the language to compute scores for."""
     if translator is not None:
         return translator.tgt_lang or translator.record["tgt_lang"]
     if corpus is None:
@@ -162,7 +162,8 @@ def named_text(split: str, corpus: Corpus, cache_dir: Path, translator: Translat
     if translator is not None:
         languages = f"{corpus.src_lang}-{corpus.tgt_lang}"
         trained = f"{translator.record['src_lang']}-{translator.record['tgt_lang']}"
-        # What files are called says little, and a model of several languages is told which one it is.
+        # The language codes of files may only be guesses from their names. For a multilingual model, `translator_of`
+        # has checked the language.
         free = isinstance(corpus, Files) or bool(translator.tokenizer.languages)
         if not free and languages != trained:
             raise UserError(f"data={corpus.name} is {languages}, but the checkpoint translates {trained}")
@@ -172,7 +173,7 @@ def named_text(split: str, corpus: Corpus, cache_dir: Path, translator: Translat
         raise UserError(f"{corpus.name} has no {split} split; it has {', '.join(splits)}")
     text = splits[split]
     where = ", ".join(shard[-1] for shard in text.shards) if isinstance(text, PairFiles) else corpus.name
-    src_lang = corpus.src_lang if corpus.src_lang != "src" else None  # files need not say
+    src_lang = corpus.src_lang if corpus.src_lang != "src" else None  # "src" if the files' names have no code
     return EvaluationSet(corpus.name, split, text.load(), where=where, src_lang=src_lang)
 
 
@@ -190,12 +191,12 @@ def text_beside(path: Path, split: str, translator: Translator | None) -> Evalua
 
 
 def with_references(references: str | list[str], evaluated: EvaluationSet) -> EvaluationSet:
-    """A set with the further references that files hold."""
+    """Return an evaluation set with additional references from files."""
     paths = [references] if isinstance(references, str) else references
     return replace(evaluated, more=tuple(read_lines_for("references", path, evaluated) for path in paths))
 
 
 def hypotheses_of(key: str, path: str, evaluated: EvaluationSet, corpus: Corpus | None) -> Hypotheses:
-    """Output that a file holds."""
+    """Return the hypotheses in a file."""
     lines = read_lines_for(key, path, evaluated)
     return Hypotheses(lines, corpus.src_lang if corpus else "src", corpus.tgt_lang if corpus else "tgt")

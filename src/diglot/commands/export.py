@@ -1,4 +1,4 @@
-"""diglot-export: write a checkpoint's model for other programs: CTranslate2, or whatever reads safetensors."""
+"""diglot-export: write a checkpoint's model for other programs: for CTranslate2, or as safetensors."""
 
 if __name__ == "__main__":  # before the imports, which take seconds
     from diglot.commands.start import start

@@ -1,4 +1,4 @@
-"""The frame of every command: compose, check, run, and answer a mistake by one line."""
+"""The frame of every command: compose and check the config, run the command, and report a mistake in one line."""
 
 import difflib
 import logging
@@ -30,13 +30,15 @@ from diglot.system.quoting import printable
 
 
 def command(config_name: str, keys: type | None = None) -> Callable[[Callable[..., Any]], Callable[[], None]]:
-    """Make a function a command: its config is composed by Hydra from conf/<config_name>.yaml and the command line,
-    checked, and every mistake of the user's is one line on stderr and exit status 2. What the function returns is for
-    Hydra's sweepers.
+    """Make a function a command.
+
+    Hydra composes the config from conf/<config_name>.yaml and the command line. Then the config is checked. Each user
+    mistake is reported as one line on stderr, with exit status 2. The function's return value is for Hydra's sweepers.
 
     Args:
-        config_name: of the command, too.
-        keys: schema of the config, where the function takes it as one; None: the function's parameters are the keys.
+        config_name: the name of the config and of the command.
+        keys: the schema of the config, if the function takes the whole config; None: the function's parameters are the
+            keys.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[[], None]:
@@ -53,20 +55,20 @@ class _Call:
     """One call of a command.
 
     Args:
-        name: of the command and its config.
-        function: what it does.
+        name: the name of the command and its config.
+        function: the function that does its work.
         keys: see `command`.
     """
 
     def __init__(self, name: str, function: Callable[..., Any], keys: type | None) -> None:
         self.name, self.function, self.keys = name, function, keys
         self.has_failed = self.has_begun = False
-        # Hydra passes errors on instead of printing them; a user who asks for that wants the traceback.
-        # (In a process that another one of ours has started, it is that one's setting that is seen.)
+        # `run` sets HYDRA_FULL_ERROR=1 so that Hydra raises errors instead of printing them. A user who sets it wants
+        # the traceback. (A process with LOCAL_RANK may have inherited the value that its parent set.)
         self.wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1" and "LOCAL_RANK" not in os.environ
 
     def run(self) -> None:
-        """Compose the config and do what the command does."""
+        """Compose the config and run the command."""
         try:
             os.environ["HYDRA_FULL_ERROR"] = "1"
             refuse_other_encodings(sys.argv[1:])
@@ -80,9 +82,9 @@ class _Call:
         except BrokenPipeError:
             sys.exit(READER_GONE)
         except Exception as error:
-            if interruption.received:  # a library has made it of the signal
+            if interruption.received:  # a library has turned the signal into this error
                 interruption.leave(self.name)
-            if self.has_begun and not isinstance(error, UserError):  # a fault of ours
+            if self.has_begun and not isinstance(error, UserError):  # a bug in diglot
                 raise
             self._fail(error)
         finally:
@@ -97,13 +99,13 @@ class _Call:
         try:
             check(config, self.keys or self.function)
             return self.function(config) if self.keys else self.function(**arguments(config, self.function))
-        except UserError as error:  # not passed through Hydra, which would add lines of its own
-            if HydraConfig.get().mode == RunMode.MULTIRUN:  # but its launcher has to know of it
+        except UserError as error:  # not raised through Hydra, which would print lines of its own
+            if HydraConfig.get().mode == RunMode.MULTIRUN:  # but Hydra's launcher needs the error
                 raise
             self._fail(error)
-        except BrokenPipeError:  # nor is this, whose reader has gone
+        except BrokenPipeError:  # not raised through Hydra either
             sys.exit(READER_GONE)
-        except OmegaConfBaseException as error:  # past the check it is no mistake of the user's
+        except OmegaConfBaseException as error:  # after the check, a bug in diglot
             raise RuntimeError(f"a fault of diglot's: {error}") from error
 
     def _fail(self, error: BaseException) -> None:
@@ -114,8 +116,10 @@ class _Call:
 
 
 def arguments(config: DictConfig, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return what a config gives a command's function: nodes as they are, lists as plain data, and None where a group
-    has no choice."""
+    """Return a command function's arguments from its config.
+
+    Nodes stay nodes, lists become plain data, and a group without a choice becomes None.
+    """
     given = {name: config.get(name) for name in keys_of(function)}
     return {
         name: OmegaConf.to_container(value, resolve=True) if isinstance(value, ListConfig) else value
@@ -124,10 +128,10 @@ def arguments(config: DictConfig, function: Callable[..., Any]) -> dict[str, Any
 
 
 def refuse_other_encodings(words: Sequence[str]) -> None:
-    """Make sure that all that was typed is text, which configs and results are written with.
+    """Check that all typed words are valid text, since configs and results are written with them.
 
     Raises:
-        UserError: naming a word that is not.
+        UserError: a word is not. The message names it.
     """
     for word in words:
         try:
@@ -139,23 +143,23 @@ def refuse_other_encodings(words: Sequence[str]) -> None:
 
 
 class CheckedLoader(hydra_seams.ConfigLoader):
-    """Loads configs as Hydra does. What they say to Hydra itself is checked before Hydra obeys it, which is before any
-    function of ours is called.
+    """Hydra's config loader, with a check of the hydra node before Hydra acts on it.
 
-    Hydra composes the config of a command twice, the first time only to see whether it is a sweep: the second time it
-    is given the same one."""
+    Hydra acts on that node before it calls any function of diglot's. Hydra also composes a command's config twice, the
+    first time only to find out whether it is a sweep. The second time, this loader returns the first result again.
+    """
 
-    _first: tuple[Any, DictConfig] | None = None  # what was composed the first time, behind what it was composed of
+    _first: tuple[Any, DictConfig] | None = None  # the words of the first composition, and its result
 
     def load_configuration(
         self, config_name: str | None, overrides: list[str], run_mode: RunMode, *arguments: Any, **options: Any
     ) -> DictConfig:
         refuse_lists(overrides)
-        if config_name is None:  # --hydra-help reads no file of ours, and Hydra's defaults log
+        if config_name is None:  # --hydra-help reads none of diglot's files, and Hydra's defaults write a log
             overrides = [*overrides, "hydra/job_logging=none", "hydra/hydra_logging=none"]
         (composed_of, config), self._first = self._first or ((), None), None
-        mode = f"hydra.mode={run_mode.name}"  # which Hydra adds the second time
-        # Only as a sweep may a key have several values: that is for Hydra to say.
+        mode = f"hydra.mode={run_mode.name}"  # Hydra adds this override the second time
+        # Only in a sweep may a key have several values. Otherwise Hydra composes again and reports the mistake.
         is_legal = run_mode == RunMode.MULTIRUN or not varies(overrides)
         if config is not None and [config_name, *overrides] == [*composed_of, mode] and is_legal:
             config.hydra.mode = run_mode
@@ -170,20 +174,20 @@ class CheckedLoader(hydra_seams.ConfigLoader):
 
 
 def varies(words: list[str]) -> bool:
-    """Whether one of the overrides gives its key several values."""
+    """Return whether one of the overrides gives its key several values."""
     return any(override.is_sweep_override() for override in OverridesParser.create().parse_overrides(words))
 
 
-# Groups of which several choices stand beside each other, each under its own name. Of others Hydra would merge two
-# choices into one node, a mixture of both.
+# Groups that accept several choices, each in a node of its own name. In any other group Hydra would merge two choices
+# into one node, a mixture of both.
 SEVERAL = ("callbacks", "logger")
 
 
 def refuse_lists(words: Sequence[str]) -> None:
-    """Make sure that a group that holds one thing is given one choice.
+    """Check that a group that holds one thing is given only one choice.
 
     Raises:
-        UserError: naming the first override that gives it a list.
+        UserError: an override gives it a list. The message names the first such override.
     """
     of_one = {*groups()} - {*SEVERAL}
     for word in words:
@@ -195,19 +199,21 @@ def refuse_lists(words: Sequence[str]) -> None:
 
 
 def prefer_our_files() -> None:
-    """Let a file of ours stand for what a plugin of Hydra's brings under the same name. Hydra would merge the two, say
-    that it should not, and refuse a plugin's that is made of others."""
-    Plugins.instance()  # by now they have brought it
+    """Let diglot's config files replace those of the same name from Hydra's plugins.
+
+    Hydra would merge the two and warn about it. It would also reject a plugin's config that has a defaults list.
+    """
+    Plugins.instance()  # loads the plugins, which register their configs
     for file in (CONF / "hydra").rglob("*.yaml"):
         hydra_seams.forget_stored(file.relative_to(CONF))
 
 
 def explain(error: BaseException, config_name: str, words: Sequence[str] | None = None) -> str:
-    """What is wrong with a config, in one line that names the key and the nearest valid one.
+    """Return what is wrong with a config, in one line with the key and the nearest valid one.
 
     Args:
-        error: what was raised.
-        config_name: of the command.
+        error: the exception.
+        config_name: the name of the command.
         words: the overrides; None: those of the command line.
     """
     words = sys.argv[1:] if words is None else words
@@ -239,7 +245,7 @@ def explain(error: BaseException, config_name: str, words: Sequence[str] | None 
 
 
 def _cannot_override(key: str, text: str, cause: BaseException, config_name: str, words: Sequence[str]) -> str:
-    """Why Hydra cannot override a key."""
+    """Return the reason why Hydra cannot override a key."""
     if reason := not_of_this_choice(key, config_name, words):
         return reason
     if reason := not_said_to_be_new(key, words) or without_name(key, words):
@@ -253,7 +259,7 @@ def _cannot_override(key: str, text: str, cause: BaseException, config_name: str
 
 
 def _no_such_choice(path: str) -> str:
-    """What to say of a choice, group/choice, that there is no file of."""
+    """Return a message that a choice, given as group/choice, has no file."""
     group, _, choice = path.rpartition("/")
     options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
     nearest = difflib.get_close_matches(choice, options, 1)
@@ -262,7 +268,7 @@ def _no_such_choice(path: str) -> str:
 
 
 def _names_no_choice(words: Sequence[str]) -> str | None:
-    """What to say where a group is given what is no choice's name; None if no word does that."""
+    """Return a message that a group is set to something other than one of its choices, or None if no word does that."""
     for group, _, choice in (word.lstrip("+").partition("=") for word in words):
         if "@" in group and choice == "null":
             return f"{group}={choice} names no choice: leave it out, and the decoder has what the encoder has"
@@ -273,8 +279,7 @@ def _names_no_choice(words: Sequence[str]) -> str | None:
 
 
 def not_said_to_be_new(key: str, words: Sequence[str]) -> str | None:
-    """Why a part of a node that takes any number of them cannot be given: it is new, and the word has no plus sign.
-    None if that is not the reason."""
+    """Return a message that a new entry, such as a callback, needs a plus sign, or None if this is not the problem."""
     named = re.match(r"((callbacks|watch|logger|data\.corpora)\.[A-Za-z]\w*)(\.|$)", key)
     begun = named and re.compile(rf"{re.escape(named[1])}(\._target_=|=\{{|\.(src|tgt|tsv|csv)=)")
     meant = next((word for word in words if begun and begun.match(word)), None)
@@ -282,7 +287,7 @@ def not_said_to_be_new(key: str, words: Sequence[str]) -> str | None:
 
 
 def without_name(key: str, words: Sequence[str]) -> str | None:
-    """Why a logger's key cannot be given without the logger's name: None if that is not the reason."""
+    """Return a message that a logger's key lacks the logger's name, or None if this is not the problem."""
     top, _, rest = key.lstrip("+~").partition(".")
     chosen = next((word.partition("=")[2] for word in reversed(words) if word.startswith("logger=")), "tensorboard")
     names = re.findall(r"\w+", chosen)
@@ -295,7 +300,7 @@ def without_name(key: str, words: Sequence[str]) -> str | None:
 
 
 def not_of_this_choice(key: str, config_name: str, words: Sequence[str]) -> str | None:
-    """Why a key or a group that there is cannot be given beside the other words: None if that is not the reason."""
+    """Return a message that an existing key or group does not fit the other words, or None if it fits."""
     key = key.lstrip("+~")
     group, _, package = key.partition("@")
     if package:

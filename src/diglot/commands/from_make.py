@@ -1,8 +1,9 @@
-"""Hands the words typed after `make train` (or another command) to that command, byte for byte.
+"""Pass the words typed after `make train` (or another command) to that command, byte for byte.
 
-make takes `model/position=rotary` for a variable of its own. Putting such variables into a recipe would let make expand
-`$` and a shell act on `;`, `&`, quotes and blanks; so the recipe only starts this module, which reads them where make
-leaves them untouched: in MAKEFLAGS. See the head of the Makefile for what a user may type.
+make takes `model/position=rotary` for a variable of its own. If a recipe used such variables, make would expand `$`,
+and a shell would interpret `;`, `&`, quotes and blanks. So the recipe only starts this module, which reads the words
+from MAKEFLAGS, where make leaves them unexpanded. The comment at the top of the Makefile describes what a user may
+type.
 """
 
 import os
@@ -17,11 +18,11 @@ MAKEFILE_VARIABLES = re.compile(r"(ARGS|PYTHON|LOGDIR|PIP_\w+):?=")
 
 
 def command_line(makeflags: str) -> list[str]:
-    """The `name=value` words that make was given, in the order typed.
+    """Return the `name=value` words given to make, in the order typed.
 
     Args:
-        makeflags: what make puts into MAKEFLAGS: its options, `--`, then the words, last one first; blanks and
-            backslashes have a backslash before them, and a dollar sign another one.
+        makeflags: the value of MAKEFLAGS: make's options, `--`, then the words in reverse order. Make writes a
+            backslash before blanks and backslashes, and doubles each dollar sign.
     """
     words = re.findall(r"(?:\\.|[^ \t\\])+", makeflags, flags=re.DOTALL)
     typed = words[words.index("--") + 1 :] if "--" in words else []
@@ -29,12 +30,12 @@ def command_line(makeflags: str) -> list[str]:
 
 
 def overrides(makeflags: str) -> list[str]:
-    """The Hydra overrides that make was given; variables that are the Makefile's own are left out."""
+    """Return the Hydra overrides given to make, without the Makefile's own variables."""
     return [word for word in command_line(makeflags) if not MAKEFILE_VARIABLES.match(word)]
 
 
 def arguments(environment: Mapping[str, str]) -> list[str]:
-    """All that the command is to be given: the words of ARGS, split as a shell would, then the overrides."""
+    """Return all arguments for the command: the words of ARGS, split as a shell would, then the overrides."""
     makeflags = environment.get("MAKEFLAGS", "")
     args = environment.get("ARGS", "")
     for word in command_line(makeflags):
@@ -44,10 +45,10 @@ def arguments(environment: Mapping[str, str]) -> list[str]:
 
 
 def main() -> None:
-    """Becomes the command that the first argument names."""
+    """Run the command that the first argument names."""
     command = sys.argv[1]
     sys.argv = [f"diglot-{command}", *arguments(os.environ)]
-    # What this run starts in turn is none of this make's business.
+    # This make's variables must not affect processes that the command starts.
     for name in ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "ARGS"):
         os.environ.pop(name, None)
     start(command)

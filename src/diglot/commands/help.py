@@ -1,4 +1,4 @@
-"""What --help answers: a page about a command, or about a group of choices. Nothing that takes seconds is imported."""
+"""The output of --help: a page about a command, or about a group of choices. No slow library is imported."""
 
 import difflib
 import re
@@ -12,15 +12,15 @@ from diglot.choices import CONF, Entry, choices, command, groups_of, rows
 from diglot.commands.start import HELP
 from diglot.system.quoting import printable
 
-IN_CHECKOUT = (CONF.parent / "Makefile").is_file()  # else installed, and the commands are diglot-train, ...
+IN_CHECKOUT = (CONF.parent / "Makefile").is_file()  # otherwise installed: the commands are diglot-train, ...
 
 
 def answer(name: str, words: Sequence[str]) -> int:
-    """Print the page that is asked for.
+    """Print the requested page.
 
     Args:
-        name: of the command.
-        words: of its command line; a word that follows --help names a group of choices.
+        name: the command.
+        words: its command line. Words that follow --help name groups of choices.
 
     Returns:
         The exit status.
@@ -42,12 +42,12 @@ def answer(name: str, words: Sequence[str]) -> int:
 
 
 def page_width() -> int:
-    """Return how many characters a line may have."""
+    """Return the maximum number of characters in a line."""
     return min(max(shutil.get_terminal_size((100, 24)).columns - 1, 20), 119)
 
 
 def command_page(name: str, width: int) -> Iterator[str]:
-    """Yield the lines about a command: what it does, its keys, and its groups with their choices."""
+    """Yield the lines about a command: its description, its keys, and its groups with their choices."""
     about, groups = command(name), groups_of(name)
     yield from textwrap.wrap(about.meaning, width)
     yield from ("", f"Usage: {line(name, '[KEY=VALUE ...]', *['[GROUP=CHOICE ...]'] * bool(groups))}", "")
@@ -62,7 +62,7 @@ def command_page(name: str, width: int) -> Iterator[str]:
         if "@" not in group:
             yield from table(((f"  {choice.name}", choice.summary) for choice in choices(group).values()), width)
     more = [(line(name, f"--help {group}"), f"the keys of a group, here of {group}") for group in list(groups)[:1]]
-    composing = "train" if name == "sweep" else name  # Hydra shows the config of no multirun
+    composing = "train" if name == "sweep" else name  # Hydra cannot show the config of a multirun
     more.append((line(composing, "--cfg job", "..."), "the whole config that these words make, and nothing is done"))
     more.append((line(name, "--hydra-help"), "options of Hydra, which reads the command line"))
     yield from ("", "More:")
@@ -97,19 +97,19 @@ def overview(commands: Iterable[str]) -> Iterator[str]:
 
 
 def line(name: str, *words: str) -> str:
-    """Return a line to type. An option reaches a command through make in ARGS alone."""
+    """Return a line to type. Through make, an option has to be in ARGS."""
     if not IN_CHECKOUT:
         return " ".join([f"diglot-{name}", *words])
     return " ".join([f"make {name}", *(f"ARGS='{word}'" if word.startswith("-") else word for word in words)])
 
 
 def typed(example: str) -> str:
-    """Return an example as it is typed here."""
+    """Return an example in the form to type here: with make in a checkout, else with diglot-COMMAND."""
     return example if IN_CHECKOUT else re.sub(r"\bmake (?=[a-z])", "diglot-", example)
 
 
 def table(lines: Iterable[tuple[str, str]], width: int) -> Iterator[str]:
-    """Yield the lines of two columns; in a narrow terminal the second one stands below the first."""
+    """Yield the lines of a table with two columns. In a narrow terminal the second column is below the first."""
     indent = 30 if width >= 70 else 8
     wrapper = textwrap.TextWrapper(
         width, initial_indent=" " * indent, subsequent_indent=" " * indent, break_on_hyphens=False

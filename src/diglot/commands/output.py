@@ -1,4 +1,4 @@
-"""Where a command's output goes: to a file, or to standard output."""
+"""The output of a command: to a file, or to standard output."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -13,15 +13,15 @@ from diglot.system.streams import failure
 
 @contextmanager
 def written(path: str | None, key: str = "output") -> Iterator[Callable[[str], None]]:
-    """What writes text to a file, which is there whole or not at all, or to standard output, at once.
+    """Yield a function that writes text to a file atomically, or to standard output immediately.
 
     Args:
-        path: of the file; None: standard output. What is no file but takes text (/dev/stdout, a pipe) is written to.
-        key: of the config, that names it.
+        path: the path of the file; None: standard output. A pipe or a device such as /dev/stdout is written directly.
+        key: the config key of the path, for messages.
 
     Raises:
-        UserError: it cannot be written.
-        BrokenPipeError: whoever read standard output has gone.
+        UserError: the output cannot be written.
+        BrokenPipeError: the reader of standard output has closed it.
     """
     if path is not None:
         refuse_address(key, path, "a file is needed")
@@ -58,14 +58,14 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def refuse_same(outputs: Mapping[str, str | None], inputs: Mapping[str, str | Path | None]) -> None:
-    """Make sure that a command writes each of its files once, and none that it reads.
+    """Check that a command writes each of its files once, and none of the files that it reads.
 
     Args:
-        outputs: by key.
-        inputs: by key.
+        outputs: paths of outputs, by key.
+        inputs: paths of inputs, by key.
 
     Raises:
-        UserError: naming two keys of one file.
+        UserError: two keys have the same file. The message names them.
     """
     seen: dict[Path, str] = {}
     for key, path in [*inputs.items(), *outputs.items()]:
@@ -78,7 +78,7 @@ def refuse_same(outputs: Mapping[str, str | None], inputs: Mapping[str, str | Pa
 
 
 def refuse_unwritable(folder: Path) -> None:
-    """Make sure that a folder can be made, before what is to be in it is computed.
+    """Check that a folder can be written, before its content is computed.
 
     Raises:
         UserError: it cannot.

@@ -1,4 +1,4 @@
-"""diglot-prepare: fetch a corpus and train its tokenizer, so that training can start at once and offline."""
+"""diglot-prepare: download a corpus and train its tokenizer, so that training can start at once and offline."""
 
 if __name__ == "__main__":  # before the imports, which take seconds
     from diglot.commands.start import start
@@ -23,7 +23,7 @@ def main(*, data: Annotated[DictConfig, DataOptions], tokenizer: DictConfig) -> 
     corpus = build_corpus(data)
     source: TokenizerSource = build(tokenizer, "tokenizer")
     module = build_data(data, corpus, source, source.sampling, seed=1)
-    module.prepare_data(diagnosed=math.inf)  # what takes long is done here
+    module.prepare_data(diagnosed=math.inf)  # the slow step
     print(corpus.describe())
     for note in module.notes:
         print(f"  {note}")

@@ -1,4 +1,4 @@
-"""The keys of a training run's config, which more than one command takes."""
+"""The keys of a training run's config, which several commands share."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -11,7 +11,7 @@ from diglot.sweeps.sweep import SweepKeys
 
 
 class TrainKeys(TypedDict):
-    """The keys of conf/train.yaml. A node with a `_target_` has those that its class takes, too."""
+    """The keys of conf/train.yaml. A node with a `_target_` also has the parameters of its class."""
 
     seed: int
     label_smoothing: float

@@ -1,4 +1,4 @@
-"""diglot-score: how probable a model finds given translations, line by line and in all."""
+"""diglot-score: compute the log-probability of given translations under a model, per line and in total."""
 
 if __name__ == "__main__":  # before the imports, which take seconds
     from diglot.commands.start import start
@@ -63,7 +63,7 @@ def _line(score: PairScore, with_pieces: bool) -> dict[str, Any]:
 
 
 def summary(scores: list[PairScore]) -> list[str]:
-    """What all pairs come to, in lines to print."""
+    """Return the totals over all pairs, as lines to print."""
     total, n_tokens = math.fsum(score.log_prob for score in scores), sum(len(score.token_log_probs) for score in scores)
     perplexity = f"{math.exp(min(-total / n_tokens, 700)):.4f}" if n_tokens else "none"
     lines = [

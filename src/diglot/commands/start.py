@@ -1,5 +1,4 @@
-"""Where the commands begin: their streams and signals are taken care of before what they need is imported, which takes
-seconds."""
+"""The entry point of all commands. It sets up streams and signals before the slow imports."""
 
 import importlib
 import sys
@@ -13,11 +12,11 @@ HELP = {"-h", "--help"}
 
 
 def start(command: str) -> NoReturn:
-    """Become the command of that name, or answer --help."""
+    """Run the command of the given name, or print its help for --help."""
     streams.own()
     interruption.answer_at_once(command)
     if not HELP.isdisjoint(sys.argv[1:]):
-        from diglot.commands import help  # which no other start has to wait for
+        from diglot.commands import help  # imported only here, so that commands start faster
 
         sys.exit(help.answer(command, sys.argv[1:]))
     main = importlib.import_module(f"diglot.commands.{command}").main
@@ -25,11 +24,11 @@ def start(command: str) -> NoReturn:
     try:
         main()
     except BaseException as error:
-        if interruption.received and not isinstance(error, SystemExit):  # whatever a library has made of the signal
+        if interruption.received and not isinstance(error, SystemExit):  # a library may have replaced the exception
             interruption.leave(command)
         raise
     finally:
-        interruption.answer_at_once(command)  # while the interpreter ends
+        interruption.answer_at_once(command)  # while the interpreter shuts down
     sys.exit(0)
 
 

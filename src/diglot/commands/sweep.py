@@ -1,4 +1,4 @@
-"""diglot-sweep: train once for each of several choices, each job a process of its own, and compare what came out."""
+"""diglot-sweep: train once for each of several choices, each job in its own process, and compare the results."""
 
 if __name__ == "__main__":  # before the imports, which take seconds
     from diglot.commands.start import start
@@ -12,6 +12,6 @@ from diglot.commands.train import main as train
 
 
 def main() -> None:
-    """`diglot-train -m ...`."""
+    """Run `diglot-train -m ...`."""
     sys.argv.insert(1, "--multirun")
     train()

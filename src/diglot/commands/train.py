@@ -1,4 +1,4 @@
-"""diglot-train: train a translation model, score it on held-out text, and say what was made."""
+"""diglot-train: train a translation model, score it on held-out text, and report the output."""
 
 if __name__ == "__main__":  # before the imports, which take seconds
     from diglot.commands.start import start
@@ -27,14 +27,14 @@ from diglot.training.processes import end_with_first
 
 @command("train", TrainKeys)
 def main(config: DictConfig) -> float | None:
-    if HydraConfig.get().mode == RunMode.MULTIRUN:  # a launcher other than ours runs the job in a process of its own
+    if HydraConfig.get().mode == RunMode.MULTIRUN:  # started by a launcher other than diglot's
         return sweep.run_alone(config)
     train(config)
     return None
 
 
 def train(config: DictConfig) -> Path:
-    """Train as a config says and return the run's folder."""
+    """Train according to a config, and return the run's folder."""
     end_with_first()
     quiet()
     keep_freed_memory()

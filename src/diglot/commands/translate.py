@@ -1,4 +1,4 @@
-"""diglot-translate: translate lines of text, N in and N out."""
+"""diglot-translate: translate lines of text, one output line per input line."""
 
 if __name__ == "__main__":  # before the imports, which take seconds
     from diglot.commands.start import start
@@ -30,7 +30,7 @@ from diglot.system.masking import masked
 from diglot.system.progress import step
 from diglot.system.quoting import printable
 
-WINDOW = 10_000  # lines that are read, sorted by length and translated before the next ones are
+WINDOW = 10_000  # lines that are read, sorted by length and translated at a time
 
 Lines = list[str]
 Format = Literal["text", "json"]
@@ -81,7 +81,7 @@ def main(
     n_lines = n_cut = n_near_ties = 0
 
     def records() -> Iterator[dict[str, Any]]:
-        """Translate and write, and hand on what is known of each line where it is wanted."""
+        """Translate and write each line, and yield its record if the output needs one."""
         nonlocal n_lines, n_cut, n_near_ties
         shown = nullcontext(lambda done: None) if is_interactive else step(description)
         with written(output) as write, shown as advance:
@@ -101,7 +101,7 @@ def main(
                     n_near_ties += of_line[0].near_tie
                     if format == "text":
                         write(f"{of_line[0].text}\n")
-                        if html is None:  # nobody wants to know more
+                        if html is None:  # no output needs the record
                             continue
                     known = record(n_lines, line, of_line)
                     if format == "json":
@@ -119,7 +119,7 @@ def main(
 
 
 def _report(n_lines: int, n_cut: int, n_near_ties: int, files: Sequence[str]) -> None:
-    """Say on standard error what became of the lines, and where they are."""
+    """Report on standard error how many outputs were cut and had near ties, and where the output is."""
     if n_cut:
         told = f"{n_cut} of {n_lines} outputs were cut by the length limit (search.max_len_a, search.max_len_b)"
         print(told, file=sys.stderr)
@@ -142,16 +142,16 @@ def refuse_nonsense(
     prefix: str | None,
     input: str | None,
 ) -> None:
-    """Make sure that the config's values are such as this command takes.
+    """Check that the command accepts the config's values.
 
     Raises:
-        UserError: naming the key.
+        UserError: a value is invalid. The message names the key.
     """
     if tokens_per_batch < 1:
         raise UserError(f"tokens_per_batch={tokens_per_batch}: must be positive")
     if format == "text" and html is None:
         options = translator.search.options
-        # Of samples with a utility the best one is wanted.
+        # With a utility, sampling returns only the best sample.
         for key in ("n_best",) if options.get("utility") else ("n_best", "n_samples"):
             if options.get(key, 1) > 1:
                 told = "text has one translation a line; say format=json or html=FILE"
@@ -172,14 +172,14 @@ def refuse_nonsense(
 
 
 def chosen(alignments: str, heads: Sequence[int]) -> tuple[int, int]:
-    """The layer and the head, from 0, that "LAYER-HEAD", from 1, names.
+    """Return the layer and head, counted from 0, for an option "LAYER-HEAD", counted from 1.
 
     Args:
-        alignments: as it was typed.
-        heads: of each layer, how many there are.
+        alignments: the option as typed.
+        heads: the number of heads in each layer.
 
     Raises:
-        UserError: it names none that there is.
+        UserError: there is no such layer or head.
     """
     layer, _, head = str(alignments).partition("-")
     if not (layer.isdecimal() and head.isdecimal() and int(layer) and int(head)):
@@ -192,7 +192,7 @@ def chosen(alignments: str, heads: Sequence[int]) -> tuple[int, int]:
 
 
 def windows(input: str | None, prefix: str | None, size: int) -> Iterator[tuple[Lines, Lines | None]]:
-    """The lines to translate, and what their translations begin with where that is said, so many at a time."""
+    """Yield windows of up to `size` lines to translate, each with its prefixes, or with None if there are none."""
     if input is None:
         n = 0
         while data := typed_lines(size):
@@ -213,10 +213,10 @@ def windows(input: str | None, prefix: str | None, size: int) -> Iterator[tuple[
 
 
 def typed_lines(size: int) -> list[bytes]:
-    """The next lines of standard input, at most so many; none at its end.
+    """Return up to `size` lines of standard input, or an empty list at its end.
 
     Raises:
-        UserError: it cannot be read (it is closed, say, or its terminal has gone).
+        UserError: it cannot be read, for example because it is closed or its terminal is gone.
     """
     try:
         return list(islice(sys.stdin.buffer, size))
@@ -225,7 +225,7 @@ def typed_lines(size: int) -> list[bytes]:
 
 
 def record(number: int, line: str, found: Sequence[Translation]) -> dict[str, Any]:
-    """All that is known of a line's translations, as plain data but for the attention, which are arrays."""
+    """Return a line's translations as plain data, except for the attention, which stays a list of arrays."""
     return {
         "line": number,
         "source": line,
@@ -247,8 +247,11 @@ def record(number: int, line: str, found: Sequence[Translation]) -> dict[str, An
 
 
 def _json_line(of_line: dict[str, Any], alignments: str | None) -> str:
-    """A record with, of each hypothesis' attention, what is asked for: all layers and heads as `attention`, or one
-    matrix, target tokens by source tokens, as `alignment`."""
+    """Return a record as a line of JSON, with the requested attention of each hypothesis.
+
+    "all" adds all layers and heads as `attention`. Any other option adds one matrix, target tokens by source tokens, as
+    `alignment`.
+    """
     of_line = {**of_line, "hypotheses": [dict(hypothesis) for hypothesis in of_line["hypotheses"]]}
     for hypothesis in of_line["hypotheses"]:
         layers: list[np.ndarray] = hypothesis.pop("attention")
@@ -260,7 +263,7 @@ def _json_line(of_line: dict[str, Any], alignments: str | None) -> str:
 
 
 def chosen_alignment(layers: list[np.ndarray], alignments: str) -> np.ndarray:
-    """The one matrix, target tokens by source tokens, that is asked for.
+    """Return the requested matrix of attention, target tokens by source tokens.
 
     Raises:
         UserError: there is no such layer or head.
@@ -274,7 +277,7 @@ def chosen_alignment(layers: list[np.ndarray], alignments: str) -> np.ndarray:
 def load_translator(
     loaded: checkpoints.Checkpoint, search: DictConfig, device: str | None, tgt_lang: str | None
 ) -> Translator:
-    """The checkpoint's translator, with what the config's node says of the search instead of the checkpoint's own."""
+    """Return a checkpoint's translator. Values in the config's search node override the checkpoint's own search."""
     wanted = {key: value for key, value in resolved(search).items() if value is not None}
     own = loaded.record["search"]
     if "_target_" not in wanted:

@@ -1,1 +1,1 @@
-"""Sweeps: many runs of one command, each a job of its own, compared at the end."""
+"""Sweeps: many runs of one command, each a separate job, compared at the end."""

@@ -1,4 +1,4 @@
-"""The jobs of a sweep side by side: as a table for the terminal, CSV and markdown, and as a picture."""
+"""The comparison of a sweep's jobs: as a table for the terminal, in CSV and markdown, and as a chart."""
 
 import csv
 import io
@@ -16,11 +16,11 @@ from diglot.system.masking import masked
 
 
 def label(job: Job, jobs: Sequence[Job]) -> str:
-    """What tells a job from the others: the overrides that were varied, or that not all of them have."""
+    """Return the overrides that distinguish a job: those that were varied, or that not all jobs have."""
     common = set(job.overrides).intersection(*(other.overrides for other in jobs))
     words = [word for word in job.overrides if not re.match(r"[+~]*(objective|sweep\.|sweep=)", word)]
     told = " ".join(word for word in words if word in job.varies or word not in common) or "(nothing changed)"
-    # The same words may stand for another config where a file of choices was edited between two sweeps.
+    # The same overrides give another config if a file in conf/ was edited between two sweeps.
     has_twin = any(other.overrides == job.overrides and other.hash != job.hash for other in jobs)
     return f"{told} (config {job.hash[:6]})" if has_twin else told
 
@@ -29,7 +29,7 @@ COLUMNS = ("job", "overrides", "status", "dev BLEU", "chrF++", "perplexity", "pa
 
 
 def rows(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """The comparison: a mapping for each job, numbers as they are."""
+    """Return the comparison as a mapping for each job, with unrounded numbers."""
     found = []
     for job in jobs:
         results = job.results
@@ -43,7 +43,7 @@ def rows(jobs: Sequence[Job]) -> list[dict[str, Any]]:
 
 
 def shown(row: Mapping[str, Any]) -> list[str]:
-    """A row's values, rounded for reading."""
+    """Return a row's values as text, rounded for reading."""
     digits = {"parameters": 0, "tokens/s": 0, "minutes": 1}
     return [
         "" if value is None else f"{value:,.{digits.get(name, 2)}f}" if name in COLUMNS[3:] else str(value)
@@ -69,14 +69,14 @@ def as_markdown(jobs: Sequence[Job]) -> str:
 
 
 def code(text: str) -> str:
-    """A text as markdown shows it letter by letter."""
+    """Return a text as inline code in markdown, which shows it literally."""
     fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
     pad = " " if "`" in text else ""
     return f"{fence}{pad}{text}{pad}{fence}"
 
 
 def as_text(jobs: Sequence[Job], folder: Path) -> str:
-    """The comparison for a terminal; checkpoints as they are named in the sweep's folder."""
+    """Return the comparison for a terminal. Checkpoints are relative to the sweep's folder."""
     terminal = Console()
     width = terminal.width if terminal.is_terminal else 160
     names = [*COLUMNS, "checkpoint"]
@@ -95,8 +95,8 @@ def as_text(jobs: Sequence[Job], folder: Path) -> str:
 
 
 def picture(jobs: Sequence[Job]) -> bytes:
-    """Dev BLEU against parameters and against minutes, as a PNG."""
-    from matplotlib.figure import Figure  # only now: it is slow to import
+    """Return a chart of dev BLEU against parameters and against minutes, as a PNG."""
+    from matplotlib.figure import Figure  # imported here, since it is slow
 
     scored = [row for row in rows(jobs) if row["dev BLEU"] is not None]
     figure = Figure(figsize=(11, 4.5 + 0.2 * len(scored)), layout="constrained")
@@ -119,12 +119,12 @@ def picture(jobs: Sequence[Job]) -> bytes:
 
 
 def direction(objective: str) -> str:
-    """Which way an objective is better: maximize or minimize."""
+    """Return whether to maximize or minimize an objective."""
     return "maximize" if objective in ("dev/bleu", "dev/chrf") else "minimize"
 
 
 def outcome(job: Job) -> str:
-    """How a job ended, with its score."""
+    """Return how a job ended, with its score."""
     if job.status != "finished":
         return job.message or job.status
     row = shown(rows([job])[0])

@@ -1,4 +1,4 @@
-"""One job of a sweep: its folder and record, its process, its log."""
+"""One job of a sweep: its folder and record, its process, and its log."""
 
 import contextlib
 import json
@@ -24,16 +24,16 @@ from diglot.system.interruption import ASKING
 from diglot.system.masking import shortened
 from diglot.system.quoting import quoted
 
-OUTPUT = "output.txt"  # what a job says
+OUTPUT = "output.txt"  # a job's standard output and error
 
-# What a process of a distributed run finds in its environment: a job is a run of its own, whoever starts it. Without
-# the number of SLURM's tasks Lightning starts a job's processes itself.
+# The environment variables of a process in a distributed run. A job is a separate run, so it must not inherit them.
+# Without SLURM_NTASKS, Lightning starts a job's processes itself.
 DISTRIBUTED = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
     *("SLURM_NTASKS", "DIGLOT_RUN_FOLDER", "DIGLOT_FIRST_PROCESS", "HYDRA_FULL_ERROR"),
 }
 
-# Seconds that a job has to end after a signal, before it is killed.
+# Seconds for a job to end after a signal, before it is killed.
 GRACE = 60.0
 
 
@@ -43,20 +43,21 @@ def say(line: str) -> None:
 
 @dataclass
 class Job:
-    """A job: a folder with the record of what it is and how it went. A finished one has results, too.
+    """A job: a folder with a record of its config and of its outcome, and with results once it is finished.
 
     Attributes:
-        folder: its own; the run's folder is the same one.
-        number: within the sweep.
-        overrides: all of its command line.
-        varies: those of them that the command varied.
-        hash: of its config; two jobs with the same hash are one.
-        status: "not started", "running", "interrupted", "failed", "tried" (fast_dev_run), "finished" or "outdated":
-            what it has read has changed since.
-        exit_status: of its process; negative: the signal that killed it.
-        message: what went wrong.
-        process: its number, while it runs.
-        started, ended: local times.
+        folder: the job's folder, which is also the run's folder.
+        number: the job's number within the sweep.
+        overrides: all overrides of its command line.
+        varies: the overrides that the sweep's command varied.
+        hash: the hash of its config. Jobs with the same hash are one job.
+        status: "not started", "running", "interrupted", "failed", "tried" (fast_dev_run), "finished" or "outdated"
+            (some of its input has changed since).
+        exit_status: the exit status of its process; -N: signal N killed it.
+        message: the reason for a failure.
+        process: the process's ID while it runs.
+        started: local time of its start.
+        ended: local time of its end.
     """
 
     folder: Path
@@ -73,7 +74,11 @@ class Job:
 
     @classmethod
     def read(cls, folder: Path) -> "Job":
-        """The job that a folder's record describes."""
+        """Return the job that a folder's record describes.
+
+        Raises:
+            UserError: the record is damaged.
+        """
         try:
             record = json.loads((folder / JOB).read_bytes())
             kept = {name: record[name] for name in cls._kept()}
@@ -83,7 +88,7 @@ class Job:
         job = cls(folder, **kept | lists)
         if job.results:
             job.status = "finished"
-        elif job.status == "finished":  # its results have been removed
+        elif job.status == "finished":  # someone has removed its results
             job.status = "interrupted"
         return job
 
@@ -97,7 +102,7 @@ class Job:
 
     @property
     def results(self) -> dict[str, Any]:
-        """What the run wrote at its end; empty before, and where it is of what has changed since."""
+        """The results that the run wrote at its end; empty before its end, and if the job is outdated."""
         if self.status == "outdated":
             return {}
         try:
@@ -107,7 +112,14 @@ class Job:
         return results if isinstance(results, dict) and results.get("finished") else {}
 
     def compare_contents(self, now: Contents) -> bool:
-        """Note whether what the job has read is still what its config names; return whether that is news."""
+        """Update the status if what the job has read has changed since, or is the same again.
+
+        Args:
+            now: the contents that its config refers to now.
+
+        Returns:
+            Whether the status has changed.
+        """
         before = self.status
         if changed := changed_contents(contents_in(self.folder), now):
             self.status, self.message = "outdated", f"outdated: {changed} has changed since"
@@ -119,29 +131,29 @@ class Job:
         return self.status != before
 
     def value(self, objective: str) -> float | None:
-        """The score of its best checkpoint that an objective like dev/bleu names."""
+        """Return the best checkpoint's score for an objective like dev/bleu, or None without results."""
         return self.results.get("best", {}).get(objective.removeprefix("dev/"))
 
 
 def command(module: str, hydra: Any, folder: Path) -> list[str]:
-    """The command line of a job, which reads the config that it carries.
+    """Return the command line of a job, which reads its config from the job's folder.
 
     Args:
-        module: what is run, like diglot.commands.train.
-        hydra: the hydra node of the sweep's config, for what the user said to Hydra itself.
-        folder: of the job.
+        module: the module to run, like diglot.commands.train.
+        hydra: the hydra node of the sweep's config. The user's overrides of Hydra's own keys are passed on.
+        folder: the job's folder.
     """
     return [*carrying(module, hydra, folder), f"resume={quoted(str(folder))}"]
 
 
 def run(job: Job, words: Sequence[str], signals: "Signals | None" = None, tries_only: bool = False) -> None:
-    """Run a job to its end, in a process, a session and a log of its own, and write down how it ended.
+    """Run a job to its end, with its own process, session and log, and record the outcome.
 
     Args:
-        job: which it is.
+        job: the job.
         words: its command line.
-        signals: what the user sends meanwhile: it is passed on.
-        tries_only: whether the run makes no results (fast_dev_run).
+        signals: signals from the user, which are passed on to the job.
+        tries_only: whether the run writes no results (fast_dev_run).
     """
     refuse_links(job.folder)
     with (job.folder / OUTPUT).open("ab") as output:
@@ -153,7 +165,7 @@ def run(job: Job, words: Sequence[str], signals: "Signals | None" = None, tries_
         job.write()
         job.exit_status = wait(process, follow(job.folder / OUTPUT, begin), signals)
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # what the job started ends with it
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # end all processes that the job started
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         job.ended, job.process = now(), None
@@ -166,17 +178,17 @@ def run(job: Job, words: Sequence[str], signals: "Signals | None" = None, tries_
         else:
             job.status = "failed"
             job.message = how_it_ended(job.exit_status)
-            if job.exit_status >= 0:  # what was killed has not said why
+            if job.exit_status >= 0:  # a killed job has printed no reason
                 job.message += f": {last_line(job.folder / OUTPUT, begin)}"
         job.write()
 
 
 def start(words: Sequence[str], output: Any) -> subprocess.Popen[bytes]:
-    """Start a job's process: no signal meant for others reaches it, and it does not outlive this one."""
+    """Start a job's process in its own session. Only this process signals it, and it ends with this process."""
     launcher = os.getpid()
 
     def prepare() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background process ignores it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # background processes of a shell inherit SIG_IGN
         be_signalled_with_parent(signal.SIGKILL)
         if os.getppid() != launcher:
             os._exit(1)
@@ -194,8 +206,11 @@ def start(words: Sequence[str], output: Any) -> subprocess.Popen[bytes]:
 
 
 def wait(process: subprocess.Popen[bytes], show: Callable[[], None], signals: "Signals | None") -> int:
-    """Wait for a job's end and pass on signals. They go to its first process alone, which stops the others it started:
-    two that are signalled at once would wait for each other."""
+    """Wait for a job's end and pass on signals. Return its exit status.
+
+    Signals go only to the job's first process, which stops the others. If two processes got a signal at once, they
+    would wait for each other.
+    """
     deadline = None
     while (status := process.poll()) is None:
         show()
@@ -211,7 +226,7 @@ def wait(process: subprocess.Popen[bytes], show: Callable[[], None], signals: "S
 
 
 def follow(path: Path, position: int) -> Callable[[], None]:
-    """A function that shows what a job has said of its validations since it was last called."""
+    """Return a function that prints a job's new lines about validations since its last call."""
     rest = b""
 
     def show() -> None:
@@ -229,7 +244,7 @@ def follow(path: Path, position: int) -> Callable[[], None]:
 
 
 def last_line(path: Path, begin: int) -> str:
-    """The last thing that a job said."""
+    """Return the last line that a job printed."""
     with path.open("rb") as file:
         file.seek(max(begin, path.stat().st_size - 10_000))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
@@ -241,8 +256,10 @@ def now() -> str:
 
 
 class Signals:
-    """Notes the signals that ask this process to end, so that its job can be ended first; then the first of them is
-    answered as it would have been. Ignored ones stay ignored."""
+    """Context that records the signals that ask this process to end, so that the job can end first.
+
+    At the end of the block, the first of them is raised again for its original handler. Ignored signals stay ignored.
+    """
 
     def __init__(self) -> None:
         self.received: list[int] = []
@@ -261,12 +278,16 @@ class Signals:
             signal.raise_signal(self.received[0])
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        if not self.received or number != signal.SIGHUP:  # which a terminal that hangs up sends twice
+        if not self.received or number != signal.SIGHUP:  # a terminal that hangs up sends SIGHUP twice
             self.received.append(number)
 
 
 def slug(words: Sequence[str]) -> list[str]:
-    """Overrides as a part of a folder's name, without what shells and the override grammar read."""
+    """Return overrides as a part of a folder's name, without characters that shells or Hydra interpret.
+
+    Returns:
+        A list of one part, or an empty list without overrides.
+    """
     parts = []
     for word in words:
         key, _, value = word.lstrip("+~").partition("=")

@@ -1,6 +1,6 @@
-"""A sweep: a folder of jobs, each a process of its own, and the comparison of what came out.
+"""A sweep: a folder of jobs, each with its own process, and the comparison of their results.
 
-Here is what is not Hydra's. Hydra's side, which says what jobs there are, is hydra_plugins.diglot_launcher.
+This module is independent of Hydra's launchers. Hydra's side, which chooses the jobs, is hydra_plugins.diglot_launcher.
 """
 
 import re
@@ -36,8 +36,8 @@ class Sweep:
     """The jobs in a sweep's folder.
 
     Args:
-        folder: made with the first job.
-        objective: what jobs are compared by, like dev/bleu.
+        folder: the folder; created with the first job.
+        objective: the score to compare jobs by, like dev/bleu.
     """
 
     def __init__(self, folder: Path, objective: str) -> None:
@@ -50,10 +50,10 @@ class Sweep:
         return sorted((Job.read(path.parent) for path in self.folder.glob(f"*/{JOB}")), key=lambda job: job.number)
 
     def lock(self) -> None:
-        """Keep others out as long as this process lives.
+        """Lock the folder until this process ends.
 
         Raises:
-            UserError: if another is in, or the folder is something else's.
+            UserError: another process has locked the folder, or it is not a sweep's folder.
         """
         path = self.folder / LOCK
         try:
@@ -66,7 +66,11 @@ class Sweep:
             raise UserError(f"another sweep is at work in {self.folder}")
 
     def _refuse_foreign(self) -> None:
-        """Make sure that what a sweep writes replaces nothing of others."""
+        """Check that the sweep's files would not replace files of anyone else.
+
+        Raises:
+            UserError: the folder exists and is not a sweep's.
+        """
         there = {each.name for each in self.folder.iterdir()} if self.folder.exists() else set()
         has_jobs = any(self.folder.glob(f"*/{JOB}"))
         if there:
@@ -87,9 +91,9 @@ class Sweep:
         hash: str,
         number: int | None = None,
     ) -> Job:
-        """The job of a config: the one that is there, or else a new one, under its number or the next free one.
+        """Return the job of a config: the existing one, or else a new one with the given or the next free number.
 
-        One that is not finished carries the config from now on.
+        If the job is not finished, the config is written into its folder.
         """
         same = [job for job in self.jobs if job.hash == hash and job.status != "outdated"]
         job = same[0] if same else self._new_job(overrides, varies, hash, number)
@@ -98,7 +102,7 @@ class Sweep:
         return job
 
     def find_outdated(self) -> None:
-        """Set the jobs aside that have read what has changed since: they are compared with no others."""
+        """Mark the jobs whose input has changed since as outdated. They are excluded from the comparison."""
         known: dict[str, Contents] = {}
         for job in self.jobs:
             config = read_carried(job.folder)
@@ -131,7 +135,7 @@ class Sweep:
         write_bytes(self.folder / "table.md", as_markdown(jobs).encode())
 
     def conclude(self) -> None:
-        """Show the comparison of all jobs, and write it with a picture."""
+        """Print the comparison of all jobs, and write it with a chart."""
         self.find_outdated()
         jobs = self.jobs
         self.write_tables()
@@ -145,7 +149,7 @@ class Sweep:
         say(f"Made in {self.folder}/: {', '.join(made)}, and a folder for each job with its checkpoints")
 
     def best(self, jobs: Sequence[Job]) -> Job | None:
-        """The job with the best value of the objective; of equal ones that with the better chrF++, then loss."""
+        """Return the job with the best value of the objective. Ties are decided by chrF++, then by loss."""
         sign = 1 if direction(self.objective) == "maximize" else -1
         scored = [job for job in jobs if job.value(self.objective) is not None]
 
@@ -157,27 +161,30 @@ class Sweep:
 
 
 def failed(job: Job, jobs: Sequence[Job]) -> UserError:
-    """What is said of a job that did not end well."""
+    """Return an error with a failed job's label, outcome and log."""
     return UserError(f"{label(job, jobs)} {outcome(job)} ({job.folder / OUTPUT})")
 
 
 def some_failed(errors: Iterable[object], n_jobs: int) -> UserError:
-    """What is said at the end of a sweep with such jobs."""
+    """Return an error with the failed jobs of a sweep."""
     each = list(dict.fromkeys(str(error) for error in errors))
     named = "; ".join(each[:5]) + (f"; and {len(each) - 5} more" if len(each) > 5 else "")
     return UserError(f"{len(each)} of {n_jobs} jobs failed: {named}. The same command again goes on with them")
 
 
 def run_alone(config: DictConfig, module: str = "diglot.commands.train") -> float | None:
-    """Run the job that this process was made for by a launcher other than ours, as ours would: in a process of its own.
+    """Run the job that a launcher other than diglot's has started this process for, in a further process.
 
     Returns:
-        Its objective's value.
+        The value of the job's objective.
+
+    Raises:
+        UserError: the job failed.
     """
     hydra = HydraConfig.get()
     overrides: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
     sweep = Sweep(Path(config.sweep.folder or hydra.sweep.dir), config.objective)
-    if config.sweep.job is not None:  # made where the sweep began: its config is not composed here and now
+    if config.sweep.job is not None:  # the sweeper has created the job, with its config
         job = Job.read(sweep.folder / config.sweep.job)
     else:
         job = sweep.job(overrides, (), config, config_hash(config), hydra.job.num + 1)

@@ -1,4 +1,4 @@
-"""Hydra's side of sweeps: which jobs there are (sweeper, optuna) and that they run (launcher).
+"""Hydra's side of sweeps: the sweepers (sweeper, optuna) choose the jobs, and the launcher runs them.
 
-Hydra imports these modules at the start of every command, so they import what is heavy only where it is used.
+Hydra imports these modules at the start of every command. So they import slow modules only where they use them.
 """

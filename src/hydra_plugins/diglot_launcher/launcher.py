@@ -1,4 +1,4 @@
-"""Runs the jobs of a sweep one after another, each in a process of its own, so that none of them ends the others."""
+"""The launcher of sweeps. It runs one job after another, each in its own process, so that a crash ends only one job."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class DiglotLauncher(Launcher):
-    """See the module.
+    """Launcher that runs one job after another, each in its own process.
 
     Args:
-        module: what a job runs.
+        module: the module that a job runs.
     """
 
     def __init__(self, module: str = "diglot.commands.train") -> None:
@@ -36,14 +36,14 @@ class DiglotLauncher(Launcher):
         from diglot.config.hydra_seams import read_once
 
         self.context, self.config = hydra_context, config
-        read_once(hydra_context.config_loader)  # all jobs are composed of the same files
+        read_once(hydra_context.config_loader)  # all jobs are composed from the same version of the files
         choose_folder(config)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Check all jobs, then run those that are not finished.
 
         Raises:
-            UserError: if one is wrong, or the user wants no more after the first failure.
+            UserError: a job's config is wrong, or a job failed and sweep.stop_at_first_failure is set.
         """
         from diglot.errors import UserError
         from diglot.sweeps.job import Signals, say
@@ -54,14 +54,14 @@ class DiglotLauncher(Launcher):
         except UserError as error:
             if self.sweep is None:
                 raise
-            # A search has asked for what does not go together: it is to ask for something else.
+            # A search (Optuna) has chosen values that do not go together. It continues with other values.
             say(str(error))
             self.refused.append(error)
             return [Returned(self.sweep, error) for _ in job_overrides]
         if self.sweep is None:
             sweep = Sweep(Path(self.config.hydra.sweep.dir), self.config.objective)
             sweep.lock()
-            for job in sweep.jobs:  # those whose launcher was killed
+            for job in sweep.jobs:  # a job is still "running" if its launcher was killed
                 if job.status == "running":
                     job.status = "interrupted"
                     job.write()
@@ -71,7 +71,7 @@ class DiglotLauncher(Launcher):
             self.sweep.job(overrides, varied(overrides, self.config), config, hash)
             for overrides, (config, hash) in zip(job_overrides, configs, strict=True)
         ]
-        # Jobs that come out equal are one.
+        # Jobs with the same config are one job.
         unique = list({job.hash: (job, config) for job, (config, _) in zip(jobs, configs, strict=True)}.values())
         n_jobs = OmegaConf.select(self.config, "hydra.sweeper.n_trials") or initial_job_idx + len(unique)
         with Signals() as signals:
@@ -109,7 +109,7 @@ class DiglotLauncher(Launcher):
 
 
 class Returned(JobReturn):
-    """What Hydra is told of a job: its objective's value, or why it failed."""
+    """The result of a job for Hydra: its objective's value, or the reason for its failure."""
 
     def __init__(self, sweep: "Sweep", job: "Job | Exception") -> None:
         from diglot.sweeps.sweep import failed
@@ -123,7 +123,7 @@ class Returned(JobReturn):
             self.status, self.return_value = JobStatus.FAILED, failed(job, sweep.jobs)
 
     @JobReturn.return_value.getter  # type: ignore[attr-defined]
-    def return_value(self) -> Any:  # JobReturn's would print lines of its own
+    def return_value(self) -> Any:  # that of JobReturn would print lines of its own
         from diglot.config.hydra_seams import returned_value
 
         value = returned_value(self)
@@ -133,10 +133,10 @@ class Returned(JobReturn):
 
 
 def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[str]) -> tuple[DictConfig, str]:
-    """A job's config and its hash, after all that can be found wrong with it before there is data.
+    """Return a job's config and its hash, after all checks that need no data.
 
     Raises:
-        UserError: naming the job.
+        UserError: a check fails. The message names the job.
     """
     from diglot.commands.frame import explain
     from diglot.commands.schema import TrainKeys
@@ -166,32 +166,32 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
 
 @contextmanager
 def hydra_config(config: DictConfig) -> Iterator[None]:
-    """Let what asks for Hydra's own config, like ${hydra:job.name}, see that of a config."""
+    """Make the given config the source of interpolations of Hydra's own config, such as ${hydra:job.name}."""
     before = HydraConfig.instance().cfg
     HydraConfig.instance().set_config(config)
     try:
         yield
     finally:
         HydraConfig.instance().cfg = before
-        OmegaConf.set_readonly(config.hydra, False)  # as it was
+        OmegaConf.set_readonly(config.hydra, False)  # undoes set_config
 
 
 def typed_overrides(config: DictConfig) -> list[Override]:
-    """The overrides of a sweep's command line as they were typed: nothing that they refer to is filled in."""
+    """Return the overrides of a sweep's command line as typed, with interpolations unresolved."""
     words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
     return OverridesParser.create().parse_overrides(words)
 
 
 def varied(overrides: Sequence[str], config: DictConfig) -> list[str]:
-    """Those of a job's overrides to which the sweep's command line does not give one value, however it is quoted."""
-    last = {override.get_key_element(): override for override in typed_overrides(config)}  # of a key, which counts
+    """Return a job's overrides except those that the sweep's command line fixes to one value, in any quoting."""
+    last = {override.get_key_element(): override for override in typed_overrides(config)}  # the last of a key counts
     constant = {_meaning(override) for override in last.values() if not override.is_sweep_override()}
     words = [word for word in overrides if word != _folder_of(config)]
     return [word for word in words if _meaning(word) not in constant]
 
 
 def _meaning(override: Override | str) -> str:
-    """A key and its value, however it is quoted; a word that cannot be read is returned as it is."""
+    """Return a key and its value, independent of quoting. A word that cannot be parsed is returned unchanged."""
     if isinstance(override, str):
         try:
             (override,) = OverridesParser.create().parse_overrides([override])
@@ -201,7 +201,7 @@ def _meaning(override: Override | str) -> str:
 
 
 def choose_folder(config: DictConfig) -> None:
-    """Put a sweep's folder where Hydra expects it. Without sweep.folder, the same command finds the same one."""
+    """Set the sweep's folder in Hydra's config. Without sweep.folder, the same command always gets the same folder."""
     from diglot.config import config_hash, meaning_of
 
     if config.sweep.folder is not None:
@@ -223,7 +223,7 @@ def choose_folder(config: DictConfig) -> None:
 
 
 def _plain_word(override: Override) -> str:
-    """An override as it was typed, a path to content in one of its spellings."""
+    """Return an override as typed, but with a path to content in the spelling of `plain_path`."""
     from diglot.config import meaning_of, plain_path
 
     key = override.get_key_element()
@@ -234,7 +234,10 @@ def _plain_word(override: Override) -> str:
 
 
 def for_launcher(launcher: Launcher, config: DictConfig) -> list[str]:
-    """What the jobs of other launchers have to be told: there a job finds its folder by itself."""
+    """Return the override of the sweep's folder for other launchers' jobs, which have to find their folder themselves.
+
+    The list is empty for diglot's own launcher, which passes each job its folder, and if sweep.folder is given.
+    """
     return [] if isinstance(launcher, DiglotLauncher) or config.sweep.folder is not None else [_folder_of(config)]
 
 
@@ -245,5 +248,5 @@ def _folder_of(config: DictConfig) -> str:
 
 
 def key_name(key: str) -> str:
-    """The last part of a key or group."""
+    """Return the last part of a key or group."""
     return key.rpartition("/")[2].rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Hydra's Optuna sweeper, with our table at its end. It is there where the extra diglot[optuna] is installed."""
+"""Hydra's Optuna sweeper, followed by diglot's comparison. It exists only if the extra diglot[optuna] is installed."""
 
 import contextlib
 import logging
@@ -17,7 +17,7 @@ with contextlib.suppress(ImportError):
     from hydra_plugins.hydra_optuna_sweeper.optuna_sweeper import OptunaSweeper
 
     class DiglotOptunaSweeper(OptunaSweeper):
-        """See the module."""
+        """Hydra's Optuna sweeper, followed by diglot's comparison of the jobs."""
 
         def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
             from diglot.config.hydra_seams import read_once
@@ -31,18 +31,18 @@ with contextlib.suppress(ImportError):
             """Run all trials.
 
             Raises:
-                UserError: if one failed; the others have run then.
+                UserError: some trials failed. The others have run, unless sweep.stop_at_first_failure is set.
             """
             import optuna
 
             from diglot.sweeps.sweep import Sweep, failed, some_failed
 
             optuna.logging.set_verbosity(optuna.logging.WARNING)
-            logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(logging.CRITICAL)  # the launcher says it
+            logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(logging.CRITICAL)  # the launcher reports
             sweep = Sweep(Path(self.config.hydra.sweep.dir), self.config.objective)
             try:
                 super().sweep([*arguments, *for_launcher(self.sweeper.launcher, self.config)])
-            except ValueError:  # there is no best trial
+            except ValueError:  # raised if there is no best trial
                 if any(job.results for job in sweep.jobs) or not sweep.jobs:
                     raise
             jobs = sweep.jobs

@@ -1,4 +1,4 @@
-"""Says which jobs a sweep has: the product of what the command line varies, and of a list of rows."""
+"""The sweeper. A sweep's jobs are the product of what the command line varies and of a list of rows."""
 
 import itertools
 import math
@@ -26,16 +26,15 @@ from hydra_plugins.diglot_launcher.launcher import (
 
 
 class DiglotSweeper(Sweeper):
-    """The product of all choices, as Hydra's own sweeper makes it, and rows: mappings of overrides, each a line of a
-    table like a paper's.
+    """Sweeper over rows, and over the product of all choices, like Hydra's own sweeper.
 
-    A row's values may refer to the config that the rest of the command line makes, and calculate: see the end of this
-    file.
+    A row is a mapping of overrides, like a line of a table in a paper. Its values may refer to the config that the rest
+    of the command line composes, and may calculate with the resolvers at the end of this file.
 
     Args:
         rows: the mappings.
-        params: what is varied beside the command line, like {model.n_heads: "2,4"}.
-        max_batch_size: of the jobs that a launcher is given at once.
+        params: what varies in addition to the command line, like {model.n_heads: "2,4"}.
+        max_batch_size: the maximum number of jobs that a launcher gets at once; None or -1: all.
     """
 
     def __init__(
@@ -60,7 +59,8 @@ class DiglotSweeper(Sweeper):
         """Run all jobs.
 
         Raises:
-            UserError: if nothing varies, or a job failed; the others have run then.
+            UserError: nothing varies, or some jobs failed. The others have run, unless sweep.stop_at_first_failure is
+                set.
         """
         from diglot.config.hydra_seams import returned_value
         from diglot.sweeps.sweep import Sweep, some_failed
@@ -73,7 +73,7 @@ class DiglotSweeper(Sweeper):
         overrides = parser.parse_overrides(
             [*self.typed_params(), *arguments, *for_launcher(self.launcher, self.config)]
         )
-        # Not as they reached __init__: there the references in them are filled in already.
+        # Not the rows that __init__ got: their interpolations are already resolved.
         rows = OmegaConf.to_container(self.config.hydra.sweeper, resolve=False).get("rows") or []  # type: ignore[union-attr]
         if not rows and not any(override.is_sweep_override() for override in overrides):
             raise UserError(
@@ -87,7 +87,7 @@ class DiglotSweeper(Sweeper):
         jobs = [words for combination in product(overrides) for words in self._with_rows(combination, rows)]
 
         sweep = Sweep(Path(self.config.hydra.sweep.dir), self.config.objective)
-        if not isinstance(self.launcher, DiglotLauncher):  # which does this itself
+        if not isinstance(self.launcher, DiglotLauncher):  # DiglotLauncher does this itself
             configs = [job_config(self.hydra_context, self.config, job) for job in jobs]
             sweep.lock()
             sweep.find_outdated()
@@ -109,7 +109,7 @@ class DiglotSweeper(Sweeper):
         return results
 
     def typed_params(self) -> list[str]:
-        """What is varied beside the command line; choices that read the environment stay as they are written."""
+        """Return the overrides of `params`. Choices that read the environment stay expressions."""
         from diglot.config import AsWritten, partly_resolved
 
         assert self.config is not None
@@ -118,11 +118,11 @@ class DiglotSweeper(Sweeper):
         for key, value in written.items():
             word = f"{key}={value}"
             if isinstance(value, AsWritten) and OverridesParser.create().parse_overrides([word])[0].is_sweep_override():
-                words[key] = word  # else the environment names the choices
+                words[key] = word  # otherwise the variable itself holds the list of choices
         return list(words.values())
 
     def _with_rows(self, combination: list[str], rows: list[Mapping[str, Any]]) -> list[list[str]]:
-        """A job for each row, whose overrides come last and so win."""
+        """Return a job for each row. A row's overrides come last, so they take precedence."""
         if not rows:
             return [combination]
         assert self.config is not None
@@ -132,8 +132,10 @@ class DiglotSweeper(Sweeper):
 
 
 def product(overrides: Sequence[Override]) -> list[list[str]]:
-    """Return the words of each job: every combination of what the overrides give their keys, of which the last one of
-    a key counts."""
+    """Return the words of each job: every combination of the values in the overrides.
+
+    If a key has several overrides, only the last one counts.
+    """
     words: dict[str, list[str]] = {}
     for override in overrides:
         key = override.get_key_element()
@@ -144,7 +146,7 @@ def product(overrides: Sequence[Override]) -> list[list[str]]:
 
 
 def filled_in(rows: Sequence[Mapping[str, Any]], config: DictConfig) -> list[list[str]]:
-    """Rows as overrides, with their references to a config filled in."""
+    """Return rows as lists of overrides, with their interpolations resolved against a config."""
     from diglot.config import partly_resolved
 
     found = []
@@ -155,7 +157,7 @@ def filled_in(rows: Sequence[Mapping[str, Any]], config: DictConfig) -> list[lis
 
 
 def as_override(value: Any) -> str:
-    """A value as the command line has it."""
+    """Return a value in the syntax of an override."""
     from diglot.config import AsWritten
     from diglot.system.quoting import quoted
 
@@ -171,16 +173,20 @@ def as_override(value: Any) -> str:
     return "null" if value is None else str(value).lower()
 
 
-# What rows calculate with. Each takes what is scaled, and the factor as a fraction: times / by.
+# Resolvers for the values of rows. Each takes the quantity to scale, and the factor as a fraction: times / by.
 
 
 def scaled(value: float, times: float, by: float = 1, of: int = 1) -> int:
-    """The positive multiple of `of` nearest to a scaled value."""
+    """Return the positive multiple of `of` nearest to a scaled value."""
     return max(1, math.floor(value * times / by / of + 0.5)) * of
 
 
 def of_all(model: DictConfig, key: str) -> Any:
-    """A number that all attentions of a model share: what is one for each kind cannot be scaled as one."""
+    """Return a number that all attentions of a model share.
+
+    Raises:
+        UserError: the model has one number per kind of attention, which cannot be scaled as one.
+    """
     value = model[key]
     if isinstance(value, DictConfig):
         raise UserError(f"model.{key}={value}: give one number, which the rows of this sweep scale")
@@ -188,19 +194,19 @@ def of_all(model: DictConfig, key: str) -> Any:
 
 
 def scaled_heads(model: DictConfig, times: float, by: float = 1) -> int:
-    """The number of heads nearest to a model's scaled one that shares its width out evenly."""
+    """Return the number of heads nearest to the scaled number, such that the head width is an even integer."""
     wanted = of_all(model, "n_heads") * times / by
     fitting = [n for n in range(1, model.d_model + 1) if model.d_model % (2 * n) == 0]
     return min(fitting or [1], key=lambda n: abs(n - wanted))
 
 
 def scaled_head(model: DictConfig, times: float, by: float = 1) -> int:
-    """The even width of a head nearest to the scaled one of a model's heads."""
+    """Return the even head width nearest to the scaled head width of a model."""
     return scaled(of_all(model, "d_head") or model.d_model / of_all(model, "n_heads"), times, by, of=2)
 
 
 def scaled_width(model: DictConfig, times: float, by: float = 1) -> int:
-    """The model width nearest to a model's scaled one that its heads share out evenly."""
+    """Return the model width nearest to the scaled width, such that the head width is an even integer."""
     return scaled(model.d_model, times, by, of=2 * of_all(model, "n_heads"))
 
 
