@@ -1,5 +1,7 @@
-"""What all tests share: one thread (unless OMP_NUM_THREADS says otherwise), no network, and small things that are quick
-to build."""
+"""Fixtures and settings for all tests.
+
+Tests use one thread (unless OMP_NUM_THREADS is set), no network, and small objects that are quick to build.
+"""
 
 import copy
 import io
@@ -10,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from diglot.data.text import ParallelText  # before torch: see diglot.threads
+from diglot.data.text import ParallelText  # before torch: see diglot.system.threads
 
 # isort: split
 import hypothesis
@@ -26,21 +28,25 @@ from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.model import Transformer
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-# Also of the commands that tests start: several run at once. No test depends on it: OMP_NUM_THREADS=2 make test
+# Commands that tests start inherit it, since several run at once. No test depends on it: OMP_NUM_THREADS=2 make test
 torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the commands that tests start would ignore it
-# How fast a busy machine is says nothing of the code. The same cases each time: `make test-all` looks for new ones.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, commands that tests start would inherit SIG_IGN
+# No deadline: the speed of a busy machine says nothing about the code. The same cases each time: `make test-all` looks
+# for new ones.
 hypothesis.settings.register_profile("diglot", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("new", deadline=None)
 hypothesis.settings.load_profile("diglot")
 
-# Sizes that all differ, so that an axis taken for another one is seen: D 24, H 3, K 8, F 40.
+# All sizes differ, so that a mix-up of axes is detected: D 24, H 3, K 8, F 40.
 SMALL = ("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40", "model.dropout=0.0")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def yaml_is_parsed_once() -> Iterator[None]:
-    """Hydra reads thirty files for each command line, which takes half of its time. They are in conf/ and in Hydra."""
+    """Parse each YAML file only once.
+
+    Hydra reads thirty files, in conf/ and in its own package, for each command line. That takes half of its time.
+    """
     parsed: dict[tuple[str, int, int], Any] = {}
 
     def load_once(file: Any) -> Any:
@@ -66,26 +72,29 @@ def composed(overrides: tuple[str, ...]) -> DictConfig:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take longest begin first, so that no worker has one of them left at the end."""
+    """Run the slowest files first, so that no worker starts one of them at the end."""
     slow = {item.path for item in items if item.get_closest_marker("end_to_end")}
-    items.sort(key=lambda item: item.path not in slow)  # stable: else the order stays
+    items.sort(key=lambda item: item.path not in slow)  # stable: otherwise the order is kept
 
 
 @pytest.fixture(scope="session")
 def compose_train() -> Callable[..., DictConfig]:
-    """The config of a training run as overrides make it: `compose_train("model=base")`. Not to be changed."""
+    """Return a function that composes a training config: `compose_train("model=base")`. Do not modify the result."""
     return lambda *overrides: composed(overrides)
 
 
 @pytest.fixture(scope="session")
 def config() -> DictConfig:
-    """The config of a training run with nothing overridden."""
+    """Return the config of a training run without overrides."""
     return composed(())
 
 
 @pytest.fixture(scope="session")
 def build_model() -> Callable[..., Transformer]:
-    """A small model in evaluation mode, the same weights each time: `build_model("model/position=rotary")`."""
+    """Return a function that builds a small model in evaluation mode: `build_model("model/position=rotary")`.
+
+    The weights are the same each time.
+    """
 
     def made(*overrides: str, src_vocab_size: int = 37, tgt_vocab_size: int = 37, seed: int = 1) -> Transformer:
         torch.manual_seed(seed)
@@ -102,13 +111,13 @@ def tiny_model(build_model: Callable[..., Transformer]) -> Transformer:
 
 @pytest.fixture(scope="session")
 def sample_lines() -> list[str]:
-    """Some lines of the sample corpus, both languages."""
+    """Return some lines of the sample corpus in both languages."""
     train = Sample().read(Path())["train"].load()
     return train.src[:400] + train.tgt[:400]
 
 
 @pytest.fixture(scope="session")
 def tokenizer(sample_lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """A small tokenizer that keeps {name} whole."""
+    """Return a small tokenizer that keeps placeholders such as {name} whole."""
     trainer = TokenizerTrainer(model_type="unigram", vocab_size=400, placeholder=r"\{[^{}\s]+\}")
     return trainer.train(ParallelText(sample_lines, sample_lines), tmp_path_factory.mktemp("tokenizer"), ["src"])[0]

@@ -1,4 +1,4 @@
-"""What conf/ says of itself: all that is in it is explained, and what is read as text is what Hydra composes."""
+"""The documentation in conf/: everything is explained, and the keys read as text are those that Hydra composes."""
 
 import shlex
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def test_every_group_is_one_of_train() -> None:
 
 
 def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The keys at which no further mapping of keys stands, without those that begin with an underscore."""
+    """Yield the keys without further keys below them, except those that begin with an underscore."""
     for key, value in node.items():
         if not str(key).startswith("_"):
             if isinstance(value, dict) and value:
@@ -42,7 +42,7 @@ def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def read(keys: dict[str, conf.Entry]) -> dict[str, Any]:
-    """What entries say, likewise."""
+    """Return the defaults of entries, by the same keys as `leaves`."""
     found: dict[str, Any] = {}
     for key in keys.values():
         if key.default:
@@ -53,7 +53,7 @@ def read(keys: dict[str, conf.Entry]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def composed() -> Iterator[Callable[..., Any]]:
-    """Composes a command's config, nothing in it resolved."""
+    """Yield a function that composes a command's config with interpolations unresolved."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf.CONF), version_base="1.3"):
         yield lambda name, *words: OmegaConf.to_container(compose(name, list(words)))
@@ -63,7 +63,7 @@ def composed() -> Iterator[Callable[..., Any]]:
 def test_the_keys_of_a_command_are_those_that_hydra_composes(name: str, composed: Callable[..., Any]) -> None:
     config = composed(name)
     inside = {group.replace("/", ".") for group in conf.groups_of(name)}
-    if "callbacks" in inside:  # these hold their choices by name
+    if "callbacks" in inside:  # in these groups, each choice has its own node
         config |= {"callbacks": {}, "logger": {}}
         inside -= {"callbacks", "logger"}
     assert read(conf.command(name).keys) == dict(leaves({k: v for k, v in config.items() if k not in inside}))
@@ -98,7 +98,7 @@ def test_what_an_example_types_can_be_composed(line: str, composed: Callable[...
     words = shlex.split(line.partition("make ")[2], comments=True)
     name = words.pop(0)
     assert name in COMMANDS
-    if name == "sweep":  # each value once
+    if name == "sweep":  # keep only the first value of each key
         words = [word.partition(",")[0] for word in words if not word.startswith("hydra") and "(" not in word]
     composed("train" if name == "sweep" else name, *words)
 

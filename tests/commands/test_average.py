@@ -1,4 +1,4 @@
-"""The mean of checkpoints is a checkpoint: of the same kind as they are, or not made at all."""
+"""The average of checkpoints is a checkpoint of the same kind, or it is not written at all."""
 
 import json
 import weakref
@@ -23,7 +23,10 @@ Make = Callable[..., Path]
 
 @pytest.fixture
 def make(tmp_path: Path, compose_train, tokenizer) -> Make:
-    """Write a checkpoint: `make("a.ckpt", seed=2)`; `change` is handed its weights before, and `write` writes it."""
+    """Return a function that writes a checkpoint: `make("a.ckpt", seed=2)`.
+
+    Its argument `change` is called with the weights before they are written, and `write` writes the file.
+    """
 
     def made(
         name: str,
@@ -48,7 +51,7 @@ def weights(file: Path) -> dict[str, Tensor]:
 
 
 def storages(state: dict[str, Tensor]) -> list[set[str]]:
-    """The names that share a storage, group by group."""
+    """Return the groups of names that share a storage."""
     groups: dict[int, set[str]] = {}
     for name, value in state.items():
         groups.setdefault(value.untyped_storage().data_ptr(), set()).add(name)
@@ -60,7 +63,7 @@ def bits(value: Tensor) -> bytes:
 
 
 def cast(state: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """A state in another type, tied as it was."""
+    """Return a state in another dtype, with the same tying."""
     made: dict[int, Tensor] = {}
     return {name: made.setdefault(value.data_ptr(), value.to(dtype)) for name, value in state.items()}
 
@@ -86,7 +89,7 @@ def test_the_mean_of_copies_is_the_original_bit_for_bit(make, tmp_path, dtype, n
         drawn = torch.Generator().manual_seed(n)
         for value in {
             value.data_ptr(): value for value in state.values()
-        }.values():  # of all sizes, with zeros of both signs and numbers below the normal ones
+        }.values():  # many magnitudes, zeros of both signs, and subnormal numbers
             value *= torch.pow(10.0, torch.randint(-5, 4, value.shape, generator=drawn))
             value.view(-1)[:4] = torch.tensor([0.0, -0.0, 1e-7, 0.1])
         made: dict[int, Tensor] = {}
@@ -95,7 +98,7 @@ def test_the_mean_of_copies_is_the_original_bit_for_bit(make, tmp_path, dtype, n
         }
 
     original = make("a.ckpt", change=change)
-    if (dtype, n) == (torch.float64, 10):  # adding up alone would not do
+    if (dtype, n) == (torch.float64, 10):  # a plain sum would not be exact
         assert not all(torch.equal(sum([value] * n) / n, value) for value in weights(original).values())
     averaging.average([original] * n, tmp_path / "mean.ckpt")
     before, after = weights(original), weights(tmp_path / "mean.ckpt")
@@ -105,7 +108,7 @@ def test_the_mean_of_copies_is_the_original_bit_for_bit(make, tmp_path, dtype, n
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_small_types_are_summed_up_in_a_large_one(make, tmp_path, dtype):
-    """In bfloat16 itself 256 + 1 is 256, in float16 2,048 + 1 is 2,048."""
+    """Check sums that a small dtype cannot hold: in bfloat16, 256 + 1 is 256; in float16, 2,048 + 1 is 2,048."""
     values = [2 / torch.finfo(dtype).eps, 1.0, 1.0]
 
     def change(value):
@@ -131,7 +134,7 @@ def test_tied_weights_are_averaged_once_and_stay_tied_in_the_file(make, tmp_path
 
 
 def test_weights_that_lie_in_one_storage_without_being_tied_stay_apart(make, tmp_path):
-    """As those of a GRU do, which a GPU has used, in a checkpoint of the old format."""
+    """Check views of one storage, as an old checkpoint has for the weights of a GRU that was on a GPU."""
 
     def change(state):
         both = torch.stack((state["model.src_embedding.weight"], state["model.tgt_embedding.weight"]))
@@ -189,7 +192,7 @@ def test_one_checkpoint_is_in_memory_at_a_time(make, tmp_path, monkeypatch):
     read, alive = checkpoint.read, []
 
     class Content(dict):
-        """A dict that can be watched."""
+        """A dict that supports weak references."""
 
     def watched(path):
         assert [content() for content in alive] == [None] * len(alive), "an earlier checkpoint is still held"
@@ -202,7 +205,7 @@ def test_one_checkpoint_is_in_memory_at_a_time(make, tmp_path, monkeypatch):
     assert len(alive) == 4
 
 
-# What cannot be averaged
+# Checkpoints that cannot be averaged
 
 
 def refused(files: list[Path], output: Path) -> str:
@@ -283,12 +286,12 @@ def test_what_is_there_already_is_kept(make, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.ckpt", "config.yaml"]
 
 
-# Which checkpoints a run's folder means
+# The checkpoints that a run's folder stands for
 
 
 @pytest.fixture
 def run(make, tmp_path) -> Path:
-    """A folder as a run leaves it that keeps its best three and last two of eight validations."""
+    """Return a folder as a run leaves it after eight validations, with its best three checkpoints and its last two."""
     scores = {100: 12.0, 200: 30.0, 300: 20.0, 400: 31.0, 500: 30.0, 600: 11.0, 700: 25.0, 800: 24.0}
     for update in (200, 400, 500, 700, 800):
         words = ("run.keep_best=3", "run.keep_last=2")
@@ -304,7 +307,7 @@ def names(files: list[Path]) -> list[str]:
 def test_the_last_are_those_of_the_newest_validations_and_the_best_those_of_the_best_score(run):
     assert names(averaging.chosen(run, "last", 2)) == ["800", "700"]
     assert names(averaging.chosen(run, "last", 1)) == ["800"]
-    assert names(averaging.chosen(run, "best", 3)) == ["400", "200", "500"]  # of equal ones the earlier
+    assert names(averaging.chosen(run, "best", 3)) == ["400", "200", "500"]  # the earlier of two equal scores first
     assert names(averaging.chosen(run, "best", 1)) == ["400"]
     assert names(averaging.chosen(run, "last")) == ["800", "700"]
     assert names(averaging.chosen(run, "best")) == ["400", "200", "500"]
@@ -318,7 +321,7 @@ def test_of_equally_good_validations_the_better_chrf_and_then_the_smaller_loss_c
 
 
 def test_fewer_than_asked_for_are_counted_and_the_key_is_named(run):
-    """Five files are there, but between them are gaps: the five last validations are others."""
+    """Check a folder of five checkpoints with gaps between them: they are not those of the last five validations."""
     with pytest.raises(UserError, match=r"n=5: of its last validations .* 2 checkpoints; run\.keep_last=2"):
         averaging.chosen(run, "last", 5)
     with pytest.raises(UserError, match=r"n=4: of its best validations .* 3 checkpoints; run\.keep_best=3"):
@@ -362,7 +365,7 @@ def test_files_are_taken_as_they_are_named(make, tmp_path):
             averaging.members_of(*arguments)
 
 
-# As it is typed
+# The typed command
 
 
 @pytest.mark.end_to_end
@@ -377,7 +380,7 @@ def test_the_mean_of_a_runs_checkpoints_is_evaluated_translated_and_started_from
     assert content["diglot"]["mean_of"] == [
         {"file": f"update_{update}.ckpt", "update": update} for update in (60, 40, 20)
     ]
-    # Where the run averages its weights, those averages are what a checkpoint gives, and what is averaged.
+    # If the run averages its weights (EMA), a checkpoint loads as those averages, and they are what is averaged.
     loaded = [checkpoint.load(file).model.state_dict() for file in files]
     for name, value in checkpoint.load(tmp_path / "run" / "mean.ckpt").model.state_dict().items():
         assert torch.equal(value, (sum(state[name].double() for state in loaded) / 3).float()), name
@@ -385,7 +388,7 @@ def test_the_mean_of_a_runs_checkpoints_is_evaluated_translated_and_started_from
     moved = [n for n, v in newest["current_model_state"].items() if not torch.equal(v, newest["state_dict"][n])]
     assert moved, "the run's averages are its weights, so that nothing was shown"
 
-    again = "references=run/text/dev.bol"  # which stands there once: the copy of the text has one reference
+    again = "references=run/text/dev.bol"  # repeats the reference in the text's copy
     done = type_command("diglot-evaluate", "checkpoint=run/mean.ckpt", again, cwd=tmp_path)
     results = json.loads((tmp_path / "run" / "evaluation" / "dev" / "results.json").read_text())
     assert results["update"] is None

@@ -1,4 +1,4 @@
-"""The commands as a user types them: learn the sample corpus, score it, translate with it."""
+"""The commands as a user types them: train on the sample corpus, evaluate, and translate."""
 
 import json
 import re
@@ -24,7 +24,7 @@ MODEL = ("model.d_model=64", "model.d_ff=128", "model.n_encoder_layers=1", "mode
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of a run that learnt the sample corpus a little (BLEU 9), and what it printed."""
+    """Return the folder and the output of a run that has learned the sample corpus a little (BLEU 9)."""
     words = [
         *MODEL,
         "run.updates=350",
@@ -68,9 +68,9 @@ def test_a_run_ends_with_what_it_made_and_what_to_type_next(trained):
 
 def test_every_scalar_stands_at_the_number_of_updates_done(trained):
     found = scalars(trained[0])
-    assert list(found["dev/bleu"]) == [150, 300, 350]  # the last update is validated too
+    assert list(found["dev/bleu"]) == [150, 300, 350]  # there is a validation after the last update, too
     assert list(found["train/loss"]) == list(range(50, 351, 50))
-    assert found["train/learning_rate"][50] == pytest.approx(1e-2)  # the last update of the rise
+    assert found["train/learning_rate"][50] == pytest.approx(1e-2)  # the last update of the warm-up
     assert found["train/learning_rate"][350] == pytest.approx(1e-2 / 301)
     assert "epoch" not in found
     assert found["dev/perplexity"][350] < found["dev/perplexity"][150]
@@ -202,7 +202,7 @@ def test_a_damaged_or_hostile_checkpoint_is_refused_by_one_line_and_runs_nothing
         assert said.count("\n") == 1, said
         assert all(word in said for word in ("bad.ckpt", *wanted)), said
 
-    weights = len(good) // 2  # somewhere in the middle of them
+    weights = len(good) // 2  # a byte in the middle of the weights
     (tmp_path / "bad.ckpt").write_bytes(good[:weights] + bytes([good[weights] ^ 1]) + good[weights + 1 :])
     refused("damaged")
     for broken in (b"", b"no checkpoint", good[: len(good) // 2]):
@@ -239,7 +239,7 @@ def test_an_old_checkpoint_translates_as_before_and_says_how_to_rewrite_it(train
 
 
 class Gadget:
-    """What a hostile pickle is made of."""
+    """The content of a hostile pickle."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Checkpoints of the old format are rewritten in place, exactly, or left as they were."""
+"""Checkpoints of the old format are rewritten in place, exactly, or stay unchanged."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""make doctor, as it is typed: what it says, what it leaves, and when it fails."""
+"""`make doctor`, as typed: its report, its files, and when it fails."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ SAMPLE = ROOT / "data" / "sample"
 
 
 def files(folder: Path, src: list[str], tgt: list[str]) -> list[str]:
-    """Train text in a folder, and the sample's dev and test."""
+    """Write training text into a folder, and return the overrides for it and for the sample's dev and test."""
     write_lines(folder / "train.avi", src)
     write_lines(folder / "train.bol", tgt)
     held_out = [f"data.{split}.{side}={SAMPLE / split}.{lang}" for split in ("dev", "test") for side, lang in SIDES]

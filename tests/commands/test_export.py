@@ -1,4 +1,4 @@
-"""diglot-export: what a user gets, can use without diglot, and does not get where something is wrong."""
+"""diglot-export: the exported files work without diglot, and a failed export writes none."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from diglot.inference.translator import Translator
 from support.commands import ROOT, SMALL, type_command
 
 PLACEHOLDER = r"\{[^{}\s]+\}"
-# What a user writes who has ctranslate2, sentencepiece and the folder.
+# The code of a user who has ctranslate2, sentencepiece and the exported folder, but not diglot.
 WITHOUT_DIGLOT = """
 import json, re, sys
 from pathlib import Path
@@ -65,7 +65,7 @@ def translate_without_diglot(folder: Path, tgt_lang: str, lines: list[str]) -> l
 
 @pytest.fixture
 def untrained(compose_train, tmp_path) -> Callable[..., Checkpoint]:
-    """A checkpoint of random weights: `untrained(tokenizer, "model/position=learned")`."""
+    """Return a function that makes a checkpoint of random weights: `untrained(tokenizer, "model/position=learned")`."""
 
     def made(tokenizer: Tokenizer, *words: str, tgt_lang: str = "bol") -> Checkpoint:
         config = compose_train(
@@ -84,7 +84,7 @@ def untrained(compose_train, tmp_path) -> Callable[..., Checkpoint]:
 
 @pytest.fixture(scope="module")
 def own_tokenizers(tmp_path_factory) -> Tokenizer:
-    """One a side, of unequal sizes, of a model that writes two languages."""
+    """Return a tokenizer with one vocabulary per side, of different sizes, for a model with two target languages."""
     from diglot.data.corpus import Sample
 
     text, cache = Sample().read(Path())["train"].load(), tmp_path_factory.mktemp("tokenizers")
@@ -98,7 +98,7 @@ def own_tokenizers(tmp_path_factory) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of a run that was told to export its best checkpoint, and what it printed."""
+    """Return the folder and the output of a run with export=ctranslate2."""
     cwd = tmp_path_factory.mktemp("work")
     words = ("run.updates=60", "run.validate_every=60", "scheduler.lr=3e-3", "scheduler.warmup=10", "run.folder=run")
     done = type_command("diglot-train", *SMALL, *words, "export=ctranslate2", cwd=cwd)
@@ -138,7 +138,7 @@ def test_the_folder_translates_without_diglot(trained, tmp_path):
 def test_the_command_writes_beside_the_checkpoint_or_where_it_is_told(trained, tmp_path):
     folder, _ = trained
     before = (folder / "ctranslate2" / "diglot.json").stat().st_ino
-    done = type_command("diglot-export", f"checkpoint={folder}", "check=3", cwd=tmp_path)  # in place of the run's own
+    done = type_command("diglot-export", f"checkpoint={folder}", "check=3", cwd=tmp_path)  # replaces the run's export
     assert "the dev text of sample: 3 of 3 sentences have the same tokens" in done.stdout.decode()
     assert (folder / "ctranslate2" / "diglot.json").stat().st_ino != before
 
@@ -196,19 +196,19 @@ def test_an_export_that_translates_otherwise_is_not_left_behind(monkeypatch, unt
 def test_what_differs_within_rounding_is_counted_and_what_differs_by_more_is_told(build_model, tokenizer):
     model = build_model(src_vocab_size=tokenizer.src_vocab_size, tgt_vocab_size=tokenizer.tgt_vocab_size)
     with torch.no_grad():
-        model.output.weight[11] = model.output.weight[12]  # as probable after any prefix
+        model.output.weight[11] = model.output.weight[12]  # equally probable after any prefix
         model.output.weight[13] = -model.output.weight[12]
     sources = [[20, 21, 22], [23, 24]]
     ours = [Output([30, 11], False), Output([12, 31, 32], True)]
     assert compare(model, tokenizer, sources, ours, ours) == Parity(2, 2, 0)
-    longer = [ours[0], Output([12, 31, 32, 33], False)]  # than ours may be
+    longer = [ours[0], Output([12, 31, 32, 33], False)]  # longer than the length limit of `ours`
     assert compare(model, tokenizer, sources, ours, longer) == Parity(2, 2, 0)
     tied = [Output([30, 12, 9], False), ours[1]]
     assert compare(model, tokenizer, sources, ours, tied) == Parity(2, 1, 1)
     other = [ours[0], Output([13, 31, 32], True)]
     with pytest.raises(UserError, match=r"1 of 2 sentences otherwise than the model \(sentence 2, token 1: "):
         compare(model, tokenizer, sources, ours, other)
-    with pytest.raises(UserError, match="sentence 1, token 3"):  # one goes on
+    with pytest.raises(UserError, match="sentence 1, token 3"):  # one output continues, the other has ended
         compare(model, tokenizer, sources, ours, [Output([30, 11, 13], False), ours[1]])
 
 
@@ -231,7 +231,7 @@ def test_no_folder_but_an_earlier_export_is_replaced(untrained, tokenizer, tmp_p
             exporting.export(loaded, "ctranslate2", tmp_path / name, "format", 0)
     assert [file.name for file in mine.iterdir()] == ["config.json"]
 
-    (tmp_path / "out").mkdir()  # empty: nothing is lost
+    (tmp_path / "out").mkdir()  # an empty folder may be replaced
     for form in ("safetensors", "ctranslate2", "safetensors"):
         exporting.export(loaded, form, tmp_path / "out", "format", 0)
     assert {file.name for file in (tmp_path / "out").iterdir()} == {

@@ -1,4 +1,4 @@
-"""The frame of every command: its signature is the schema of its config."""
+"""The frame of every command: the command's signature is the schema of its config."""
 
 import importlib
 import inspect
@@ -24,7 +24,7 @@ def schema(command: str) -> Any:
 
 
 def written(file: str) -> set[str]:
-    """The names in a file of conf/: its keys, and the groups that it takes one choice of."""
+    """Return the names in a file of conf/: its keys, and the groups in its defaults list."""
     node: Any = OmegaConf.to_container(OmegaConf.load(CONF / f"{file}.yaml"))
     found = node.keys() - {"defaults", "hydra"}
     for line in node["defaults"]:

@@ -1,6 +1,6 @@
-"""What a user types after `make train` reaches the command byte for byte, and set-up heals itself.
+"""Words typed after `make train` reach the command byte for byte, and set-up repairs itself.
 
-The real Makefile and the real make run in a folder of their own, where `.venv/bin/python` is a stand-in.
+The real Makefile and the real make run in a temporary folder, where `.venv/bin/python` is a stand-in.
 """
 
 import json
@@ -28,7 +28,7 @@ TARGETS = [
 # The tests may themselves run under make.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
 
-# Says what diglot.commands.from_make is started with and what it makes of it; without site-packages, for speed.
+# Prints the arguments of diglot.commands.from_make and what it makes of them; without site-packages, for speed.
 STAND_IN = f"""\
 #!{sys.executable} -IS
 import json, os, sys
@@ -47,7 +47,7 @@ def executable(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """A checkout that is not set up."""
+    """Return a checkout that is not set up."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "constraints.txt").touch()
@@ -56,7 +56,7 @@ def folder(tmp_path) -> Path:
 
 @pytest.fixture
 def ready(folder) -> Path:
-    """A checkout that is set up, with a stand-in for Python."""
+    """Return a checkout that is set up, with a stand-in for Python."""
     executable(folder / ".venv/bin/python", STAND_IN)
     (folder / ".venv/.ready").touch()
     return folder
@@ -69,7 +69,7 @@ def run_make(folder: Path, *words: str, **environment: str) -> subprocess.Comple
 
 
 def arrived(folder: Path, *words: str, **environment: str) -> list[str]:
-    """What a command is given when `make train` is typed with these words."""
+    """Return the arguments that a command gets when `make train` is typed with the given words."""
     done = run_make(folder, "train", *words, **environment)
     assert done.returncode == 0, done.stderr
     argv, arguments = json.loads(done.stdout)
@@ -156,7 +156,7 @@ def test_many_overrides_arrive_in_the_order_typed(ready):
 
 
 KEYS = st.from_regex(r"\+{0,2}[a-z][a-z0-9_]*([./@][a-z][a-z0-9_]*){0,2}", fullmatch=True)
-# An argument holds no NUL; make drops blanks at the start of a value.
+# An argument cannot contain NUL. make drops blanks at the start of a value.
 VALUES = st.text(
     st.one_of(
         st.sampled_from(" \t\n$(){}[]'\"\\;&|#%:=,*?~`-"),
@@ -183,7 +183,7 @@ def test_options_of_make_are_no_overrides(ready, options):
 def test_overrides_pass_through_a_make_that_calls_this_one(ready):
     (ready / "outer.mk").write_text("all:\n\t@$(MAKE) --no-print-directory -f Makefile train\n")
     done = run_make(ready, "-f", "outer.mk", "x=a b", "y=c;d")
-    # Each make in between turns the order round.
+    # Each intermediate make reverses the order.
     assert sorted(json.loads(done.stdout)[1]) == ["x=a b", "y=c;d"]
 
 
@@ -262,8 +262,8 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
-# A Python that fits, has venv, and writes down what it is asked to do. The environment it makes holds a copy of itself,
-# whose pip fails as long as the file `broken` is there.
+# A Python of a supported version, with venv, that logs its calls. The environment that it creates contains a copy of
+# itself, whose pip fails while the file `broken` exists.
 FAKE_PYTHON = """\
 #!/bin/sh
 case "$*" in

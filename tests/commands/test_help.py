@@ -1,4 +1,4 @@
-"""--help of every command, typed for real: it is read from the files of conf/ alone."""
+"""--help of every command, in a new process. It is read from the files of conf/ alone."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from support.commands import ROOT, type_command
 
 
 def typed(*words: str, status: int = 0, **variables: str) -> str:
-    """What a command prints in a new interpreter, on the stream of that status."""
+    """Return the output of a command in a new interpreter: stdout if its status is 0, else stderr."""
     environment = {**os.environ, "COLUMNS": "100", **variables}
     line = [sys.executable, "-m", "diglot", *words]
     done = subprocess.run(line, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=60)

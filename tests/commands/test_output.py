@@ -1,4 +1,4 @@
-"""Output goes where it is wanted, whole, and over nothing else."""
+"""Output goes to the named file, atomically, and replaces nothing else."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""`python -m diglot COMMAND`; that it starts each command is in test_interruption and test_threads."""
+"""`python -m diglot COMMAND`. test_interruption and test_threads check that it starts each command."""
 
 import re
 import sys

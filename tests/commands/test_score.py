@@ -1,4 +1,4 @@
-"""Given translations are scored line by line, by the command and as evaluation counts search errors."""
+"""Given translations are scored line by line, by the command and by the count of search errors in evaluation."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def translator(file) -> Translator:
 
 
 def by_hand(translator: Translator, src: str, tgt: str) -> list[float]:
-    """From the logits of one pair alone."""
+    """Return the log-probabilities of a target's tokens, from the logits of this pair alone."""
     model, tokenizer = translator.model, translator.tokenizer
     (source,) = tokenizer.encode([src])
     (target,) = tokenizer.encode_targets([tgt], [source])
@@ -53,11 +53,11 @@ def test_each_line_is_scored_as_if_it_were_alone(translator, tokens_per_batch):
         assert scores[i].pieces[-1] == "</s>"
         assert len(scores[i].pieces) == len(expected)
     assert scores[2] == PairScore(0.0, [], [], 0)  # blank lines stay blank, as in translation
-    assert scores[3].pieces == ["</s>"]  # a translation of nothing but an end
+    assert scores[3].pieces == ["</s>"]  # an empty translation
     assert len(scores[4].pieces) > 2
 
 
-GOLDEN = Path(__file__).parents[1] / "reliability" / "golden" / "golden.ckpt"  # a model that has learnt a little
+GOLDEN = Path(__file__).parents[1] / "reliability" / "golden" / "golden.ckpt"  # a model that has learned a little
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
@@ -113,7 +113,7 @@ def test_too_little_memory_for_a_batch_is_no_error_and_for_a_line_one_that_names
 
 def test_weights_that_are_no_numbers_are_told_by_line(tmp_path, compose_train, tokenizer):
     content = checkpoint_content(compose_train(*SIZES), tokenizer)
-    content["state_dict"]["model.output.weight"][7] = 3e38  # a number, but no product with it is one
+    content["state_dict"]["model.output.weight"][7] = 3e38  # finite, but products with it overflow
     broken = Translator.load(write_checkpoint(tmp_path / "a.ckpt", content), "cpu")
     with pytest.raises(UserError, match="line 1: the model finds its log-probability to be nan"):
         score_pairs(broken, ParallelText(["Sa."], ["Sa."]))
@@ -123,7 +123,7 @@ def test_weights_that_are_no_numbers_are_told_by_line(tmp_path, compose_train, t
 
 
 def outputs(translator: Translator, references: list[str], higher: float) -> list[Translation]:
-    """Output whose score lies below the reference's, as the search compares them, by so much."""
+    """Return outputs whose scores, as the search compares them, are lower than the reference's by `higher`."""
     found = []
     for src, tgt in zip(SOURCES, references, strict=True):
         log_probs = by_hand(translator, src, tgt)
@@ -135,7 +135,7 @@ def outputs(translator: Translator, references: list[str], higher: float) -> lis
 
 @pytest.mark.parametrize(("higher", "n_errors"), [(0.01, 4), (-0.01, 0), (0.0, 0), (TIE / 2, 0)])
 def test_a_reference_that_the_model_prefers_is_a_search_error_and_a_tie_is_none(translator, higher, n_errors):
-    """After the length penalty of the search: by log-probability alone others would be."""
+    """Check scores with the search's length penalty. By log-probability alone, the search errors would be others."""
     translator.search = BeamSearch(beam_size=2, length_penalty=0.6)
     found = search_errors(translator, SOURCES, [TARGETS], outputs(translator, TARGETS, higher))
     assert (found["n_search_errors"], found["of"], found["left_out"]) == (n_errors, 4, 2)  # two sources are blank
@@ -161,7 +161,7 @@ def test_output_that_is_a_reference_is_no_error_of_the_model(translator):
 
 
 def test_a_wider_beam_leaves_fewer_search_errors():
-    """What a beam of 8 found is the reference of a beam of 1, and of itself."""
+    """Check a beam of 1, and a beam of 8, with the outputs of the beam of 8 as references."""
     learnt = Translator.load(GOLDEN, "cpu", BeamSearch(beam_size=1, length_penalty=0.0))
     narrow, wide = learnt.translate_all(SOURCES), learnt.translate_all(SOURCES, beam=8)
     references = [output.text for output in wide]
@@ -173,7 +173,7 @@ def test_a_wider_beam_leaves_fewer_search_errors():
     assert (found["n_search_errors"], found["n_model_errors"], found["of"]) == (0, 0, 4)
 
 
-# As it is typed
+# The typed command
 
 
 @pytest.mark.end_to_end

@@ -1,4 +1,4 @@
-"""From a config's nodes to objects: which keys belong to which."""
+"""Building objects from config nodes: which keys go to which object."""
 
 import pytest
 from omegaconf import OmegaConf
@@ -11,7 +11,7 @@ from diglot.errors import UserError
 
 
 class Counting(Sample):
-    """A corpus with keys of its own, one of them called as what the data module is given by code."""
+    """A corpus with parameters of its own. One has the name of an argument that the code passes to the data module."""
 
     def __init__(self, seed: int = 1, **others: object) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class Counting(Sample):
 
 
 class Greedy(Sample):
-    """A corpus that asks for an option of its batches."""
+    """A corpus with a parameter that is also an option of batches."""
 
     def __init__(self, max_len: int = 9) -> None:
         super().__init__()

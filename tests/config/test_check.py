@@ -1,4 +1,4 @@
-"""A wrong word on the command line costs seconds and is answered by one line that names what is meant."""
+"""A mistake on the command line is rejected within seconds, in one line that names the correction."""
 
 import copy
 import os
@@ -35,7 +35,7 @@ EXPERIMENTS = sorted(file.stem for file in (root.CONF / "experiment").glob("*.ya
 
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path) -> Callable[..., str]:
-    """Types a command line that must be refused, and returns the one line it is answered with."""
+    """Return a function that runs a command line that must be rejected, and returns the one line that it prints."""
 
     def typed(*words: str, command: str = "train") -> str:
         module = __import__(f"diglot.commands.{command}", fromlist=["main"])
@@ -57,8 +57,11 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path
 
 @pytest.fixture
 def answer(say: Callable[..., str], compose_train: Callable[..., DictConfig], tmp_path: Path) -> Callable[..., str]:
-    """As `say`, but words that give keys of the config another value are put into a config that is composed once:
-    Hydra takes half a second for each command line."""
+    """Return a function like that of `say`, but faster.
+
+    Overrides of existing keys are put into a config that is composed once: Hydra takes half a second for each command
+    line.
+    """
     base = compose_train("trainer=cpu")
 
     def answered(*words: str) -> str:
@@ -152,7 +155,7 @@ def is_value(override: Override) -> bool:
         # targets
         ("model.position._target_=nosuch.Thing", "model.position._target_: there is no nosuch.Thing"),
         ("+callbacks.x._target_=nosuch.Y", "callbacks.x._target_: there is no nosuch.Y"),
-        # what another key does here
+        # keys that another key replaces
         ("trainer.max_epochs=3", "run.passes"),
         ("+trainer.max_epochs=3", "run.passes"),
         ("+trainer.limit_train_batches=3", "run.updates"),
@@ -168,7 +171,7 @@ def is_value(override: Override) -> bool:
         # the grammar
         ("run.folder=a=b", "cannot read the override run.folder=a=b"),
         ("run.folder=a(b", "cannot read the override run.folder=a(b"),
-        # nothing, in odd ways
+        # unusual ways to give no value
         ("model=null", "model=null names no choice; there are base, big, deep_encoder, gru_attention, iwslt, tiny"),
         ("data=3", "data=3 names no choice"),
         ("watch=null", "watch=null names no choice; there are default, none"),
@@ -179,7 +182,7 @@ def is_value(override: Override) -> bool:
         ("seed=${nope}", "seed"),
         ("seed=${oc.env:NO_SUCH_VARIABLE}", "seed"),
         ("~seed", "seed is needed"),
-        # one choice, or several by name
+        # groups of one choice, or of several by name
         ("search=[beam,greedy]", "search=[beam,greedy]: takes one choice, like search=beam"),
         ("optimizer=[]", "optimizer=[]: takes one choice"),
         ("model/position=[rotary, alibi]", "model/position=[rotary, alibi]: takes one choice"),
@@ -195,7 +198,7 @@ def is_value(override: Override) -> bool:
         ("+logger.tensorboard.folder=x", "logger.tensorboard.folder is not used here"),
         ("+logger.mine=3", "logger.mine is no logger: it needs a _target_"),
         ("logger=[tensorboard,csw]", "did you mean logger=csv?"),
-        # values that only arithmetic would find
+        # values that would otherwise fail only during computation
         ("seed=99999999999999999999", "seed=99999999999999999999: must be from 0 to"),
         ("scheduler.lr=nan", "scheduler.lr=nan: must be a number"),
         ("scheduler.lr=inf", "scheduler.lr=inf: must be a number"),
@@ -219,7 +222,7 @@ def test_what_is_wrong_is_answered_alike_whether_it_is_typed_or_in_a_config(say,
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        # parts that the chosen model has not
+        # parts that the chosen model lacks
         ("model=gru_attention model/position=rotary", "model=gru_attention has no model/position"),
         ("model=gru_attention model.n_heads=4", "model=gru_attention has no model.n_heads"),
         ("model=gru_attention sweep=table3", "model=gru_attention has no model.n_heads"),
@@ -236,11 +239,11 @@ def test_what_is_wrong_is_answered_alike_whether_it_is_typed_or_in_a_config(say,
             "alpha (0) must be above 0 and at most 1000",
         ),
         ("model/position@model.decoder_position=rotary model.d_head=7 model/position=none", "d_head (7) must be even"),
-        # one number for each attention
+        # one number for each kind of attention
         ("model.n_heads={encoder:4,decoder:4}", "a mapping of encoder, decoder, cross; cross is missing"),
         ("model.n_heads={encoder:4,decoder:4,cros:2}", "; there is no cros, cross is missing"),
         ("model.n_heads={encoder:4,decoder:4,cross:x}", "; cross is 'x' and must be an integer or null"),
-        # what a model gives its parts
+        # parameters that a model passes to its parts
         ("+model.residual.dropout=0.5", "model.residual.dropout is not used here; what does it is model.dropout"),
         ("+model.feed_forward.d_ff=64", "what does it is model.d_ff"),
         ("+model.feed_forward.dropout=0.1", "what does it is model.activation_dropout"),
@@ -250,7 +253,7 @@ def test_what_is_wrong_is_answered_alike_whether_it_is_typed_or_in_a_config(say,
             "model/residual@model.decoder_residual=post_norm +model.decoder_residual.dropout=0.3",
             "model.decoder_residual.dropout is not used here; what does it is model.dropout",
         ),
-        # a part where another one belongs
+        # a part of the wrong kind
         (
             "model/position@model.decoder_residual=rotary",
             "did you mean model/residual@model.decoder_residual=..., of deep_norm, post_norm, pre_norm, sandwich_norm?",
@@ -261,7 +264,7 @@ def test_what_is_wrong_is_answered_alike_whether_it_is_typed_or_in_a_config(say,
         ("~model.d_head", "model.d_head is null already"),
         ("~model.decoder_position", "model.decoder_position is null already"),
         ("experiment=home_assistant_gpu model=gru_attention", "GruAttention has no model.n_encoder_layers"),
-        # what is no model, or none that works
+        # targets that are not a model, and models that do not work
         ("model._target_=os.system", "model._target_: os.system is no model"),
         ("model._target_=null", "model._target_=None: must name a class"),
         ("model._target_=diglot.model.transformer.EncoderLayer", "EncoderLayer is no model"),
@@ -269,7 +272,7 @@ def test_what_is_wrong_is_answered_alike_whether_it_is_typed_or_in_a_config(say,
         ("model.feed_forward.activation._target_=torch.nn.GLU", "model: "),
         ("model.norm._target_=torch.nn.BatchNorm1d", "model: "),
         ("model.d_head=2000000000", "GB, and this machine has"),
-        # values that would train into nothing
+        # values that would make training useless
         ("model.norm.eps=-1", "norm.eps (-1) must be positive"),
         ("model.position.base=0", "base (0) must be above 1"),
         ("model.n_heads={encoder:4,decoder:4,cross:5}", "n_heads.cross (5) must divide d_model (192)"),
@@ -408,14 +411,14 @@ def test_what_reads_the_environment_is_kept_as_it_was_written(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_secrets_known(monkeypatch):
-    """What other tests have taken from the environment is not masked."""
+    """Remove values that other tests have read from the environment from those to mask."""
     monkeypatch.setattr("diglot.system.masking._written", {})
     monkeypatch.setattr("sys.excepthook", sys.excepthook)
 
 
 @pytest.fixture
 def from_environment(monkeypatch):
-    """A config of every way to read the environment, and of as many ways to read none of it."""
+    """Return a config with all kinds of expressions that read the environment, and of expressions that do not."""
     monkeypatch.setenv("SECRET", "hunter2-0a1b")
     monkeypatch.setenv("MAPPING", "{key: hunter3-0a1b, more: [hunter4-0a1b]}")
     OmegaConf.register_new_resolver("test.upper", lambda text: str(text).upper(), replace=True)

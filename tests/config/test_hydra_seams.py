@@ -1,4 +1,4 @@
-"""What diglot uses of Hydra and OmegaConf beside their public interfaces is there and does what it is used for."""
+"""The private parts of Hydra and OmegaConf that diglot uses exist, and do what diglot uses them for."""
 
 import copy
 import sys
@@ -22,19 +22,19 @@ from diglot.config import hydra_seams as seams
 
 
 class RefusedError(Exception):
-    """Raised by a loader of ours."""
+    """Raised by the test's loader."""
 
 
 class Refusing(seams.ConfigLoader):
     def load_configuration(self, *arguments: Any, **options: Any) -> DictConfig:
-        if "x=3" in options["overrides"]:  # as a command is typed
+        if "x=3" in options["overrides"]:  # from a typed command line
             raise RefusedError
         return super().load_configuration(*arguments, **options)
 
 
 @pytest.fixture
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of configs, for commands that are typed there."""
+    """Return a folder of configs, which is also the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     (tmp_path / "x.yaml").write_text("x: 1\nhydra: {run: {dir: .}, output_subdir: null}\n")
@@ -64,7 +64,7 @@ def test_a_job_of_a_sweep_is_composed_by_a_loader_of_ours(conf: Path) -> None:
         assert isinstance(loader, Refusing), "Hydra changed how compose gets its ConfigLoaderImpl"
         config = loader.load_configuration("x", overrides=[], run_mode=RunMode.MULTIRUN)
         assert loader.load_sweep_config(config, ["x=2"]).x == 2
-        with pytest.raises(RefusedError):  # else Hydra changed ConfigLoaderImpl.load_sweep_config
+        with pytest.raises(RefusedError):  # otherwise Hydra changed ConfigLoaderImpl.load_sweep_config
             loader.load_sweep_config(config, ["x=3"])
 
 

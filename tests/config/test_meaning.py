@@ -1,4 +1,4 @@
-"""The table of what keys mean: each row is of a key that there is, and what depends on it stays as it was."""
+"""The table of key properties: each row has an existing key, and hashes that depend on the table stay the same."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ WHOLE: dict[str, Any] = {
     ],
 )
 def test_the_hashes_of_half_done_sweeps_stay(tmp_path, monkeypatch, changed, wanted):
-    """What stands here was computed before there was the table: with other ones, finished jobs are trained anew."""
+    """Check hashes that were computed before the table existed. With other hashes, finished jobs would be run again."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PLACE", "/some/hunter2-0a1b")
     config = OmegaConf.create(WHOLE)
@@ -64,7 +64,7 @@ def test_the_hashes_of_half_done_sweeps_stay(tmp_path, monkeypatch, changed, wan
 
 
 def written_keys() -> set[str]:
-    """All keys that stand in a file below conf/."""
+    """Return all keys in the files below conf/."""
     found = {*known_keys("doctor")}
     for file in CONF.rglob("*.yaml"):
         group = ".".join(file.relative_to(CONF).parts[:-1]).replace("data.shared", "data")

@@ -1,4 +1,4 @@
-"""What a run would store and what a reader takes are one set of rules."""
+"""A run and a reader of checkpoints apply the same rules to a checkpoint's content."""
 
 import copy
 import subprocess
@@ -40,7 +40,7 @@ OWN = {"model._target_": "mine.Mine", "model.position._target_": "mine.Where", "
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """A folder with a module of the user's own, which Python finds and has not imported."""
+    """Yield a folder with a user's module that Python can find but has not imported."""
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
@@ -49,7 +49,10 @@ def mine(tmp_path, monkeypatch):
 
 @pytest.fixture
 def store(compose_train, tokenizer, tmp_path):
-    """Write a checkpoint of a small model whose config says this, and give its path and its config."""
+    """Return a function that writes a checkpoint of a small model with changed config values.
+
+    The function returns the checkpoint's path, config and record.
+    """
 
     def write(targets, **changed):
         words = ("data=sample", "model=tiny", "model.d_model=8", "model.d_ff=8", "model.n_heads=2", "search=beam")

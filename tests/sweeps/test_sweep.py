@@ -1,4 +1,4 @@
-"""A sweep does not die: each job is a process of its own, what breaks is named, and the same command goes on."""
+"""A sweep survives its jobs: each has its own process, a failure is reported, and the same command continues."""
 
 import csv
 import fcntl
@@ -42,7 +42,8 @@ from diglot.training.run import Budget
 from hydra_plugins.diglot_launcher import sweeper
 from hydra_plugins.diglot_launcher.sweeper import filled_in
 
-# A job that trains nothing. MODE says what it does, for which number of heads: fail2, kill2, stop2, silent2, slow.
+# A job that trains nothing. MODE is its behaviour, with the number of heads that it applies to: fail2, kill2, stop2,
+# silent2, slow.
 STUB = """\
 import json, os, signal, sys, time
 from pathlib import Path
@@ -93,7 +94,7 @@ SMALL = (
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with the job that trains nothing."""
+    """Return a working folder, with the stub job on PYTHONPATH."""
     stubs = tmp_path / "stubs"
     stubs.mkdir()
     (stubs / "stub_job.py").write_text(STUB)
@@ -107,7 +108,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def type_sweep(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., tuple]:
-    """Types `diglot-sweep ...` and returns what it printed, out and err."""
+    """Return a function that runs `diglot-sweep ...` and returns its stdout and stderr."""
 
     def typed(*words: str, code: int = 0, mode: str = "", always: tuple[str, ...] = WORDS) -> tuple[str, str]:
         monkeypatch.setenv("MODE", mode)
@@ -126,7 +127,7 @@ def type_sweep(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def the_sweep(work: Path) -> Path:
-    """The one sweep folder there is."""
+    """Return the only sweep folder."""
     (folder,) = (work / "runs").iterdir()
     return folder
 
@@ -137,7 +138,7 @@ def table_of(folder: Path) -> list[dict[str, str]]:
 
 
 def starts(folder: Path) -> list[list]:
-    """How often and how a job was started."""
+    """Return a record of each start of a job."""
     return [json.loads(line) for line in (folder / "starts").read_text().splitlines()]
 
 
@@ -211,7 +212,7 @@ def test_a_user_may_stop_at_the_first_failure(here, type_sweep):
     assert [row["status"] for row in table_of(the_sweep(here))] == ["finished", "failed", "not started"]
     assert "model.n_heads=2 failed with exit status 2" in err
     assert "job 3 of 3" not in out
-    type_sweep("model.n_heads=1,2,4")  # how a sweep is run is no part of what it is
+    type_sweep("model.n_heads=1,2,4")  # without stop_at_first_failure it is the same sweep
     assert [row["status"] for row in table_of(the_sweep(here))] == ["finished"] * 3
 
 
@@ -223,7 +224,7 @@ def test_a_sweep_is_extended_in_its_folder(here, type_sweep):
         (str(i), f"model.n_heads={2 ** (i - 1)}") for i in (1, 2, 3)
     ]
     assert [len(starts(path)) for path in Path("mine").iterdir() if path.is_dir()] == [1, 1, 1]
-    type_sweep("model.n_heads=1,2", "sweep.folder=mine", "seed=2")  # the same words, and other jobs
+    type_sweep("model.n_heads=1,2", "sweep.folder=mine", "seed=2")  # the same values of n_heads, but other jobs
     assert [row["overrides"] for row in table_of(Path("mine"))][3:] == [
         "model.n_heads=1 seed=2",
         "model.n_heads=2 seed=2",
@@ -254,7 +255,7 @@ def test_two_sweeps_never_share_a_folder_at_a_time(here, type_sweep):
     _, err = type_sweep("model.n_heads=1,2", "sweep.folder=other", code=2)
     assert "sweep.folder=other exists and is no sweep's folder" in err
     assert [path.name for path in Path("other").iterdir()] == ["thesis.txt"]
-    Path("other/.lock").touch()  # which other programs leave, too
+    Path("other/.lock").touch()  # other programs create files of this name, too
     Path("other/table.csv").write_text("somebody's")
     with pytest.raises(UserError, match=r"sweep\.folder=other exists and is no sweep's folder"):
         sweep.Sweep(Path("other"), "dev/bleu").lock()
@@ -310,7 +311,7 @@ def test_an_extra_that_is_missing_is_named(here, type_sweep, extra, plugin):
     if find_spec(f"hydra_plugins.hydra_{extra.replace('slurm', 'submitit')}_" + plugin.partition("=")[0]):
         pytest.skip("it is installed")
     group, _, name = plugin.partition("=")
-    ConfigStore.instance().store(name, {"defaults": [], "x": 1}, f"hydra/{group}")  # as plugins bring it; ours is taken
+    ConfigStore.instance().store(name, {"defaults": [], "x": 1}, f"hydra/{group}")  # as a plugin does; ours takes over
     _, err = type_sweep("seed=1,2", f"hydra/{plugin}", code=2, always=WORDS[:2])
     assert f"is not installed: pip install 'diglot[{extra}]'" in err
     assert not list(here.iterdir())
@@ -334,7 +335,7 @@ def test_the_rows_of_table_3_are_those_of_the_paper(compose_train):
 @pytest.mark.reliability
 @pytest.mark.parametrize(("model", "n_rows"), [("base", 19), ("tiny", 18), ("big", 19)])
 def test_every_row_of_table_3_can_be_built(compose_train, model, n_rows):
-    """The two layers of model=tiny have a third and two thirds in common."""
+    """Check the number of distinct rows: for the two layers of model=tiny, the factors 1/3 and 2/3 give the same."""
     jobs = rows_of_table_3(compose_train(f"model={model}"))
     for words in jobs:
         config.trial_build(compose_train(f"model={model}", *words))
@@ -354,7 +355,7 @@ def test_scaled_sizes_fit_together(half_width, n_heads, times):
 
 @pytest.mark.reliability
 def test_rows_and_what_the_command_line_varies_are_multiplied(here, type_sweep):
-    rows = "[{model.d_ff:100},{model.d_ff:'${diglot.scaled:${model.d_model},2}'},{model.d_ff:100}]"  # one stands twice
+    rows = "[{model.d_ff:100},{model.d_ff:'${diglot.scaled:${model.d_model},2}'},{model.d_ff:100}]"  # a row is repeated
     type_sweep(f"hydra.sweeper.rows={rows}", "model.d_model=48,96", "sweep.folder=mine")
     found = [row["overrides"] for row in table_of(Path("mine"))]
     assert found == [f"model.d_model={d} model.d_ff={f}" for d, f in ((48, 100), (48, 96), (96, 100), (96, 192))]
@@ -362,7 +363,7 @@ def test_rows_and_what_the_command_line_varies_are_multiplied(here, type_sweep):
 
 @pytest.mark.reliability
 def test_positions_are_swept_without_a_word_for_it(here, type_sweep, monkeypatch):
-    """`make train sweep=positions` is a sweep, too."""
+    """Check that `make train sweep=positions` is a sweep, too."""
     monkeypatch.setattr(entry, "main", train_main)
     type_sweep("sweep=positions")
     assert len(table_of(the_sweep(here))) == 12
@@ -403,7 +404,7 @@ def test_a_job_trains_what_was_composed_however_the_files_are_edited_meanwhile(h
     type_sweep(*words, mode="edit", always=())
     assert mine.read_text().endswith("d_ff: 128\n"), "the first job has not edited it"
     assert widths() == [64, 64]
-    type_sweep(*words, always=())  # what is typed now is composed now, and another job
+    type_sweep(*words, always=())  # a new command composes the edited file, which gives new jobs
     assert widths() == [64, 64, 128, 128]
     assert [row["status"] for row in table_of(here / "all")] == ["finished"] * 4
 
@@ -495,7 +496,7 @@ def test_no_job_outlives_its_launcher(here, number):
         assert "the same command again goes on" in out
         assert [row["status"] for row in table_of(the_sweep(here))] == ["interrupted", "not started"]
         assert "Traceback" not in err
-        heard = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM  # it has the time to keep what it has
+        heard = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM  # not killed: it can still save its state
         assert json.loads((first / "job.json").read_text())["exit_status"] == -heard
 
 
@@ -541,7 +542,7 @@ def test_a_job_that_does_not_hear_is_killed(here, monkeypatch):
 
 
 def alive(process: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -616,7 +617,7 @@ def test_of_jobs_with_the_same_score_the_better_chrf_and_then_the_smaller_loss_i
     assert found.best(found.jobs).number == 3
 
 
-# ---------------------------------------------------------------------------------------- as a user types them
+# ------------------------------------------------------------------------------------------ typed commands
 
 
 def test_runs_started_in_the_same_second_have_folders_of_their_own(here):
@@ -668,7 +669,7 @@ def test_a_job_that_is_killed_while_it_trains_goes_on(here, type_sweep):
 
 
 def test_jobs_that_end_in_different_exports_are_different_jobs(here, type_sweep, monkeypatch):
-    monkeypatch.setattr(sys.modules["diglot.config.build"], "check_format", lambda *_: None)  # the extra may be missing
+    monkeypatch.setattr(sys.modules["diglot.config.build"], "check_format", lambda *_: None)  # the extra is optional
     type_sweep("export=null,safetensors,ctranslate2", "sweep.folder=mine")
     assert [row["overrides"] for row in table_of(Path("mine"))] == [
         "export=null", "export=safetensors", "export=ctranslate2"
@@ -710,7 +711,7 @@ def test_an_override_of_one_value_is_no_part_of_a_job_s_name(here, type_sweep, m
     files = [file for file in folder.rglob("*") if file.is_file() and file.name != "starts"]
     assert not [file for file in files if b"hunter2" in file.read_bytes()]
     monkeypatch.setenv("NAME", "hunter3")
-    out, _ = type_sweep(*words, always=())  # a password may be another one
+    out, _ = type_sweep(*words, always=())  # a password may change
     assert out.count("finished before") == (2 if launcher == "diglot" else 0)
     assert the_sweep(here) == folder
 

@@ -131,7 +131,7 @@ def rival_of(
 
 
 def names_checkpoint(name: str | None) -> bool:
-    """Return whether a path is that of a checkpoint or of a run's folder, not of a text file. None is not."""
+    """Return whether a path names a checkpoint or a run's folder, rather than a text file. None names neither."""
     if name is None:
         return False
     path = Path(name).expanduser()

@@ -93,7 +93,7 @@ def resolved(node: DictConfig) -> dict[str, Any]:
 def without_folders(node: Any) -> Any:
     """Return a config, as plain data, with each path to a file or folder reduced to its last part.
 
-    Checkpoints are shared with others. Where the text was stored on the machine that trained one is private.
+    Checkpoints are shared with others, and the folders of the machine that trained one are private.
     """
     if isinstance(node, dict):
         return {key: without_folders(value) for key, value in node.items()}
@@ -153,7 +153,9 @@ def _counts(key: str, value: Any) -> bool:
 
 
 def trial_build(config: DictConfig) -> EncoderDecoder:
-    """Build everything that needs no data, on the meta device, so that a wrong value is reported within a second.
+    """Build everything that needs no data, so that a wrong value is reported within a second.
+
+    The model is built on the meta device.
 
     Returns:
         The model, without values.

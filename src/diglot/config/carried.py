@@ -16,7 +16,7 @@ from diglot.config.differences import as_yaml, read_config
 from diglot.config.secrets import AsWritten, changed_texts, partly_resolved
 from diglot.data.text import write_bytes
 
-CARRIED = "composed"  # its config name for Hydra
+CARRIED = "composed"  # the config name that Hydra gets
 CONFIG = "config.yaml"  # the resolved config; it marks a folder as a run's
 
 _ABOUT = "# Composed once; a process that was started to train this reads no other file of choices.\n"

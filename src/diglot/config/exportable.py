@@ -1,4 +1,4 @@
-"""The parts of a model that CTranslate2 cannot represent, each found by comparing its output with diglot's."""
+"""The parts of a model that CTranslate2 cannot represent, found by comparing CTranslate2 with diglot."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ import torch
 from diglot.errors import UserError
 from diglot.model.position import RelativeBias, bucket_starts
 
-# The classes that CTranslate2 has a counterpart of, in each spelling of a config, with the name of their choice.
+# The classes with a counterpart in CTranslate2, in each spelling that a config may use, with the name of their choice.
 MODELS = {"diglot.model.Transformer", "diglot.model.transformer.Transformer"}
 CHOICES = {
     "position": {

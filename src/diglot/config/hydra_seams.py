@@ -59,7 +59,7 @@ def forget_stored(file: PurePath) -> None:
     """Remove a config that a plugin has registered in Hydra's config store.
 
     Args:
-        file: the path of the config that it corresponds to, relative to a folder of configs.
+        file: the path that the config would have as a file, relative to a folder of configs.
     """
     node: Any = ConfigStore.instance().repo
     for part in file.parent.parts:

@@ -22,7 +22,8 @@ class Meaning:
         in_checkpoints: whether every checkpoint stores the value itself, so that it must not be a secret.
         may_rotate: whether a text from the environment, such as a service's password, may change between a run and its
             resumption.
-        settled: whether a run's config holds the value that was derived from what the user typed.
+        settled: whether a run's config stores the resulting value, such as the precision that `auto` chose, instead of
+            the typed one.
         is_hyper_parameter: whether a table of runs has a column for the key.
         of_vocabulary: whether the key determines the run's tokenizer, as `init_from` does.
         says: what the key determines, if other keys determine the same. Only one of them may be typed.

@@ -54,7 +54,7 @@ class Job:
         status: "not started", "running", "interrupted", "failed", "tried" (fast_dev_run), "finished" or "outdated"
             (some of its input has changed since).
         exit_status: the exit status of its process; -N: signal N killed it.
-        message: the reason for a failure.
+        message: why the job failed or is outdated.
         process: the process's ID while it runs.
         started: local time of its start.
         ended: local time of its end.
@@ -112,7 +112,7 @@ class Job:
         return results if isinstance(results, dict) and results.get("finished") else {}
 
     def compare_contents(self, now: Contents) -> bool:
-        """Update the status if what the job has read has changed since, or is the same again.
+        """Mark the job as outdated if its input has changed since, or undo that if the input is the same again.
 
         Args:
             now: the contents that its config refers to now.
@@ -256,7 +256,7 @@ def now() -> str:
 
 
 class Signals:
-    """Context that records the signals that ask this process to end, so that the job can end first.
+    """Context manager that records the signals that ask this process to end, so that the job can end first.
 
     At the end of the block, the first of them is raised again for its original handler. Ignored signals stay ignored.
     """

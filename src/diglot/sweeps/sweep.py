@@ -46,11 +46,11 @@ class Sweep:
 
     @property
     def jobs(self) -> list[Job]:
-        """All jobs in the folder, in order."""
+        """All jobs in the folder, ordered by number."""
         return sorted((Job.read(path.parent) for path in self.folder.glob(f"*/{JOB}")), key=lambda job: job.number)
 
     def lock(self) -> None:
-        """Lock the folder until this process ends.
+        """Lock the folder until `unlock`, or until this process ends.
 
         Raises:
             UserError: another process has locked the folder, or it is not a sweep's folder.

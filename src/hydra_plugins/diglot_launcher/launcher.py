@@ -166,7 +166,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
 
 @contextmanager
 def hydra_config(config: DictConfig) -> Iterator[None]:
-    """Make the given config the source of interpolations of Hydra's own config, such as ${hydra:job.name}."""
+    """Let interpolations such as ${hydra:job.name} in the block read the hydra node of the given config."""
     before = HydraConfig.instance().cfg
     HydraConfig.instance().set_config(config)
     try:

@@ -38,7 +38,8 @@ with contextlib.suppress(ImportError):
             from diglot.sweeps.sweep import Sweep, failed, some_failed
 
             optuna.logging.set_verbosity(optuna.logging.WARNING)
-            logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(logging.CRITICAL)  # the launcher reports
+            # The launcher already reports each job.
+            logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(logging.CRITICAL)
             sweep = Sweep(Path(self.config.hydra.sweep.dir), self.config.objective)
             try:
                 super().sweep([*arguments, *for_launcher(self.sweeper.launcher, self.config)])
