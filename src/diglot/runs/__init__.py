@@ -1,1 +1,1 @@
-"""The folder of a run: how it begins, what it has read, how it goes on, and its report."""
+"""Runs: their folders, what they read, how they resume, and their reports."""

@@ -1,4 +1,4 @@
-"""The end of a run: test scores of its best checkpoint, its results, and what to type next."""
+"""The end of a run: test scores of its best checkpoint, its results, and the commands to type next."""
 
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,10 @@ def conclude(
     config: DictConfig,
     reads: Contents,
 ) -> None:
-    """Score the best checkpoint on test text, write what the run came to, and say it.
+    """Score the best checkpoint on the test text, write the run's results, and report them.
 
     Raises:
-        UserError: there is no checkpoint, or something cannot be written.
+        UserError: if there is no checkpoint, or if something cannot be written.
     """
     if not writer.best.exists() and writer.last.exists():
         raise UserError(f"{writer.best} has gone; {writer.last} holds the last weights")
@@ -50,7 +50,8 @@ def conclude(
     translator = Translator.load(writer.best, trust=trusted(config))
     test: dict[str, Any] | None = None
     if "test" in held_out:
-        # As diglot-evaluate would: the text's writing is its own, and BLEU's tokenizer that of the dev scores.
+        # As in diglot-evaluate: the test text decides how the language is written. BLEU's tokenizer is that of the dev
+        # scores.
         scorer = Scorer(scorer.tgt_lang, held_out["test"].pairs.tgt, scorer.tokenizer)
         test = evaluate(translator, held_out["test"], scorer, folder / "evaluation" / "test", is_repeated=True)
         say("\n".join(table(test)))
@@ -64,7 +65,7 @@ def conclude(
     if (form := config.export) is not None:
         say("\n".join(export(checkpoints.load(writer.best, trusted(config)), form, folder / form, "export")))
         made = f"{form}/, "
-    # Last: now the run is finished.
+    # Write the results last: they mark the run as finished.
     write_results(folder, writer, throughput, translator.model, trainer.global_step, test, reads)
     trust = trusted(config)
     say(

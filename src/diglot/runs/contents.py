@@ -1,4 +1,4 @@
-"""What a run reads, told by its content: a path in a config says where something is, not what it is."""
+"""What a run reads, identified by content: a path in a config says where a file is, not what it holds."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from diglot.data.corpus import SPLITS, Corpus
 from diglot.errors import UserError
 from diglot.runs.folder import ENVIRONMENT
 
-Contents = Mapping[str, str]  # a hash, or a name, for each thing that is read
+Contents = Mapping[str, str]  # the hash or name of each input
 
 NAMES = {
     "train": "the training text",
@@ -24,11 +24,11 @@ NAMES = {
 
 
 def contents(config: Any, corpus: Corpus, texts: Contents) -> Contents:
-    """Return what a run with a config reads.
+    """Return the contents that a run with a config reads.
 
     Args:
-        config: of the run.
-        corpus: its corpus.
+        config: the run's config.
+        corpus: the run's corpus.
         texts: the digest of each split's text.
     """
     files = {f"tokenizer.{key}": value for key, value in resolved(config.tokenizer).items() if key != "_target_"}
@@ -40,7 +40,7 @@ def contents(config: Any, corpus: Corpus, texts: Contents) -> Contents:
 
 
 def contents_now(config: Any) -> Contents:
-    """Return what a run with a config would read now; nothing where it cannot be known without preparing it."""
+    """Return the contents that a run with a config would read now; empty if only data preparation could tell."""
     try:
         corpus = build_corpus(config.data)
         texts = corpus.read(Path(config.data.cache_dir))
@@ -50,7 +50,7 @@ def contents_now(config: Any) -> Contents:
 
 
 def contents_in(folder: Path) -> Contents:
-    """Return what the run in a folder has read; nothing where that is not known."""
+    """Return the contents that the run in a folder has read; empty if unknown."""
     try:
         found = json.loads((folder / ENVIRONMENT).read_bytes())["contents"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -59,20 +59,20 @@ def contents_in(folder: Path) -> Contents:
 
 
 def how_compared(changed: str) -> str:
-    """Return what is to be said beside the name of a text that is another one now."""
+    """Return a note on how texts are compared, to add to the name of a changed text; empty for other inputs."""
     is_text = changed in (NAMES["train"], NAMES["dev"], NAMES["test"])
     same = "the same lines compressed or split into files otherwise are another text"
     return f" (files are compared byte for byte: {same})" if is_text else ""
 
 
 def changed_contents(before: Contents, now: Contents) -> str | None:
-    """Return the name of the first thing that is another one now; None where nothing is, or nothing is known."""
+    """Return the name of the first input that has changed; None if none has, or nothing is known."""
     found = [key for key in before if key in now and before[key] != now[key]]
     return NAMES.get(found[0], f"the file that {found[0]} names") if found else None
 
 
 def same_contents(before: Contents, now: Contents) -> set[str]:
-    """Return the things that are the same now; `text` stands for all of the text."""
+    """Return the inputs that have not changed; `text` stands for all text together."""
     same = {key for key in before if before[key] == now.get(key)}
     has_same_text = all(before.get(key) == now.get(key) for key in (*SPLITS, "languages"))
     return same | ({"text"} if before and has_same_text else set())
@@ -87,5 +87,5 @@ def _file_hash(path: Path) -> str:
 
 
 def unique_key(config: Mapping[str, Any]) -> str:
-    """Return what tells configs apart that may read different things."""
+    """Return a key that differs between configs that may read different inputs."""
     return json.dumps([config.get(key) for key in ("data", "tokenizer", "init_from")], sort_keys=True, default=str)

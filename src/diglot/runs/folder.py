@@ -1,4 +1,4 @@
-"""A run's folder: whole, and of one run alone."""
+"""A run's folder, which is complete and belongs to one run only."""
 
 import json
 import os
@@ -25,28 +25,28 @@ from diglot.training.run import Budget
 PACKAGES = ("torch", "lightning", "hydra-core", "sentencepiece", "datasets", "sacrebleu", "numpy")
 
 
-RESULTS = "results.json"  # says that the run is done
-# What its numbers depend on beside its config.
+RESULTS = "results.json"  # marks the run as finished
+# What a run's results depend on besides its config.
 ENVIRONMENT = "environment.json"
 LOG = "log.txt"
-# Files that are written to in place, and folders that a run writes into. Other files are replaced as a whole.
+# Files that are written in place, and folders that a run writes to. Other files are replaced atomically.
 IN_PLACE = (LOG, "hparams.yaml", "output.txt")
 FOLDERS = ("text", "evaluation", "figures")
-# What a sweep leaves in a folder that a run is to begin in.
+# Written by a sweep into a folder in which a run is to begin.
 JOB = "job.json"
 
 HOLD_ATTEMPTS = 5
-held: list[int] = []  # descriptors of the folders that this process holds until it ends
+held: list[int] = []  # descriptors of the folders that this process keeps locked until it ends
 
 
 def run_folder(budget: Budget, name: str, resume: str | None, processes: Processes) -> Path:
-    """The run's folder, found or made by the first process for all.
+    """Return the run's folder, which the first process finds or creates for all.
 
     Args:
-        budget: names the folder, or leaves that to this function.
-        name: ends the name of a folder that the user did not name.
-        resume: the folder of a run to go on with; None: a new one.
-        processes: that share it.
+        budget: names the folder, or leaves the name to this function.
+        name: end of the folder's name, if the user did not name it.
+        resume: folder of the run to resume; None for a new run.
+        processes: the processes that share the folder.
     """
     if "LOCAL_RANK" in os.environ and "DIGLOT_RUN_FOLDER" in os.environ:  # started by the first process
         return Path(os.environ["DIGLOT_RUN_FOLDER"])
@@ -63,10 +63,10 @@ def run_folder(budget: Budget, name: str, resume: str | None, processes: Process
 
 
 def resumable_folder(path: str) -> Path:
-    """The folder of a run that can go on.
+    """Return the folder of a run that can be resumed.
 
     Raises:
-        UserError: if there is no run in it.
+        UserError: if the folder holds no run, or links that lead out of it.
     """
     refuse_address("resume", path)
     folder = Path(path).expanduser()
@@ -79,12 +79,12 @@ def resumable_folder(path: str) -> Path:
 
 
 def refuse_links(folder: Path) -> None:
-    """Make sure that what a run's folder holds is its own: files and folders, and nothing that leads elsewhere.
+    """Check that a run's folder holds only its own files and folders, and nothing that leads elsewhere.
 
     The folder itself may be reached through a link.
 
     Raises:
-        UserError: naming a link, a second name of a file outside the folder, a pipe or a device.
+        UserError: naming a symbolic link, a hard link (of a file that is written in place), a pipe or a device.
     """
     inside = [each for name in FOLDERS if not (folder / name).is_symlink() for each in (folder / name).rglob("*")]
     for path in [*folder.iterdir(), *inside]:
@@ -98,19 +98,19 @@ def refuse_links(folder: Path) -> None:
 
 
 def refuse_way_out(path: Path, folder: Path) -> None:
-    """Make sure that a path in a run's folder leads nowhere else, whoever made what lies in it.
+    """Check that a path in a run's folder does not lead out of it, whoever created what the folder holds.
 
     Raises:
-        UserError: a link on it does.
+        UserError: if a link on the path leads elsewhere.
     """
     if not path.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"{path}: leads out of {folder} through a link: remove it, or give output=FOLDER")
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether the run in a folder came to its end."""
+    """Return whether the run in a folder is finished."""
     try:
-        if not (folder / RESULTS).is_file():  # a pipe would be waited for
+        if not (folder / RESULTS).is_file():  # reading a pipe would block
             return False
         return bool(json.loads((folder / RESULTS).read_text(encoding="utf-8")).get("finished"))
     except (OSError, ValueError, AttributeError, RecursionError):
@@ -118,7 +118,7 @@ def is_finished(folder: Path) -> bool:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a living process trains in a run's folder."""
+    """Return whether a running process trains in a run's folder."""
     descriptor = open_folder(folder)
     if descriptor is None:
         return False
@@ -130,9 +130,10 @@ def is_held(folder: Path) -> bool:
 
 @contextmanager
 def one_at_a_time(budget: Budget, processes: Processes) -> Iterator[None]:
-    """Let one process at a time look for its run's folder and take it: what comes next sees that it is taken.
+    """Let one process at a time find and lock its run's folder, so that the next one sees that it is taken.
 
-    Where no lock can be made, a folder that is to be resumed may still be written; a new one is refused by name.
+    If the lock cannot be created, the block runs without it. A folder to be resumed may still be writable; creating a
+    new one fails with an error that names it.
     """
     if not processes.is_first:
         yield
@@ -146,10 +147,10 @@ def one_at_a_time(budget: Budget, processes: Processes) -> Iterator[None]:
 
 
 def hold(folder: Path) -> None:
-    """Make sure that no other process writes into a run's folder as long as this one lives.
+    """Keep other processes from writing to a run's folder while this one lives.
 
     Raises:
-        UserError: if one does.
+        UserError: if another process is training in the folder.
     """
     descriptor = open_folder(folder)
     if descriptor is None:
@@ -160,12 +161,12 @@ def hold(folder: Path) -> None:
         if not attempts_left:
             os.close(descriptor)
             raise UserError(f"{folder}: another process is training in it")
-        time.sleep(0.1)  # one that only looks whether it is held (is_held) holds it for a moment
+        time.sleep(0.1)  # a process that only checks the lock (is_held) holds it for a moment
     held.append(descriptor)
 
 
 def environment(typed: Sequence[str], contents: Mapping[str, str]) -> dict[str, Any]:
-    """What a run's numbers may depend on beside its config, and the words that were typed."""
+    """Return what a run's results may depend on besides its config, and the typed command line."""
     return {
         "diglot": version("diglot"),
         "commit": commit(),
@@ -180,22 +181,22 @@ def environment(typed: Sequence[str], contents: Mapping[str, str]) -> dict[str, 
 
 
 def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer, about_it: Mapping[str, Any]) -> list[Path]:
-    """Write what the run is into its folder, as far as it does not stand there already.
+    """Write the files that describe a run into its folder, unless they exist.
 
     Args:
-        folder: the run's.
-        config_yaml: its config.
-        tokenizer: its tokenizer.
-        about_it: what its numbers may depend on beside its config; see `environment`.
+        folder: the run's folder.
+        config_yaml: the run's config.
+        tokenizer: the run's tokenizer.
+        about_it: what its results may depend on besides its config; see `environment`.
 
     Returns:
-        The files that say it, the one that says that there is a run last.
+        The files. The last one, the config, marks the folder as a run's folder.
     """
     about = {
         ENVIRONMENT: (json.dumps(about_it, indent=2) + "\n").encode(),
         "tokenizer.model": tokenizer.model,
         "tokenizer.tgt.model": tokenizer.tgt_model,
-        CONFIG: config_yaml.encode(),  # last: it says that there is a run
+        CONFIG: config_yaml.encode(),  # last: it marks the folder as a run's folder
     }
     files = {folder / name: content for name, content in about.items() if content is not None}
     write_missing(files)
@@ -203,17 +204,17 @@ def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer, about_it: 
 
 
 def restore_folder(folder: Path, files: dict[Path, bytes]) -> list[str]:
-    """Write again what was removed from a run's folder, or all of it where the folder was removed or moved.
+    """Rewrite files that were removed from a run's folder, or the whole folder if it was removed or moved.
 
     Args:
-        folder: the run's. Where another one has that name now, this process holds it, too.
-        files: with what is in them.
+        folder: the run's folder. If another folder has that name now, this process locks that one, too.
+        files: the files and their contents.
 
     Returns:
-        The names of those that were missing.
+        The names of the missing files.
 
     Raises:
-        UserError: they cannot be written, or another process is training in the folder.
+        UserError: if the files cannot be written, or if another process is training in the folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -225,7 +226,7 @@ def restore_folder(folder: Path, files: dict[Path, bytes]) -> list[str]:
 
 
 def write_missing(files: dict[Path, bytes]) -> list[str]:
-    """Write those files that are not there, and return their names."""
+    """Write the files that do not exist, and return their names."""
     missing = [file for file in files if not file.exists()]
     for file in missing:
         write_bytes(file, files[file])
@@ -233,7 +234,7 @@ def write_missing(files: dict[Path, bytes]) -> list[str]:
 
 
 def commit() -> str | None:
-    """The checkout's commit, with a + where files have been changed since; None where diglot is in no checkout."""
+    """Return the checkout's commit, with a + if files have been changed since; None if diglot is in no checkout."""
     source = Path(__file__).parent
     git = ["git", "-C", str(source)]
     try:

@@ -1,4 +1,4 @@
-"""A run's folder that this process holds, and where the run goes on from."""
+"""A run's folder, locked by this process, and the point where the run resumes."""
 
 import sys
 from collections.abc import Iterable
@@ -31,10 +31,10 @@ from diglot.system.quoting import masked_words, printable
 
 
 def finished_folder(config: DictConfig) -> Path | None:
-    """Return the folder of the run that is to go on, if it has come to its end, and say so; else None.
+    """Return the folder of the run to resume if that run is finished, and report it; otherwise return None.
 
     Raises:
-        UserError: there is no such run, or it would be trained as another one.
+        UserError: if there is no such run, or if it would resume as a different one.
     """
     known = config.run.folder if config.resume == AUTO else config.resume
     if known is not None:
@@ -54,19 +54,19 @@ def finished_folder(config: DictConfig) -> Path | None:
 
 @dataclass
 class OpenRun:
-    """A run's folder, which no other process writes into as long as this one lives.
+    """A run's folder, which no other process writes to while this one lives.
 
     Attributes:
-        folder: where it is.
-        config_yaml: the config that stands in it.
-        about: what the run's numbers may depend on beside its config.
-        reads: what the config reads, by content.
-        record: what every checkpoint carries.
-        scorer: of dev translations.
-        begun: where the run goes on from.
-        goes_on: whether it had been begun before.
-        finished_line: what to say where nothing is left to do; None: there is.
-        files: what is in those of its files that say what the run is.
+        folder: path of the folder.
+        config_yaml: the config that is stored in the folder.
+        about: what the run's results may depend on besides its config.
+        reads: the contents that the run reads.
+        record: the data that every checkpoint holds.
+        scorer: scorer of dev translations.
+        begun: the point where the run resumes.
+        goes_on: whether the run had been started before.
+        finished_line: message if nothing is left to do; otherwise None.
+        files: contents of the files in the folder that describe the run.
     """
 
     folder: Path
@@ -82,10 +82,10 @@ class OpenRun:
 
     @classmethod
     def begin(cls, plan: Plan) -> "OpenRun":
-        """Find or make the run's folder and take up what is in it, as the first process decides for all.
+        """Find or create the run's folder and load the run's state, as the first process decides for all.
 
         Raises:
-            UserError: it cannot be used, or the run would go on as another one.
+            UserError: if the folder cannot be used, or if the run would resume as a different one.
         """
         config, data, processes, corpus = plan.config, plan.data, plan.processes, plan.corpus
         scorer = Scorer(corpus.tgt_lang, data.held_out["dev"].tgt, config.bleu_tokenizer)
@@ -110,7 +110,7 @@ class OpenRun:
             interruption.set_outcome(partial(outcome, folder))
             if processes.is_first and resume is None:
                 write_about(folder, config_yaml, data.tokenizer, about)
-        goes_on = processes.shared(resume is not None)  # as the first process has decided
+        goes_on = processes.shared(resume is not None)  # the first process decides
         run = cls(folder, config_yaml, about, reads, record, scorer, goes_on)
         if goes_on:
             run._take_up(plan, plain)
@@ -119,25 +119,25 @@ class OpenRun:
         return run
 
     def _take_up(self, plan: Plan, plain: dict[str, Any]) -> None:
-        """Go on where the run stands."""
+        """Find the point where the run resumes, unless it is finished."""
         data = plan.data
         self.finished_line = finished_line(self.folder, plain, lambda: self.reads)
         if self.finished_line is not None:
             return
         self.begun = take_up(self.folder, plain, data.tokenizer, data.shards, self.reads)
-        if self.begun.bleu_tokenizer not in (None, self.scorer.tokenizer):  # which an earlier version chose
+        if self.begun.bleu_tokenizer not in (None, self.scorer.tokenizer):  # chosen by an earlier version
             self.scorer = Scorer(plan.corpus.tgt_lang, data.held_out["dev"].tgt, self.begun.bleu_tokenizer)
             self.record["bleu_tokenizer"] = self.scorer.tokenizer
         data.start_from(self.begun.state.update, self.begun.state.position)
 
     def keep(self, files: Iterable[Path]) -> None:
-        """Note what is in files of the run's folder, so that they can be written again."""
+        """Remember the contents of files in the run's folder, so that they can be rewritten."""
         self.files |= {file: file.read_bytes() for file in files}
 
     def restore_files(self) -> list[str]:
-        """Write again what was removed of the files that were noted, and return their names.
+        """Rewrite the remembered files that were removed, and return their names.
 
         Raises:
-            UserError: they cannot be written, or another process is training in the folder.
+            UserError: if they cannot be written, or if another process is training in the folder.
         """
         return restore_folder(self.folder, self.files)

@@ -1,4 +1,4 @@
-"""What a run is made of, as far as it is known before its data are read: a wrong value costs a second."""
+"""The parts of a run that are known before its data are read, so that a wrong value costs one second."""
 
 import logging
 from dataclasses import dataclass
@@ -35,10 +35,10 @@ from diglot.training.watch import Watcher
 
 
 class TrainerKeys(TypedDict):
-    """The keys of the config's node `trainer` that are not Lightning's, or say more here than there."""
+    """Keys of the config's node `trainer` that Lightning does not have, or whose values mean more here."""
 
-    precision: int | str  # auto, too
-    max_steps: int | None  # null: the budget says it
+    precision: int | str  # also "auto"
+    max_steps: int | None  # null: the budget decides
     process_timeout: float
 
 
@@ -47,15 +47,15 @@ class Plan:
     """The parts of a run that need no data.
 
     Attributes:
-        config: of the run.
-        budget: its length.
-        corpus: what it reads.
-        initial: the checkpoint whose weights and tokenizer it begins with; None: it begins with neither.
-        data: not yet read.
+        config: the run's config.
+        budget: the run's length.
+        corpus: the corpus that the run reads.
+        initial: the checkpoint whose weights and tokenizer the run starts with; None for neither.
+        data: the data, not yet read.
         watchers: callbacks that watch the model.
-        callbacks: others that the config names.
-        options: the trainer's, as far as they are the user's.
-        processes: that share the run.
+        callbacks: other callbacks in the config.
+        options: the trainer options that the user sets.
+        processes: the processes that share the run.
     """
 
     config: DictConfig
@@ -73,16 +73,16 @@ class Plan:
         """Build the parts of a run.
 
         Args:
-            config: of the run.
+            config: the run's config.
             trial: a model like the run's, without values.
             watchers: see `build_watchers`.
 
         Raises:
-            UserError: a value cannot be used.
+            UserError: if a value cannot be used.
         """
         budget = build_budget(config)
         corpus = build_corpus(config.data)
-        Scorer(corpus.tgt_lang, tokenizer=config.bleu_tokenizer)  # what it needs is better missed before all the work
+        Scorer(corpus.tgt_lang, tokenizer=config.bleu_tokenizer)  # fails before all the work if a package is missing
         initial = checkpoints.load(config.init_from, trusted(config)) if config.init_from is not None else None
         source: TokenizerSource = build(config.tokenizer, "tokenizer")
         tokenizer: TokenizerSource | Tokenizer = initial.tokenizer if initial else source
@@ -95,7 +95,7 @@ class Plan:
         return cls(config, budget, corpus, initial, data, watchers, callbacks, options, processes)
 
     def prepare_data(self) -> None:
-        """Read, tokenise and split the text, once for all processes."""
+        """Read, tokenize and split the text, once for all processes."""
         self.processes.rendezvous()
         refuse_other_config(self.config, self.processes)
         with self.processes.first_alone():
@@ -103,17 +103,17 @@ class Plan:
         self.data.setup()
 
     def build_model(self) -> EncoderDecoder:
-        """Build the run's model, with the weights that it begins with.
+        """Build the run's model with its initial weights.
 
         Raises:
-            UserError: it does not fit the data, or the weights do not fit it.
+            UserError: if the model does not fit the data, or if the weights do not fit the model.
         """
         torch.manual_seed(self.config.seed)
         model: EncoderDecoder = build(self.config.model, "model", **self.data.tokenizer.vocab_sizes)
         if self.options["precision"] in (
             "64",
             "64-true",
-        ):  # which callbacks that copy the weights would round otherwise
+        ):  # otherwise callbacks that copy the weights would round them
             model.double()
         check_lengths(model, self.data, self.config.model)
         if self.initial:
@@ -125,7 +125,7 @@ class Plan:
         return model
 
     def settle(self) -> None:
-        """Write into the config and the data what is known since the data were read."""
+        """Store the run's length and precision in the config and the data, once the data are read."""
         n_updates = self.budget.total_updates(self.data)
         self.data.set_length(n_updates, batch_timeout=self.config.trainer.process_timeout)
         self.config.run.updates, self.config.run.passes = n_updates, None
@@ -133,10 +133,10 @@ class Plan:
 
 
 def refuse_other_config(config: DictConfig, processes: Processes) -> None:
-    """Make sure that processes that were started from outside were all given one config; their paths may differ.
+    """Check that all processes started from outside were given the same config; paths may differ.
 
     Raises:
-        UserError: in one whose config is not the first one's.
+        UserError: in a process whose config differs from the first one's.
     """
     mine = without_secrets(config)
     others = [change for change in changes(processes.shared(mine), mine) if meaning_of(change.key).content is None]
@@ -146,22 +146,22 @@ def refuse_other_config(config: DictConfig, processes: Processes) -> None:
 
 
 def build_budget(config: DictConfig) -> Budget:
-    """The run's budget. trainer.max_steps is another spelling of run.updates."""
+    """Build the run's budget. trainer.max_steps is another spelling of run.updates."""
     node = config.run
     if config.trainer.get("max_steps") is not None:
         node = OmegaConf.merge(node, {"updates": config.trainer.max_steps, "passes": None})
     elif node.passes is not None and OmegaConf.select(config, "run.updates") is not None:
-        # run.updates has a default; passes=N on the command line means instead of it
+        # run.updates has a default, which passes=N on the command line replaces
         node = OmegaConf.merge(node, {"updates": None})
     return build(node, "run")
 
 
 def build_watchers(config: DictConfig, model: EncoderDecoder) -> list[L.Callback]:
-    """The callbacks that watch the model.
+    """Build the callbacks that watch the model.
 
     Args:
-        config: of the run.
-        model: one like the run's, to find what they ask for and it has not.
+        config: the run's config.
+        model: a model like the run's, to check that it has what they show.
     """
     watching = build_callbacks(config.watch, "watch")
     for watcher in watching:
@@ -171,7 +171,7 @@ def build_watchers(config: DictConfig, model: EncoderDecoder) -> list[L.Callback
 
 
 def build_callbacks(nodes: DictConfig | None, path: str) -> list[L.Callback]:
-    """What a mapping of callbacks by name holds; null in place of one leaves it out."""
+    """Build the callbacks of a mapping by name; null leaves one out."""
     callbacks = []
     for name, node in (nodes or {}).items():
         if node is not None:
@@ -184,7 +184,7 @@ def build_callbacks(nodes: DictConfig | None, path: str) -> list[L.Callback]:
 
 
 def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes]:
-    """The trainer's options that are the user's, tried on a trainer that does nothing, and the run's processes."""
+    """Return the user's trainer options, tested on a trainer that does nothing, and the run's processes."""
     ours = {"_target_", "strategy", *TrainerKeys.__annotations__}
     node = resolved(config.trainer)
     options = {key: value for key, value in node.items() if key not in ours and value is not None}
@@ -202,7 +202,7 @@ def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes
                 enable_checkpointing=False,
                 enable_progress_bar=False,
             )
-        except Exception as error:  # Lightning and what it looks for raise all kinds
+        except Exception as error:  # Lightning and its plugins raise all kinds of exceptions
             raise UserError(f"trainer: {error}") from None
 
     trainer = trial(config.trainer.strategy)
@@ -224,7 +224,7 @@ def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes
 
 
 def check_lengths(model: EncoderDecoder, data: TranslationData, node: DictConfig) -> None:
-    """Refuse sequences longer than the model's positions reach, before training meets them."""
+    """Refuse sequences that are longer than the model's positions allow, before training reaches them."""
     tgt_position = "decoder_position" if node.get("decoder_position") is not None else "position"
     dev, train = data.dev_pairs, data.batching
     sides = {

@@ -1,4 +1,4 @@
-"""What a training run says of itself before it starts and after it ends."""
+"""Reports of a training run, before it starts and after it ends."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +23,9 @@ from diglot.training.throughput import Throughput, peak_memory
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, int]:
-    """How many weights each part of a model has; weights that are shared count once, for the part named first.
+    """Return the number of parameters in each part of a model; shared ones count once, for the part named first.
 
-    A part is a stack's sublayers of one kind ("encoder self_attention") or a child that is no stack.
+    A part is a stack's sublayers of one kind ("encoder self_attention") or a child module that is not a stack.
     """
     shared = Counter(name for name, _ in model.named_parameters(remove_duplicate=False))
     parts: dict[str, int] = {}
@@ -40,7 +40,7 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
 
 
 def start_report(folder: Path, data: TranslationData, model: nn.Module, trainer: L.Trainer, precision: str) -> str:
-    """What is about to be trained, on what, how long, and where."""
+    """Return a description of what is trained, on which data, for how long and on which device."""
     about = Table.grid(padding=(0, 2))
     about.add_column(style="bold")
     about.add_column()
@@ -87,7 +87,10 @@ def start_report(folder: Path, data: TranslationData, model: nn.Module, trainer:
 
 
 def samples(translate: Callable[[list[str]], list[str]], pairs: ParallelText, n: int = 3) -> list[str]:
-    """Some sentences of short, middle and greater length with their translations, the same ones whoever translates."""
+    """Return sentences of short, medium and greater length with their translations.
+
+    The choice of sentences does not depend on `translate`.
+    """
     lengths = [len(source) for source in pairs.src]
     by_length = sorted(range(len(pairs)), key=lambda i: (lengths[i], i))
     chosen = sorted({by_length[len(by_length) * (k + 1) // (n + 1)] for k in range(n)}) if by_length else []
@@ -104,7 +107,7 @@ def samples(translate: Callable[[list[str]], list[str]], pairs: ParallelText, n:
 
 
 def best_scores(writer: CheckpointWriter) -> dict[str, float]:
-    """The dev scores of the best checkpoint, and after which update it was written."""
+    """Return the dev scores of the best checkpoint, and the update after which it was written."""
     scores = {name.removeprefix("dev/"): value for name, value in writer.best_metrics.items()}
     return {**scores, "update": writer.best_update}
 
@@ -118,7 +121,7 @@ def write_results(
     test: Mapping[str, Any] | None,
     contents: Mapping[str, str],
 ) -> None:
-    """Write what a finished run came to into its folder: a run with this file is done."""
+    """Write the results of a finished run into its folder; this file marks the run as finished."""
     results = {
         "finished": True,
         "best": best_scores(writer),
@@ -135,7 +138,7 @@ def write_results(
 
 
 def end_report(writer: CheckpointWriter, throughput: Throughput, updates: int, scores: Sequence[Score]) -> str:
-    """What a run came to."""
+    """Return a summary of what a run has achieved."""
     signature = "".join(f" ({score.signature})" for score in scores if score.name == "BLEU")
     return (
         f"Trained {updates:,} updates in {throughput.seconds / 60:.1f} minutes without validations "
@@ -145,7 +148,7 @@ def end_report(writer: CheckpointWriter, throughput: Throughput, updates: int, s
 
 
 def hyper_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What TensorBoard's table of runs compares: the config's numbers and names on one flat level."""
+    """Return what TensorBoard's table of runs compares: the config's numbers and names in one flat mapping."""
     flat: dict[str, Any] = {}
 
     def walk(node: Any, path: str) -> None:

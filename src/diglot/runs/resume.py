@@ -1,4 +1,4 @@
-"""What a run goes on from, where it goes on."""
+"""Where a run resumes, and what may have changed by then."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,13 +33,13 @@ AUTO = "auto"  # resume=auto
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a run goes on from.
+    """The point where a run resumes.
 
     Attributes:
-        checkpoint: the file to go on from; None: there is none yet.
-        state: where the run stands.
-        changed: what of the config is another one from then on.
-        bleu_tokenizer: of the scores until then; None: not known.
+        checkpoint: the file to resume from; None if there is none yet.
+        state: state of the run.
+        changed: changes of the config that apply from then on.
+        bleu_tokenizer: BLEU's tokenizer until then; None if unknown.
     """
 
     checkpoint: Path | None = None
@@ -49,15 +49,15 @@ class ResumePoint:
 
 
 def newest_unfinished(folder: str | None, config: dict[str, Any], now: Contents) -> str | None:
-    """The newest run of a config that has not come to its end.
+    """Return the folder of the newest unfinished run with a config; None if there is none.
 
     Args:
-        folder: where it is; None: anywhere under runs/.
-        config: as it is now.
-        now: what it reads.
+        folder: the run's folder; None for any folder under runs/.
+        config: the present config.
+        now: the contents that it reads.
 
     Raises:
-        UserError: another process is going on with such a run: it is not to be trained a second time.
+        UserError: if another process is training such a run, so that it is not trained twice.
     """
     folders = [Path(folder).expanduser()] if folder is not None else list(Path("runs").glob("*"))
     begun = [each for each in folders if (each / CONFIG).is_file() and not is_finished(each)]
@@ -78,15 +78,15 @@ def newest_unfinished(folder: str | None, config: dict[str, Any], now: Contents)
 
 
 def finished_line(folder: Path, config: dict[str, Any], read_now: Callable[[], Contents]) -> str | None:
-    """What to say where the run in a folder has come to its end and no more updates are asked for; None elsewhere.
+    """Return a message if the run in a folder is finished and no more updates are requested; otherwise None.
 
     Args:
-        folder: the run's.
-        config: as it is now; where it counts in passes, nothing is known yet.
-        read_now: says what it reads.
+        folder: the run's folder.
+        config: the present config. If it counts in passes, the length is not known yet, and the result is None.
+        read_now: returns the contents that the config reads.
 
     Raises:
-        UserError: something else is asked for, which would train nothing.
+        UserError: if something has changed that would have no effect, because nothing would be trained.
     """
     wanted = config["trainer"].get("max_steps") or config["run"]["updates"]
     if not is_finished(folder) or wanted is None:
@@ -119,8 +119,11 @@ def finished_line(folder: Path, config: dict[str, Any], read_now: Callable[[], C
 
 
 def outcome(folder: Path) -> tuple[int | None, str]:
-    """Say what it comes to that a signal ends the run in a folder before its updates or after them: the exit status
-    (None: that of the signal), and what to type next."""
+    """Return what follows if a signal ends the run in a folder before its first update or after its last one.
+
+    Returns:
+        The exit status (None: that of the signal), and what to type next.
+    """
     if not (folder / CONFIG).is_file():
         return None, ""
     if checkpoints.has_whole(folder):
@@ -129,10 +132,10 @@ def outcome(folder: Path) -> tuple[int | None, str]:
 
 
 def refuse_other_job(folder: Path, config: Any) -> None:
-    """Make sure that a job of a sweep that has not begun begins with the config that it carries.
+    """Check that a sweep's job that has not begun begins with the config that it carries.
 
     Raises:
-        UserError: naming the keys that have another value.
+        UserError: naming the keys whose values differ.
     """
     if not (folder / CONFIG).exists() and (carried := read_carried(folder)) is not None:
         found = changes(without_secrets(carried), without_secrets(config))
@@ -140,17 +143,17 @@ def refuse_other_job(folder: Path, config: Any) -> None:
 
 
 def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: Shards, now: Contents) -> ResumePoint:
-    """Where the run in a folder stands, from its newest checkpoint that is whole.
+    """Return the point where the run in a folder resumes, from its newest intact checkpoint.
 
     Args:
-        folder: the run's.
-        config: as it is now.
-        tokenizer: as it is now.
-        shards: the training text as it is now.
-        now: what the config reads.
+        folder: the run's folder.
+        config: the present config.
+        tokenizer: the present tokenizer.
+        shards: the present training text.
+        now: the contents that the config reads.
 
     Raises:
-        UserError: the run would go on as another one, or all its checkpoints are damaged.
+        UserError: if the run would resume as a different one, or if all its checkpoints are damaged.
     """
     before = contents_in(folder)
     same = same_contents(before, now)
@@ -179,13 +182,13 @@ def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: 
     if updates < update:
         raise UserError(f"resume={folder}: run.updates is {updates:,}, and {update:,} are done already")
     state = RunState.from_record(record, update)
-    if any(change.key == "run.updates" for change in since_checkpoint):  # one that has become longer goes on
+    if any(change.key == "run.updates" for change in since_checkpoint):  # an extended run continues
         state.has_stopped = False
     return ResumePoint(checkpoint, state, tuple(changed), recorded_tokenizer(record, record["tgt_lang"]))
 
 
 def refuse_other_contents(what: str, before: Contents, now: Contents) -> None:
-    """Make sure that a run that goes on reads what it has read.
+    """Check that a resumed run reads the same contents as before.
 
     Raises:
         UserError: naming what has changed.
@@ -195,7 +198,7 @@ def refuse_other_contents(what: str, before: Contents, now: Contents) -> None:
 
 
 def begin_again(folder: Path, begun: ResumePoint, config_yaml: str) -> None:
-    """Make a finished run one that is not, and keep the config that it had until now where it changes."""
+    """Mark a finished run as unfinished, and save a copy of its former config if the config changes."""
     if is_finished(folder):
         (folder / RESULTS).rename(folder / f"results_until_{begun.state.update}.json")
     for change in begun.changed:

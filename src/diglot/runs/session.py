@@ -1,4 +1,4 @@
-"""A run at work: its trainer and callbacks, and how it ends."""
+"""A run in progress: its trainer, its callbacks, and how it ends."""
 
 import sys
 from dataclasses import dataclass, field
@@ -41,19 +41,19 @@ from diglot.training.throughput import Throughput
 
 @dataclass
 class Session:
-    """The parts of a run that is at work.
+    """The parts of a run in progress.
 
     Attributes:
         plan: what was known before the data were read.
-        run: its folder.
-        task: its model.
-        scores: of its validations.
-        writer: its checkpoints.
-        throughput: how fast it is.
-        probe: the largest batch.
-        signals: that ask it to end.
-        trainer: Lightning's.
-        held_out: text that is not trained on, in the first process once it is announced.
+        run: the run's folder.
+        task: the LightningModule.
+        scores: scores validations.
+        writer: writes checkpoints.
+        throughput: measures speed.
+        probe: tries the largest batch.
+        signals: ends the run if a signal asks for it.
+        trainer: Lightning's trainer.
+        held_out: text that is not trained on, set by `announce` in the first process.
     """
 
     plan: Plan
@@ -68,7 +68,7 @@ class Session:
     held_out: dict[str, EvaluationSet] = field(default_factory=dict)
 
     def announce(self) -> None:
-        """Write into the run's folder what the run is, and say it, in the first process."""
+        """Write the run's description into its folder and report it, in the first process."""
         plan, run = self.plan, self.run
         if not plan.processes.is_first:
             return
@@ -86,7 +86,7 @@ class Session:
         """Train to the end of the run.
 
         Raises:
-            SystemExit: a signal has asked it to end.
+            SystemExit: if a signal asks the run to end.
         """
         begun = self.run.begun
         try:
@@ -106,15 +106,15 @@ class Session:
                 taken_up,
             )
             raise
-        if self.signals.received:  # when the last validation was over
+        if self.signals.received:  # after the last validation
             self.leave(Stopped(self.signals.received))
 
     def conclude(self) -> None:
         """Score the best checkpoint and write the results, in the first process.
 
         Raises:
-            SystemExit: a signal has asked it to end.
-            UserError: something cannot be written.
+            SystemExit: if a signal asks the run to end.
+            UserError: if something cannot be written.
         """
         if self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             say("fast_dev_run: training and validation went through; no checkpoint was kept")
@@ -146,7 +146,7 @@ class Session:
 
 
 def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
-    """Build the trainer of a run and all that takes part in it."""
+    """Build the trainer of a run and everything that takes part in it."""
     config, data, budget, processes, begun = plan.config, plan.data, plan.budget, plan.processes, run.begun
     task = TranslationTask(
         model=model,
@@ -173,7 +173,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
     accumulation = data.updates(world_size=processes.world_size).accumulation
     others: list[str] = []
     if processes.starts_others:
-        resumes = quoted(str(run.folder)) if run.goes_on else "null"  # as is decided, whatever they find
+        resumes = quoted(str(run.folder)) if run.goes_on else "null"  # decided here, whatever the others find
         others = [*carrying("diglot.commands.train", HydraConfig.get(), run.folder), f"resume={resumes}"]
     trainer = L.Trainer(
         **plan.options,
@@ -205,7 +205,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
 
 
 def make_loggers(nodes: DictConfig, folder: Path, resumed: loggers.Resumed | None) -> list[Logger]:
-    """What a mapping of loggers by name holds; null in place of one leaves it out. One that fails stops nothing."""
+    """Build the loggers of a mapping by name; null leaves one out. A logger that fails does not stop the run."""
     made = []
     for name, node in nodes.items():
         if node is not None:
@@ -216,10 +216,10 @@ def make_loggers(nodes: DictConfig, folder: Path, resumed: loggers.Resumed | Non
 
 
 def keep_held_out(folder: Path, data: TranslationData) -> tuple[dict[str, EvaluationSet], list[Path]]:
-    """Write the held-out text into the run's folder, with what a translation memory answers where that is asked for.
+    """Write the held-out text into the run's folder, with the answers of a translation memory if requested.
 
     Returns:
-        The text by split, and the files written.
+        The text by split, and the written files.
     """
     held_out: dict[str, EvaluationSet] = {}
     files: list[Path] = []

@@ -1,1 +1,1 @@
-"""What diglot asks of the operating system and the terminal: files, processes, signals, streams, the shell."""
+"""Interfaces to the operating system and the terminal: files, processes, signals, streams and the shell."""

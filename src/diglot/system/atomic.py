@@ -1,8 +1,8 @@
-"""Files and folders that are there whole or not at all, and what killed processes have left of them.
+"""Atomic files and folders, and removal of what killed processes have left behind.
 
-What is being made stands beside its final name, as `.NAME.diglot-XXXXXXXX.tmp` with eight hexadecimal digits, and is
-locked by the process that makes it. The lock ends with the process however that ends, so that what is not locked is
-nobody's any more. Only names with that mark are ever removed: what other programs and people have put there stays.
+A file in progress lies next to its final name, as `.NAME.diglot-XXXXXXXX.tmp` with eight hexadecimal digits. It is
+locked by the process that writes it. The lock ends with the process, however that ends, so an unlocked file belongs to
+no process any more. Only names with that mark are ever removed: files of other programs and of people stay.
 """
 
 import errno
@@ -22,31 +22,31 @@ from diglot.errors import UserError
 
 _TEMPORARY = re.compile(r"\.(.+)\.diglot-[0-9a-f]{8}\.tmp", re.DOTALL)
 _LOCK = re.compile(r"\.(.+)\.diglot\.lock", re.DOTALL)
-# How a call fails that a file system does not have (FUSE, SMB, NFS, 9p, exFAT). What says that a disk is full or broken
-# is none of these.
+# Error codes of calls that a file system does not support (FUSE, SMB, NFS, 9p, exFAT). Those of a full or broken disk
+# are not among them.
 _LACKING = {
     *(errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY, errno.ENODEV),
     *(errno.EACCES, errno.EPERM, errno.EBADF, errno.EISDIR),
 }
-_LONGEST = 200  # bytes of a name that a marked one holds as it is: file systems take 255
+_LONGEST = 200  # bytes of a name that is not shortened before it is marked; file systems allow 255
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to fill that appears under its name only when the block ends well, and then is on the disk.
+    """Open a file that appears under its name only if the block succeeds, and is then on disk.
 
     Raises:
-        OSError: it cannot be written; what had that name before still has it.
+        OSError: if the file cannot be written; an earlier file of that name is left as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent, path.name)
     while True:
         temporary = temporary_name(path)
-        # Not tempfile: its files are private (mode 0600), and the result would stay so.
+        # Do not use tempfile: its files are private (mode 0600), and the result would be, too.
         file = temporary.open("xb")
         if _ours(temporary, file.fileno()):
             break
-        file.close()  # taken for a leftover before it was locked
+        file.close()  # removed as a leftover before it was locked
     try:
         with file:
             yield file
@@ -57,7 +57,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
                 is_held_open = False
             except OSError:
                 is_held_open = True
-        if is_held_open:  # as on SMB, where an open file keeps its name
+        if is_held_open:  # on SMB, for example, an open file cannot be renamed
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -66,10 +66,10 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def scratch_folder(path: Path) -> Iterator[Path]:
-    """A folder beside a path, as long as the block lasts.
+    """Create a folder next to a path, and remove it after the block.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: if the folder cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent, path.name)
@@ -78,7 +78,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
         temporary.mkdir()
         try:
             descriptor = open_folder(temporary)
-        except FileNotFoundError:  # another process took it for a leftover before it was locked
+        except FileNotFoundError:  # another process removed it as a leftover before it was locked
             continue
         if descriptor is None or _ours(temporary, descriptor):
             break
@@ -93,14 +93,16 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path, waiting: Callable[[], AbstractContextManager]) -> Iterator[None]:
-    """One process at a time, however the others end. The file that is locked goes with the last of them.
+    """Lock a file during the block, so that only one process at a time runs it, however the others end.
+
+    The file is removed when no process needs it any more.
 
     Args:
-        path: of that file.
-        waiting: entered while another process is inside.
+        path: the file to lock.
+        waiting: context manager that is entered while another process holds the lock.
 
     Raises:
-        OSError: the file cannot be made.
+        OSError: if the file cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
@@ -110,7 +112,7 @@ def locked(path: Path, waiting: Callable[[], AbstractContextManager]) -> Iterato
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
         if _is(path, descriptor):
             break
-        os.close(descriptor)  # whoever had it has removed it
+        os.close(descriptor)  # the process that held the lock has removed the file
     try:
         yield
     finally:
@@ -121,10 +123,10 @@ def locked(path: Path, waiting: Callable[[], AbstractContextManager]) -> Iterato
 
 
 def link(source: Path, name: Path) -> None:
-    """Give a file a second name, replacing what had that name; where there are no hard links, copy it.
+    """Give a file a second name, replacing the file that had that name; copy it if hard links are not supported.
 
     Raises:
-        OSError: it cannot be done.
+        OSError: if neither is possible.
     """
     temporary = temporary_name(name)
     remove_leftovers(name.parent, name.name)
@@ -140,13 +142,13 @@ def link(source: Path, name: Path) -> None:
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove what killed processes have left in a folder: half-made files and folders, and locks.
+    """Remove what killed processes have left in a folder: half-written files and folders, and lock files.
 
     Args:
-        folder: nothing is looked for in the folders in it.
-        name: of what they were making; None: anything.
+        folder: the folder to search, without its subfolders.
+        name: final name of the leftovers to remove; None for any.
     """
-    with suppress(OSError):  # what cannot be removed is in nobody's way
+    with suppress(OSError):  # leftovers that cannot be removed do no harm
         for path in folder.iterdir():
             match = _TEMPORARY.fullmatch(path.name) or _LOCK.fullmatch(path.name)
             if match and (name is None or _shortened(name) == match[1]):
@@ -169,17 +171,17 @@ def _remove_if_left(path: Path) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """Where something stands before it has its name."""
+    """Return the path at which a file or folder is written before it gets its name."""
     return path.with_name(f".{_shortened(path.name)}.diglot-{secrets.token_hex(4)}.tmp")
 
 
 def lock_name(path: Path) -> Path:
-    """The file to lock while something is made that takes its name later."""
+    """Return the path of the lock file for something that gets its name later."""
     return path.with_name(f".{_shortened(path.name)}.diglot.lock")
 
 
 def _shortened(name: str) -> str:
-    """A name that leaves room for our mark: a hash stands for the end of a long one."""
+    """Return a name that leaves room for our mark: a hash replaces the end of a long one."""
     encoded = os.fsencode(name)
     if len(encoded) <= _LONGEST:
         return name
@@ -187,7 +189,7 @@ def _shortened(name: str) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Let a folder's names be on the disk, as far as its file system does that."""
+    """Write a folder's names to disk, if its file system supports it."""
     descriptor = open_folder(folder)
     if descriptor is not None:
         try:
@@ -197,10 +199,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync(descriptor: int) -> None:
-    """Let what was written to a file be on the disk, as far as its file system does that.
+    """Write a file's content to disk, if its file system supports it.
 
     Raises:
-        OSError: the disk is full or broken.
+        OSError: if the disk is full or broken.
     """
     try:
         os.fsync(descriptor)
@@ -210,10 +212,10 @@ def sync(descriptor: int) -> None:
 
 
 def open_folder(folder: Path) -> int | None:
-    """Open a folder, to lock it or to sync it; None where the file system does not let it be opened.
+    """Open a folder, to lock or sync it; return None if the file system does not support opening it.
 
     Raises:
-        OSError: there is no such folder.
+        OSError: if the folder does not exist.
     """
     try:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -224,7 +226,7 @@ def open_folder(folder: Path) -> int | None:
 
 
 def lock(descriptor: int) -> bool | None:
-    """Lock a file. False where another process has it, None where the file system has no locks."""
+    """Lock a file. Return False if another process has locked it, None if the file system does not support locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -235,13 +237,13 @@ def lock(descriptor: int) -> bool | None:
 
 
 def _ours(temporary: Path, descriptor: int) -> bool:
-    """Lock what was just made. False where another process took it for a leftover before that."""
+    """Lock what was just created. Return False if another process removed it as a leftover before."""
     is_locked = lock(descriptor)
     return is_locked is None or (is_locked and _is(temporary, descriptor))
 
 
 def _is(path: Path, descriptor: int) -> bool:
-    """Whether a path still is what was opened."""
+    """Return whether a path still names the opened file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except OSError:
@@ -249,10 +251,10 @@ def _is(path: Path, descriptor: int) -> bool:
 
 
 def numbered_folder(folder: Path) -> Path:
-    """Make a folder that was not there: this one, or, where it is there, the first free of folder_2, folder_3, ...
+    """Create a folder that did not exist: this one, or if it exists, the first free one of folder_2, folder_3, ...
 
     Raises:
-        UserError: if it cannot be made.
+        UserError: if the folder cannot be created.
     """
     for number in range(1, 10_000):
         candidate = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")

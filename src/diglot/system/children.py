@@ -1,4 +1,4 @@
-"""Processes that this one starts: how many, how they end when it has died, and how to say how they ended."""
+"""Child processes: how many to start, how they end when their parent has died, and how to describe their end."""
 
 import ctypes
 import math
@@ -15,8 +15,10 @@ _LIBC = ctypes.CDLL(None)  # loaded before there are threads
 
 
 def n_cores() -> int:
-    """Return how many cores this process may use, on any system: those it is bound to, and no more than a container's
-    quota of processor time is worth."""
+    """Return how many cores this process may use, on any system.
+
+    It may use those that it is bound to, and no more than a container's quota of processor time is worth.
+    """
     if hasattr(os, "process_cpu_count"):  # Python 3.13
         count = os.process_cpu_count()
     elif hasattr(os, "sched_getaffinity"):  # Linux
@@ -27,16 +29,16 @@ def n_cores() -> int:
 
 
 def _quota() -> float:
-    """Return how many cores' time the control group (Linux, version 2) of this process may use, else a large number."""
+    """Return how many cores' time this process's control group may use (Linux, version 2); else a large number."""
     try:
         quota, period = (CGROUPS / "cpu.max").read_text(encoding="ascii").split()
         return int(quota) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):  # another system; or there is no limit: max
+    except (OSError, ValueError, ZeroDivisionError):  # another system, or no limit ("max")
         return 1e9
 
 
 def how_it_ended(status: int) -> str:
-    """An exit status in words."""
+    """Return an exit status in words."""
     if status == 0:
         return "ended without results"
     number = -status if status < 0 else status - 128
@@ -48,14 +50,16 @@ def how_it_ended(status: int) -> str:
 
 
 def be_signalled_with_parent(number: int) -> None:
-    """Let the system send this process a signal when its parent ends (Linux alone). May be called between fork and
-    exec."""
+    """Make the system send this process a signal when its parent ends (Linux only).
+
+    This may be called between fork and exec.
+    """
     if hasattr(_LIBC, "prctl"):
         _LIBC.prctl(1, number)  # PR_SET_PDEATHSIG
 
 
 def end_with_parent(*_: Any) -> None:
-    """Let this process not wait for work for ever from one that was killed."""
+    """End this process when its parent has ended, instead of waiting for work forever."""
     if parent := multiprocessing.parent_process():
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 

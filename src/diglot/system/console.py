@@ -1,4 +1,4 @@
-"""What a run says, where it goes, and what libraries would say in between."""
+"""Messages of a run, where they go, and which messages of libraries are shown between them."""
 
 import errno
 import io
@@ -18,19 +18,19 @@ from diglot.errors import UserError
 from diglot.system import progress
 from diglot.system.quoting import printable
 
-say = logging.getLogger("diglot").info  # one line of the run's own
-warn = logging.getLogger("diglot").warning  # one that commands show, too, whose output is for other programs: on stderr
+say = logging.getLogger("diglot").info  # our own messages
+warn = logging.getLogger("diglot").warning  # also shown, on stderr, by commands whose output is for programs
 
 
 class PrintHandler(logging.Handler):
-    """Prints to whatever standard output is now: a progress bar puts itself in between."""
+    """Handler that prints to the present standard output, which a progress bar may have replaced."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(printable(self.format(record), keep="\n\t"), flush=True)
 
 
 def quiet() -> None:
-    """Show our own messages, and of the libraries' only what a user can act on."""
+    """Show our own messages, and of the libraries' messages only those that a user can act on."""
     logger = logging.getLogger("diglot")
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -53,26 +53,28 @@ def quiet() -> None:
 
 
 def only_warnings() -> None:
-    """Say nothing in a process beside which another one says the same."""
+    """Show only warnings, in a process whose other messages another process shows."""
     logging.getLogger("diglot").setLevel(logging.WARNING)
     progress.shows = False
 
 
 def render(renderable: Any, width: int = 100) -> list[str]:
-    """What rich makes of something, as plain lines."""
+    """Return what rich renders, as plain lines."""
     text = io.StringIO()
     Console(file=text, width=width).print(renderable)
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
 class LogFile(logging.handlers.WatchedFileHandler):
-    """A log that stops nothing where it cannot be written (a full disk, say), and says so once. Where its file has been
-    removed or moved, it begins again under its name as soon as its folder is there."""
+    """Log file whose write errors (for example on a full disk) stop nothing and are reported once.
+
+    If the file was removed or moved, a new one is started under its name as soon as its folder exists.
+    """
 
     fails = False
 
     def _open(self) -> io.TextIOWrapper:
-        # A link in the file's place would lead the log into a file elsewhere, a pipe would hold the run up.
+        # A symbolic link in its place would redirect the log to another file, and a pipe would block the run.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
         file = os.fdopen(os.open(self.baseFilename, flags, 0o666), "a", encoding="utf-8", errors="backslashreplace")
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -98,10 +100,10 @@ class LogFile(logging.handlers.WatchedFileHandler):
 
 
 def log_to(file: Path) -> None:
-    """Keep our messages in a file too.
+    """Write our messages to a file, too.
 
     Raises:
-        UserError: it cannot be opened.
+        UserError: if the file cannot be opened.
     """
     try:
         handler = LogFile(file, encoding="utf-8", errors="backslashreplace")

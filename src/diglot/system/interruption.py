@@ -1,7 +1,7 @@
-"""Signals that ask a command to end, from its first import to its last line: one line, and 128 + the signal's number.
+"""Signals that ask a command to end, from its first import to its last line.
 
-Training has an answer of its own (diglot.training.signals), which keeps the run, and before and after it says how the
-run goes on (`set_outcome`).
+The command prints one line and exits with 128 + the signal's number. During training, diglot.training.signals handles
+signals and saves the run. Before and after, the line says how to resume the run (`set_outcome`).
 """
 
 import contextlib
@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
-STARTED_BY = "DIGLOT_FIRST_PROCESS"  # the number of the process that started this one for its run
+STARTED_BY = "DIGLOT_FIRST_PROCESS"  # ID of the process that started this one for its run
 
-received = 0  # the first of them that `answer_by_exception` has met
+received = 0  # the first signal that `answer_by_exception` has handled
 
 
 Outcome = Callable[[], tuple[int | None, str]]
@@ -31,7 +31,7 @@ _outcome: Outcome = _nothing_to_go_on_with
 
 
 def set_outcome(asked: Outcome = _nothing_to_go_on_with) -> None:
-    """Set what a signal comes to that ends the command from now on.
+    """Set what follows if a signal ends the command from now on.
 
     Args:
         asked: returns the exit status (None: 128 + the signal's number) and what to type next.
@@ -46,12 +46,14 @@ def outcome() -> tuple[int | None, str]:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal has asked this process to end. Libraries pass on what derives from KeyboardInterrupt."""
+    """Raised when a signal asks this process to end. Libraries do not suppress subclasses of KeyboardInterrupt."""
 
 
 def answer_at_once(command: str) -> None:
-    """Let signals end the process where it stands. An exception would pass through the import of compiled modules,
-    which turn it into an error of their own."""
+    """Make signals end the process immediately.
+
+    An exception would pass through the import of compiled modules, which turn it into an error of their own.
+    """
 
     def leave(number: int, _: FrameType | None) -> None:
         with contextlib.suppress(OSError):
@@ -62,8 +64,10 @@ def answer_at_once(command: str) -> None:
 
 
 def answer_by_exception() -> None:
-    """Let a signal end what is done by `Interrupted`, so that files and terminals are left in order. A second one ends
-    the process; a terminal that hangs up sends SIGHUP twice."""
+    """Make a signal raise `Interrupted`, so that files and terminals are left in order.
+
+    A second signal ends the process, except SIGHUP, which a terminal that hangs up sends twice.
+    """
 
     def leave(number: int, _: FrameType | None) -> None:
         global received
@@ -82,8 +86,11 @@ def answer_by_exception() -> None:
 
 
 def again_where_ignored(error: BaseException, again: Callable[[], None]) -> BaseException:
-    """Return an exception for a signal's handler to raise. Python ignores what is raised in a destructor or a weak
-    reference's callback, which run anywhere: there `again` is called, and nothing is printed."""
+    """Return an exception for a signal handler to raise.
+
+    Python ignores exceptions raised in a destructor or a weak reference's callback, which may run anywhere. In that
+    case, `again` is called, and nothing is printed.
+    """
     error.again = again  # type: ignore[attr-defined]
     if sys.unraisablehook is not _answer_ignored:
         global _before
@@ -92,7 +99,7 @@ def again_where_ignored(error: BaseException, again: Callable[[], None]) -> Base
 
 
 def send_again(number: int) -> None:
-    """Send this process a signal a moment later, when it is elsewhere."""
+    """Send this process a signal a moment later, when it executes other code."""
     timer = threading.Timer(0.02, os.kill, (os.getpid(), number))
     timer.daemon = True
     timer.start()
@@ -111,18 +118,18 @@ _before: Callable[[Any], Any] = sys.unraisablehook
 
 def _answer(handler: Callable[[int, FrameType | None], None]) -> None:
     for number in ASKING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # after nohup, say
+        if signal.getsignal(number) is not signal.SIG_IGN:  # it is ignored after nohup, for example
             signal.signal(number, handler)
 
 
 def leave(command: str) -> NoReturn:
-    """Say that a signal has ended a command, and exit with its status."""
+    """Report that a signal has ended a command, and exit with its status."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that hangs up sends it twice
     sys.exit(tell(command, received or signal.SIGINT))
 
 
 def tell(command: str, number: int) -> int:
-    """Say that a signal has ended a command, and return the exit status."""
+    """Report that a signal has ended a command, and return the exit status."""
     known, how = outcome()
     if _is_heard():
         print(_line(command, number) + (f". {how}" if how else ""), file=sys.stderr, flush=True)
@@ -130,13 +137,15 @@ def tell(command: str, number: int) -> int:
 
 
 def status(number: int, known: int | None) -> int:
-    """Return the exit status after a signal: `known`, if that is something. A process that another one of ours has
-    started names its signal to that one by it."""
+    """Return the exit status after a signal: `known`, or 128 + the signal's number if `known` is None.
+
+    A process that another one started for its run always returns the latter, which tells that process the signal.
+    """
     return 128 + number if known is None or not _is_heard() else known
 
 
 def _is_heard() -> bool:
-    """Whether it is this process that says how a run ends, and not the one that has started it."""
+    """Return whether this process reports how a run ends, and not the process that started it."""
     return os.environ.get(STARTED_BY) in (None, str(os.getpid()))
 
 

@@ -1,4 +1,4 @@
-"""Values that are kept out of messages: each is shown as the config's expression that it came from."""
+"""Masking of secrets in messages: each is replaced by the config's expression that it came from."""
 
 import html
 import json
@@ -11,18 +11,20 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
-SHORTEST = 4  # characters of a text that may be a secret
-LONG = 6  # from which on it is looked for within words, too
-LONGEST = 200  # words and other characters of a pattern: of a longer text each part is looked for
-WORD = "[A-Za-z0-9_]+"  # what nobody escapes
+SHORTEST = 4  # minimum number of characters of a secret
+LONG = 6  # from this length on, a secret is also searched for within words
+LONGEST = 200  # maximum number of units in a pattern; a longer text is searched for in parts
+WORD = "[A-Za-z0-9_]+"  # never escaped
 
 _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)\}")
-_written: dict[str, str] = {}  # by values that this process took from the environment: how the config names them
+_written: dict[str, str] = {}  # value from the environment -> the config's expression for it
 
 
 def is_secret(value: Any) -> bool:
-    """Whether a value from the environment may be a secret: a text that is not very short, or what holds one. Numbers,
-    true, false and null are none."""
+    """Return whether a value from the environment may be a secret: a text that is not very short, or what holds one.
+
+    Numbers, true, false and null are not secrets.
+    """
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list):
@@ -31,12 +33,12 @@ def is_secret(value: Any) -> bool:
 
 
 def note(value: Any, written: str, names: str = "") -> None:
-    """Keep a value out of messages, if it may be a secret.
+    """Mask a value in messages from now on, if it may be a secret.
 
     Args:
         value: plain data.
-        written: what is shown in its place.
-        names: text that holds no secret and has to stay readable.
+        written: the expression to show instead.
+        names: text that holds no secret and must stay readable.
     """
     if isinstance(value, (dict, list)):
         for item in [*value, *value.values()] if isinstance(value, dict) else value:
@@ -47,41 +49,47 @@ def note(value: Any, written: str, names: str = "") -> None:
 
 
 def masked(text: str) -> str:
-    """Return a text with the config's expressions in place of the values that they took from the environment, also
-    where these are escaped."""
+    """Return a text in which the config's expressions replace the values that they read from the environment.
+
+    Escaped values are replaced, too.
+    """
     return _replaced(text, _written)
 
 
 def typable(text: str, form: str = r"\g<0>") -> str:
-    """Return a text with variables of the environment in place of their values. What else is masked depends on more:
-    in another command `${data.cache_dir}` is another folder, and `${oc.env:NAME,'a b'}` cannot stand within quotes.
+    """Return a text in which environment variables replace their values.
+
+    Other expressions are not used, because they depend on context: in another command `${data.cache_dir}` is another
+    folder, and `${oc.env:NAME,'a b'}` cannot be written within quotes.
 
     Args:
-        text: of a command to type.
-        form: how a variable is written: a template for `${oc.env:NAME}` whose first group is NAME.
+        text: part of a command to type.
+        form: template for a variable, which replaces `${oc.env:NAME}`; its first group is NAME.
     """
     return _replaced(text, {v: _VARIABLE.sub(form, w) for v, w in _written.items() if _VARIABLE.fullmatch(w)})
 
 
 def shortened(text: object, longest: int, end: str = "") -> str:
-    """Return a masked text that is no longer than it may be: the cut never leaves a part of a secret.
+    """Return a masked text of at most `longest` characters.
+
+    It is masked before it is cut, so that no part of a secret remains.
 
     Args:
-        text: any.
-        longest: characters.
-        end: of what was cut.
+        text: any object.
+        longest: maximum number of characters.
+        end: end of a text that was cut.
     """
     whole = masked(str(text))
     return whole if len(whole) <= longest else whole[: longest - len(end)] + end
 
 
 def in_one_line(error: BaseException, longest: int = 200) -> str:
-    """Return what an error says, or else its class, masked, in one line and no longer than it may be."""
+    """Return an error's message, or else its class, masked, in one line of at most `longest` characters."""
     return shortened(" ".join(masked(str(error)).split()) or type(error).__name__, longest)
 
 
 def mask_record(record: logging.LogRecord) -> bool:
-    """Mask a message of a logger; to be used as its filter."""
+    """Mask the message of a log record; used as a logging filter."""
     record.msg, record.args = masked(record.getMessage()), None
     return True
 
@@ -101,8 +109,10 @@ def _replaced(text: str, written: Mapping[str, str]) -> str:
 
 @cache
 def _parts(value: str) -> list[tuple[str, tuple[str, ...]]]:
-    """The words, runs of blanks and backslashes, and other characters of a value, at most `LONGEST` of them in a part;
-    before each part its longest word, which is the same in every form."""
+    """Return the parts of a value, each with its longest word, which is the same in every form.
+
+    A part has at most `LONGEST` units. A unit is a word, a run of blanks or of backslashes, or another character.
+    """
     units = re.findall(rf"{WORD}|\s+|\\+|.", value.strip(), re.DOTALL)
     n_parts = -(-len(units) // LONGEST)
     parts = [tuple(units[len(units) * i // n_parts : len(units) * (i + 1) // n_parts]) for i in range(n_parts)]
@@ -111,19 +121,20 @@ def _parts(value: str) -> list[tuple[str, tuple[str, ...]]]:
 
 @cache
 def _pattern(units: tuple[str, ...], is_long: bool) -> re.Pattern[str]:
-    """What finds a part of a value as it is, and as Python, JSON, HTML and addresses write it, also one within the
-    other. Blanks and line ends stand for each other: messages are brought into one line."""
+    """Return a pattern for a part of a value, as it is or as Python, JSON, HTML and URLs escape it, also nested.
+
+    Blanks and line ends match each other, because messages are joined into one line.
+    """
     found = "".join(map(_ways_to_write, units))
-    # Of a run of backslashes that it may begin with it takes all: from within the run nothing else is found.
+    # If a match begins with a run of backslashes, it takes the whole run and never begins within it.
     begin = "" if re.match(WORD, units[0]) else r"(?<!\\)(?<!%5[Cc])"
     return re.compile(begin + found if is_long else rf"(?<!\w)(?:{begin}|(?<=\w\\)){found}(?!\w)")
 
 
 @cache
 def _ways_to_write(unit: str) -> str:
-    """A pattern of a word, of a run of blanks or backslashes, or of another character. What is escaped may be so more
-    than once."""
-    backslash = r"(?:\\|%5[Cc])"  # as many as there are (*+, ++): they are not shared out in all ways
+    """Return a pattern for all forms of a unit, which may be escaped more than once."""
+    backslash = r"(?:\\|%5[Cc])"  # possessive (*+, ++), so that a run is not split in all possible ways
     if unit.startswith("\\"):
         return rf"{backslash}++"
     if re.fullmatch(WORD, unit):

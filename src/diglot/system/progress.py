@@ -1,4 +1,4 @@
-"""How a long step of data work shows itself: on stderr, a bar at a terminal and plain lines elsewhere."""
+"""Progress of long steps of data work, on stderr: a bar at a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-shows = True  # False in a process beside which another one shows the same
+shows = True  # False in a process whose progress another process shows
 
 
 @contextmanager
 def step(description: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Shows that a step runs while the block does.
+    """Show that a step is running during the block.
 
     Args:
-        description: what is done, "reading texts" say.
-        total: how many units of work there are; None where that is unknown.
+        description: the step, for example "reading texts".
+        total: number of units of work; None if unknown.
 
     Yields:
         A function to call with the number of units just done.

@@ -1,6 +1,9 @@
-"""Commands that a user is told to type: whole lines, which a shell and then Hydra's grammar read back as they are
-meant, whatever the names in them are. What may be a secret from the environment stands in an override as the expression
-that reads it, which the shell hands on as it is, and in any other word as a variable that the shell fills in."""
+"""Commands for a user to type: complete lines that the shell and then Hydra's grammar read back as intended.
+
+This holds whatever the names in them are. In an override, a value from the environment that may be a secret is written
+as the expression that reads it, which the shell passes on unchanged. In any other word, it is written as a variable
+that the shell expands.
+"""
 
 import json
 import os
@@ -12,16 +15,17 @@ from itertools import pairwise
 
 from diglot.system.masking import masked, typable
 
-TYPED = "DIGLOT_TYPED"  # holds what a user typed, in the environment of processes that share one command
+TYPED = "DIGLOT_TYPED"  # environment variable with what the user typed, for processes that share one command
 
-# What make carries as a variable of its command line. The rest has to go through ARGS: see the head of the Makefile.
+# Overrides that make passes on as variables of its command line. Others must go through ARGS: see the head of the
+# Makefile.
 _CARRIED = re.compile(r"\+{0,2}(?!(ARGS|PYTHON|LOGDIR|PIP_\w+)=)[A-Za-z_][\w./@]*=(\S.*)?", re.ASCII | re.DOTALL)
 
-_KEY = re.compile(r"[+~]*[A-Za-z_][^=]*=|~.*", re.DOTALL)  # with which an override begins
-_TAKES_VALUE = re.compile("--(config-(path|name|dir)|package)|-(cp|cn|cd|p)")  # the next word, which is no override
+_KEY = re.compile(r"[+~]*[A-Za-z_][^=]*=|~.*", re.DOTALL)  # start of an override
+_TAKES_VALUE = re.compile("--(config-(path|name|dir)|package)|-(cp|cn|cd|p)")  # the next word is no override
 
-# What moves a terminal's cursor, hides or reorders text, or begins another line: control characters of C0 and C1,
-# separators of lines, what turns the writing direction round, and halves of surrogate pairs.
+# Characters that move a terminal's cursor, hide or reorder text, or begin another line: C0 and C1 control characters,
+# line separators, bidirectional controls, and surrogates.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -40,7 +44,7 @@ def quoted(text: str) -> str:
 
 
 def shell_word(text: str) -> str:
-    """Return a word that sh reads back, of printable characters alone."""
+    """Return a word that sh reads back as this text, with printable characters only."""
     if text.isprintable():
         return shlex.quote(text)
     escaped = re.sub(rb"[^A-Za-z0-9_./=-]", lambda found: b"\\%03o" % found[0][0], os.fsencode(text)).decode()
@@ -48,7 +52,7 @@ def shell_word(text: str) -> str:
 
 
 def override(key: str, value: object) -> str:
-    """Return an override as it is typed into a shell, without secrets."""
+    """Return an override to type into a shell, without secrets."""
     return shell_word(f"{key}={typable(quoted(str(value)))}")
 
 
@@ -56,20 +60,20 @@ def command_line(command: str, typed: Iterable[str] = (), **values: object) -> s
     """Return the line to type for a command.
 
     Args:
-        command: like train.
-        typed: words of a command line, as a process was given them.
-        values: more of them, by key.
+        command: the command's name, such as train.
+        typed: words of a command line, as a process received them.
+        values: more overrides, by key.
     """
     words = [*typed, *(f"{key}={quoted(str(value))}" for key, value in values.items())]
     split = list(_by_key(words))
-    carried = {key: rest for key, rest in split if key and _CARRIED.fullmatch(key + rest)}  # make keeps one a key
+    carried = {key: rest for key, rest in split if key and _CARRIED.fullmatch(key + rest)}  # make keeps one per key
     others = [(key, rest) for key, rest in split if not key or carried.get(key) != rest]
     through_args = [_args(others)] if others else []
     return " ".join(["make", command, *through_args, *(shell_word(key + typable(carried[key])) for key in carried)])
 
 
 def masked_words(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line without secrets, to be read and not to be typed."""
+    """Return the words of a command line without secrets, for reading and not for typing."""
     return [key + masked(rest) for key, rest in _by_key(words)]
 
 
@@ -82,7 +86,7 @@ def _by_key(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _args(words: Iterable[tuple[str, str]]) -> str:
-    """Return ARGS= as it is typed into a shell, whose content is split once more as a shell would."""
+    """Return ARGS= to type into a shell. Its content is split once more, as by a shell."""
     inner = []
     for key, rest in words:
         text = key + typable(rest) if key else typable(rest, "\0\\1\0")
@@ -101,26 +105,26 @@ def reading(command: str, checkpoint: object, trust: Sequence[str] = ()) -> str:
     """Return the line to type for a command that reads a checkpoint.
 
     Args:
-        command: like evaluate.
-        checkpoint: the file.
-        trust: modules whose classes it names.
+        command: the command's name, such as evaluate.
+        checkpoint: the checkpoint's file.
+        trust: modules whose classes the checkpoint names.
     """
     modules = trust[0] if len(trust) == 1 else f"[{','.join(trust)}]"
     return command_line(command, [f"trust={modules}"] if trust else [], checkpoint=checkpoint)
 
 
 def resuming(folder: object) -> str:
-    """Return the line that goes on with the run of this process: what was typed, and where the run is."""
+    """Return the line that resumes this process's run: what was typed, with the run's folder."""
     words = json.loads(os.environ[TYPED]) if TYPED in os.environ else sys.argv[1:]
     typed = [word for word in words if not re.match(r"\+*(resume|run\.folder)=", word)]
     return command_line("train", typed, resume=folder)
 
 
 def printable(text: object, keep: str = "") -> str:
-    """Return a text that shows its control characters as escapes, like \\x1b.
+    """Return a text with its control characters shown as escapes, such as \\x1b.
 
     Args:
-        text: may come from a file, a config or a file's name.
+        text: any object, such as text from a file, a config or a file's name.
         keep: characters that stay as they are.
     """
 

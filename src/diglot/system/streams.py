@@ -1,9 +1,10 @@
-"""Standard output and error, as a command owns them: what is shown to a person never ends or changes what is done.
+"""Standard output and error of a command: what is shown to a person never ends or changes what the command does.
 
-A terminal hangs up, a disk fills up, a reader leaves, a stream was closed from the first, an encoding lacks a
-character: what cannot be written is given up without a word (a run's log.txt has it), and what cannot be encoded is
-shown as an escape. What may be a secret from the environment is shown as the expression that reads it. A command whose
-product goes to standard output has to fail: `failure` says why it has not arrived.
+A terminal may hang up, a disk may be full, a reader may leave, a stream may be closed from the start, and an encoding
+may lack a character. Output that cannot be written is dropped silently (a run's log.txt has it), and characters that
+cannot be encoded are shown as escapes. Values from the environment that may be secrets are shown as the expressions
+that read them. A command whose result goes to standard output must fail: `failure` returns the reason why it was not
+written.
 """
 
 import contextlib
@@ -17,13 +18,13 @@ from diglot.system.masking import masked
 
 
 class Forgiving(io.RawIOBase):
-    """The end of a stream that takes whatever it is given.
+    """Raw stream that accepts all output, even if it cannot be written.
 
     Args:
-        descriptor: of the open file that it writes to.
+        descriptor: descriptor of the open file to write to.
 
     Attributes:
-        error: the first one that kept something from being written.
+        error: the first error that prevented output from being written; None if there was none.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -45,7 +46,7 @@ class Forgiving(io.RawIOBase):
         while rest:
             try:
                 rest = rest[os.write(self.descriptor, rest) :]
-            except BlockingIOError:  # another program has made the terminal so
+            except BlockingIOError:  # another program has made the terminal non-blocking
                 select.select([], [self.descriptor], [])
             except OSError as error:
                 self.error = self.error or error
@@ -54,7 +55,7 @@ class Forgiving(io.RawIOBase):
 
 
 class Masked(io.TextIOWrapper):
-    """A stream for people, whoever writes to it: libraries' warnings and tracebacks, too."""
+    """Text stream for people, which masks secrets whoever writes to it, even libraries' warnings and tracebacks."""
 
     def write(self, text: str) -> int:
         super().write(masked(text))
@@ -62,22 +63,24 @@ class Masked(io.TextIOWrapper):
 
 
 def own() -> None:
-    """Make this process' standard output and error forgiving, and standard input one that can be asked."""
+    """Make this process's standard output and error forgiving, and standard input an object that can be queried."""
     for descriptor, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
         _occupy(descriptor, mode)
     if sys.stdin is None:
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
-        if stream is getattr(sys, f"__{name}__"):  # else someone captures it
+        if stream is getattr(sys, f"__{name}__"):  # otherwise it is being captured
             owned = forgiving(stream, descriptor)
             setattr(sys, name, owned)
             setattr(sys, f"__{name}__", owned)
 
 
 def _occupy(descriptor: int, mode: int) -> None:
-    """Keep the place of a closed stream, which the next file to be opened would get. The mode is the one in which the
-    stream is not used: using it fails as it would have."""
+    """Keep the descriptor of a closed stream in use; otherwise the next opened file would get it.
+
+    The mode is one in which the stream is not used, so that using it fails, as it would have.
+    """
     try:
         os.fstat(descriptor)
     except OSError:
@@ -89,7 +92,7 @@ def _occupy(descriptor: int, mode: int) -> None:
 
 
 def forgiving(stream: TextIO | None, descriptor: int) -> io.TextIOWrapper:
-    """A stream like another one that raises nothing, neither for what is written nor for where it goes."""
+    """Return a stream like another one, whose writes raise no error for any text and any destination."""
     if stream is not None:
         with contextlib.suppress(OSError):
             stream.flush()
@@ -105,6 +108,6 @@ def forgiving(stream: TextIO | None, descriptor: int) -> io.TextIOWrapper:
 
 
 def failure(stream: Any) -> OSError | None:
-    """Why something that was written to a stream has not arrived; None: it has, as far as is known."""
+    """Return the error that prevented a stream's output from being written; None if none is known."""
     buffer = stream.buffer
     return getattr(getattr(buffer, "raw", buffer), "error", None)

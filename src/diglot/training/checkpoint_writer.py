@@ -1,4 +1,4 @@
-"""The callback that writes checkpoints, and nothing else does."""
+"""Callbacks that write a run's checkpoints (no other code does) and check a run that resumes from one."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,18 +23,20 @@ Rank = tuple[float, ...]
 
 
 class CheckpointWriter(L.Callback):
-    """Keeps `last.ckpt`, written before and after every validation, `previous.ckpt`, the one before, for the case that
-    the last is damaged, `best.ckpt`, the one with the best dev BLEU, and, where more are asked for, those of several
-    validations as `update_N.ckpt`. Of equal scores the one with the better chrF++ is better, then the one with the
-    smaller loss, then the earlier one.
+    """Callback that writes a run's checkpoints.
+
+    `last.ckpt` is written before and after every validation. `previous.ckpt` is the one before it, in case `last.ckpt`
+    is damaged. `best.ckpt` is the checkpoint with the best dev BLEU. If `keep_best` or `keep_last` is above 1, the
+    checkpoints of several validations are kept as `update_N.ckpt`. Ties in the monitored score are broken by chrF++,
+    then by the lower loss, then in favour of the earlier checkpoint.
 
     Args:
-        folder: of the run.
-        keep_best: of how many validations, the best ones, the checkpoint is kept.
-        keep_last: of how many, the last ones.
-        monitor: the score that is the better the higher.
-        state: of the run, which this keeps up to date; None: the run begins.
-        restore: writes again what was removed from the run's folder, and returns the names of what was missing.
+        folder: the run's folder.
+        keep_best: number of best validations whose checkpoints are kept.
+        keep_last: number of most recent validations whose checkpoints are kept.
+        monitor: name of the score that ranks validations; higher is better.
+        state: state of the run, which this callback updates; None for a new run.
+        restore: rewrites files that were removed from the run's folder, and returns the names of the missing files.
     """
 
     def __init__(
@@ -49,23 +51,23 @@ class CheckpointWriter(L.Callback):
         self.last, self.best, self.monitor = folder / "last.ckpt", folder / "best.ckpt", monitor
         self.previous = folder / "previous.ckpt"
         self.keep_best, self.keep_last = keep_best, keep_last
-        self.ranks: dict[int, Rank] = {}  # of the validations whose checkpoints are kept, by update
-        self.named: set[int] = set()  # updates whose checkpoint this run has called update_N.ckpt
+        self.ranks: dict[int, Rank] = {}  # update -> rank, for validations whose checkpoints are kept
+        self.named: set[int] = set()  # updates for which this run has written update_N.ckpt
         self.best_score = float("-inf")
         self.best_update = 0
-        self.best_metrics: dict[str, float] = {}  # all dev scores of the best checkpoint, as they are logged
+        self.best_metrics: dict[str, float] = {}  # all logged dev scores of the best checkpoint
         self.state, self.restore = state or RunState(), restore
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero or not self.best_update:
             return
-        # A run that goes on may have been killed between writing the checkpoint and giving it its other names.
+        # The process may have been killed after writing the checkpoint and before linking its other names.
         if trainer.global_step in self.ranks:
             self._name(trainer.global_step)
         self._forget_lost_best()
 
     def _forget_lost_best(self) -> None:
-        """Let the best of the validations that follow be the best one where its file has been removed or moved."""
+        """Reset the best score if `best.ckpt` was removed or moved, so that a later validation can become the best."""
         if self.best_update and not self.best.exists():
             say(f"{self.best} has gone: the best checkpoint will be that of what follows")
             self._forget_best()
@@ -76,15 +78,16 @@ class CheckpointWriter(L.Callback):
         self.state.position = StreamPosition(*batch.place)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # A validation may take minutes: whatever ends it, the updates before it are kept.
+        # A validation may take minutes. Save now, so that the updates before it survive whatever ends it.
         if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        # What of a validation was logged in vain is known by its time, also if it is broken off again.
+        # When the run resumes, values that an interrupted validation logged are recognized by their time. Keep the
+        # first start time, in case the validation is interrupted more than once.
         self.state.validation_due_since = self.state.validation_due_since or now()
         self.save(trainer)
 
     def save(self, trainer: L.Trainer) -> None:
-        """Write `last.ckpt`, between two updates."""
+        """Write `last.ckpt`. Must be called between two updates."""
         self.state.update, self.state.has_stopped = trainer.global_step, trainer.should_stop
         Loggers(trainer.loggers).flush()
         with self._explained():
@@ -93,7 +96,7 @@ class CheckpointWriter(L.Callback):
             except UserError:
                 if self.last.parent.exists():
                     raise
-                self._write(trainer)  # the folder has gone in the middle of it
+                self._write(trainer)  # the folder was removed while the checkpoint was written
 
     def _write(self, trainer: L.Trainer) -> None:
         if trainer.is_global_zero:
@@ -103,7 +106,7 @@ class CheckpointWriter(L.Callback):
         trainer.save_checkpoint(self.last)
 
     def _make_whole(self) -> None:
-        """Give the run what of its folder was removed or moved, so that it can go on and be evaluated from there."""
+        """Restore what was removed from the run's folder, so that the run can be resumed and evaluated from it."""
         has_gone = not self.last.parent.exists()
         missing = self.restore()
         if has_gone:
@@ -114,7 +117,7 @@ class CheckpointWriter(L.Callback):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say how to go on where a checkpoint cannot be written."""
+        """Add to an error that prevents a checkpoint from being written how to resume the run."""
         try:
             yield
         except UserError as error:
@@ -143,19 +146,23 @@ class CheckpointWriter(L.Callback):
                 self._name(trainer.global_step)
 
     def _rank(self, metrics: Mapping[str, float]) -> Rank:
-        """What validations are compared by: the greater, the better."""
+        """Return the key by which validations are compared; greater is better."""
         return metrics[self.monitor], metrics.get("dev/chrf", 0.0), -metrics.get("dev/loss", 0.0)
 
     def _forget_best(self) -> None:
         self.best_score, self.best_update, self.best_metrics = float("-inf"), 0, {}
 
     def _name(self, update: int) -> None:
-        """Give the newest checkpoint, after these many updates, its other names, and remove what is not kept."""
+        """Link the newest checkpoint to its other names, and remove checkpoints that are no longer kept.
+
+        Args:
+            update: number of updates after which the newest checkpoint was written.
+        """
         if update == self.best_update:
             _link(self.last, self.best)
         if update in self.named:
             _link(self.last, self._numbered(update))
-        for number in self.named - self.ranks.keys():  # others of such a name are not this run's
+        for number in self.named - self.ranks.keys():  # other files of this kind do not belong to this run
             self._numbered(number).unlink(missing_ok=True)
         self.named &= self.ranks.keys()
 
@@ -163,14 +170,14 @@ class CheckpointWriter(L.Callback):
         return self.last.with_name(f"update_{update}.ckpt")
 
     def describe(self) -> str:
-        """One sentence about what there is."""
+        """Return one sentence about the last checkpoint."""
         return (
             f"The last checkpoint is {printable(self.last)}." if self.last.is_file() else "There is no checkpoint yet."
         )
 
     @property
     def state_key(self) -> str:
-        return "Checkpoints"  # in checkpoints since before the class had its name
+        return "Checkpoints"  # the class's former name, which checkpoints use as the key
 
     def state_dict(self) -> dict[str, Any]:
         best = {"best_score": self.best_score, "best_update": self.best_update, "best_metrics": self.best_metrics}
@@ -182,16 +189,16 @@ class CheckpointWriter(L.Callback):
             raise UserError("no run can go on from this checkpoint: its best scores are not such as a run writes")
         self.best_score, self.best_update = state_dict["best_score"], state_dict["best_update"]
         self.best_metrics = dict(state_dict["best_metrics"])
-        # Older checkpoints have the monitored score alone, or only the best one's.
+        # Older checkpoints hold only the monitored score of each validation, or only the best score.
         scores = state_dict.get("scores", {self.best_update: self.best_score})
         ranks = state_dict.get("ranks", {update: [score] for update, score in scores.items()})
         self.ranks = {update: tuple(rank) for update, rank in ranks.items()}
-        more = self.ranks if self.keep_best > 1 or self.keep_last > 1 else ()  # of a run that did not write it down
+        more = self.ranks if self.keep_best > 1 or self.keep_last > 1 else ()  # for checkpoints without this key
         self.named = set(state_dict.get("named", more))
 
 
 def _is_state(state: Any) -> bool:
-    """Whether this is what a `CheckpointWriter` has kept of itself, today or in an earlier version."""
+    """Return whether a value is a state that this or an earlier version of `CheckpointWriter` has saved."""
 
     def is_count(value: Any) -> bool:
         return type(value) is int and value >= 0
@@ -219,11 +226,12 @@ def _is_state(state: Any) -> bool:
 
 
 class MissedValidation(L.Callback):
-    """What a run that goes on does first.
+    """Callback that checks a resumed run and makes up for a validation that it missed.
 
     Args:
-        writer: knows which updates were validated, and whether a validation was due, which is made up for.
-        total_updates: length of the run. Where all are done, Lightning is made with one more: else it would do nothing.
+        writer: knows which updates were validated, and whether a validation is due.
+        total_updates: length of the run. If all updates are done, the trainer is built with one more, because Lightning
+            would otherwise do nothing; this callback restores the right number.
     """
 
     def __init__(self, writer: CheckpointWriter, total_updates: int) -> None:
@@ -237,7 +245,7 @@ class MissedValidation(L.Callback):
         check_moments(trainer.optimizers)
         trainer.fit_loop.epoch_loop.max_steps = self.total_updates
         trainer.should_stop = self.writer.state.has_stopped or trainer.global_step >= self.total_updates
-        # A run may have become so short that it is over where no validation was to be, or its best checkpoint has gone.
+        # A run that was shortened may end at an update that was not validated. Or its best checkpoint was removed.
         is_judged = trainer.global_step in self.writer.ranks and self.writer.best_update
         if self.writer.state.validation_due_since is not None or (trainer.should_stop and not is_judged):
             self._validate(trainer)
@@ -246,15 +254,15 @@ class MissedValidation(L.Callback):
         validate_now(trainer)
 
 
-# Those of torch whose fused kernels write into moments of any shape as if they had their weight's.
+# torch optimizers whose fused kernels assume, without a check, that moments have the shape of their weight.
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
 
 def check_moments(optimizers: Iterable[torch.optim.Optimizer]) -> None:
-    """Make sure that the moments that an optimizer takes up have the shapes of their weights.
+    """Check that the moments loaded into an optimizer have the shapes of their weights.
 
     Raises:
-        UserError: they do not.
+        UserError: if a shape differs.
     """
     for optimizer in optimizers:
         for weight, state in optimizer.state.items() if isinstance(optimizer, _FUSED) else ():
@@ -270,7 +278,7 @@ def _link(source: Path, name: Path) -> None:
     """Give a checkpoint a second name.
 
     Raises:
-        UserError: it cannot be done.
+        UserError: if the second name cannot be written.
     """
     try:
         link(source, name)

@@ -1,4 +1,4 @@
-"""A run's curves as one table, metrics.csv."""
+"""A logger that writes a run's metrics to one table, metrics.csv."""
 
 import csv
 import io
@@ -17,13 +17,14 @@ Row = dict[str, Any]
 
 
 class CSVLogger(Logger):
-    """Writes metrics.csv as Lightning's CSVLogger does, and loses no row where it is killed: where there are new
-    columns, the table is replaced as a whole.
+    """Logger that writes metrics.csv like Lightning's CSVLogger, but loses no written row if the process is killed.
+
+    If new columns appear, the whole table is replaced atomically.
 
     Args:
-        folder: where the table is.
-        flush_logs_every_n_steps: steps from one writing to the next.
-        keep: which rows the table begins with, of those that it has; None: it begins empty.
+        folder: folder of the table.
+        flush_logs_every_n_steps: number of steps between two writes.
+        keep: selects the existing rows to keep; None starts with an empty table.
     """
 
     def __init__(
@@ -31,12 +32,12 @@ class CSVLogger(Logger):
     ) -> None:
         self.folder, self.flush_every = folder, flush_logs_every_n_steps
         self.file = folder / "metrics.csv"
-        self.columns: list[str] = []  # of the file
+        self.columns: list[str] = []  # columns of the file
         self.waiting: list[Row] = []  # rows that are not written yet
         self.hparams: dict[str, Any] = {}
         folder.mkdir(parents=True, exist_ok=True)
         rows = [row for row in self._rows() if keep(row)] if keep is not None and self.file.exists() else []
-        # A full disk may have let some be written twice.
+        # After a failed write (to a full disk, for example), rows may have been written twice.
         rows = list({tuple(row.items()): row for row in rows}.values())
         if rows:
             self._replace(sorted(rows[0]), rows)
@@ -65,7 +66,7 @@ class CSVLogger(Logger):
 
     @property
     def experiment(self) -> "CSVLogger":
-        """What a callback writes to: the logger itself."""
+        """The object that callbacks write to: the logger itself."""
         return self
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -80,10 +81,10 @@ class CSVLogger(Logger):
         save_hparams_to_yaml(str(self.folder / "hparams.yaml"), self.hparams)
 
     def save(self) -> None:
-        """Write all rows.
+        """Write all pending rows.
 
         Raises:
-            OSError, UserError: it cannot be done; the rows are kept for the next attempt.
+            OSError, UserError: if writing fails; the rows are kept for the next attempt.
         """
         if not self.waiting:
             return
@@ -101,7 +102,10 @@ class CSVLogger(Logger):
         self.waiting = []
 
     def _rows(self) -> list[Row]:
-        """Return the rows of the file, without what a full disk has cut short."""
+        """Return the rows of the file, except those with too many fields.
+
+        Such a row begins with a row that a full disk has truncated; the next row was then appended to it.
+        """
         with self.file.open(newline="", encoding="utf-8") as file:
             return [row for row in csv.DictReader(file) if None not in row]
 

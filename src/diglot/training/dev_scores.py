@@ -16,18 +16,18 @@ from diglot.system.console import say
 
 
 class DevScores(L.Callback):
-    """Logs dev BLEU and chrF++ of real decoding, perplexity, and how many outputs the length limit cut.
+    """Callback that logs dev BLEU, chrF++, perplexity, and the number of outputs that the length limit cut.
 
-    Every sentence counts once, whatever the number of processes.
+    BLEU and chrF++ are those of decoded translations. Every sentence counts once, whatever the number of processes.
 
     Args:
-        data: whose dev text is translated.
-        scorer: for its target language.
-        output: where the newest translations are written, a line for each dev source; None: nowhere.
+        data: provides the dev text.
+        scorer: computes the scores in the target language.
+        output: file for the newest translations, one line per dev source; None writes no file.
 
     Attributes:
         latest: scores of the newest validation.
-        translations: of the newest validation, by the number of the dev pair, on every process.
+        translations: translations of the newest validation by number of the dev pair, on every process.
     """
 
     def __init__(self, data: TranslationData, scorer: Scorer, output: Path | None = None) -> None:
@@ -86,7 +86,7 @@ class DevScores(L.Callback):
         if not self.latest and trainer.is_global_zero:
             say(f"dev scores: {bleu.name} {bleu.signature}, {chrf.name} {chrf.signature}")
         self.latest = scores
-        loss = nll / max(1, tokens)  # of pairs without text there are no tokens
+        loss = nll / max(1, tokens)  # there are no tokens if all pairs are blank
         values = {
             "dev/bleu": bleu.value,
             "dev/chrf": chrf.value,

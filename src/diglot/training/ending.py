@@ -1,4 +1,4 @@
-"""How a run ends before its time: what is said, what is kept, and with which exit status."""
+"""Early endings of a run: what is reported, what is saved, and the exit status."""
 
 import signal
 import sys
@@ -22,7 +22,7 @@ from diglot.training.task import NonFiniteError
 
 
 def leave(name: str, folder: Path, trainer: L.Trainer, writer: CheckpointWriter) -> NoReturn:
-    """End the process as one whose run can go on."""
+    """Report that a signal has stopped the run and how to resume it, and exit."""
     where = f"Stopped by {name} at update {trainer.global_step:,}"
     say(f"{where}. {writer.describe()} {resuming(folder)} goes on from there.")
     sys.exit(interruption.status(signal.Signals[name], RESUME_ME))
@@ -38,29 +38,31 @@ def fail(
     probe: OutOfMemoryProbe,
     taken_up: tuple[Path, int] | None = None,
 ) -> None:
-    """Say what ended training, where that is known; a fault of diglot's own, and a callback's own exit, is left to be
-    raised again.
+    """Report why training ended, if the reason is known; otherwise return, so that the caller can re-raise the error.
+
+    The caller re-raises errors in diglot's own code and a callback's own SystemExit.
 
     Args:
-        error: what ended it.
-        folder: of the run.
-        trainer: of the run.
-        data: of the run.
-        processes: that share the run.
-        writer: its checkpoints.
-        probe: the largest batch.
-        taken_up: the checkpoint that the run went on from, and its updates; None: it began anew.
+        error: the exception that ended training.
+        folder: the run's folder.
+        trainer: the run's trainer.
+        data: the run's data.
+        processes: the processes that share the run.
+        writer: writes the run's checkpoints.
+        probe: knows the batch that ran out of memory.
+        taken_up: the checkpoint that the run resumed from and its number of updates; None for a new run.
 
     Raises:
-        UserError: it is a matter of memory, of a process or of a loader worker.
-        SystemExit: with a status of its own, for a gradient that is not finite or a signal before training.
+        UserError: if memory ran out, a process or a loader worker failed, or the checkpoint's training state does not
+            fit.
+        SystemExit: with the matching exit status, for a gradient that is not finite or a signal outside training.
     """
     if isinstance(error, NonFiniteError):
         file = folder / f"non_finite_{processes.rank}.json"
         write_json(file, explained(error, data))
         print(f"diglot-train: {error}; {printable(file)} tells more. {writer.describe()}", file=sys.stderr)
         sys.exit(NON_FINITE)
-    if isinstance(error, SystemExit):  # Lightning's answer to a signal outside training, or a callback's own exit
+    if isinstance(error, SystemExit):  # raised by Lightning for a signal outside training, or by a callback
         of_lightning = signal.SIGINT if isinstance(error.__context__, KeyboardInterrupt) else 0
         number = interruption.received or (signal.SIGTERM if trainer.received_sigterm else of_lightning)
         known, how = interruption.outcome()
@@ -73,7 +75,7 @@ def fail(
     if is_lost:
         end_lost(processes.neighbours)
     goes_on = f"{resuming(folder)} goes on. {writer.describe()}"
-    if probe.refusal and probe.is_training:  # with other batches it is another run
+    if probe.refusal and probe.is_training:  # other batches make it another run
         new = f" in a new run ({override('init_from', writer.last)} begins it with these weights)"
         more = f"{new if writer.last.is_file() else ' in a new run'}; with more memory {goes_on}"
         raise UserError(f"{probe.refusal},{more}") from None
@@ -94,11 +96,11 @@ def fail(
 
 
 def is_of_the_state(error: BaseException, is_new: bool) -> bool:
-    """Whether an error came of the state that a checkpoint holds beside its weights.
+    """Return whether an error was caused by the training state in a checkpoint, that is, by anything but the weights.
 
     Args:
-        error: what was raised.
-        is_new: whether the run has done no update since it took that up.
+        error: the exception.
+        is_new: whether the run has done no update since it loaded the state.
     """
     if not isinstance(error, Exception) or isinstance(error, UserError):
         return False
@@ -112,7 +114,7 @@ def is_of_the_state(error: BaseException, is_new: bool) -> bool:
 
 
 def explained(error: NonFiniteError, data: TranslationData) -> dict[str, Any]:
-    """What led to a gradient that is not finite, as plain data."""
+    """Return what led to a gradient that is not finite, as plain data."""
     read = data.tokenizer.decode
     pairs = [
         {"number": pair, "src": read(data.shards.src[pair].tolist(), (), "src")}

@@ -1,5 +1,7 @@
-"""TensorBoard's files: written on the thread that logs, in an order that TensorBoard understands whatever is done to
-the machine's clock."""
+"""TensorBoard event files.
+
+They are written on the thread that logs, in an order that TensorBoard understands even if the system clock is changed.
+"""
 
 import io
 import itertools
@@ -18,12 +20,12 @@ from torch.utils.tensorboard import FileWriter, SummaryWriter
 
 
 class Clock:
-    """Unix time that never stands still or goes back, whatever is done to the machine's clock.
+    """Unix time that always increases, even if the system clock is set back.
 
-    TensorBoard reads a run's files by the time in their names, and takes events back by their order.
+    TensorBoard orders a run's files by the time in their names, and discards events by their order.
 
     Attributes:
-        latest: what it has shown last.
+        latest: the time returned last, or a later one that the next time must exceed.
     """
 
     def __init__(self) -> None:
@@ -34,27 +36,30 @@ class Clock:
         return self.latest
 
     def pass_files(self, folder: Path) -> None:
-        """Go past the second in the name of every event file in a folder: of files of one second the number of the
-        process would decide which is read first."""
+        """Advance past the second in the name of every event file in a folder.
+
+        If two names had the same second, the process ID would decide which file is read first.
+        """
         for file in folder.glob("events.out.tfevents.*"):
             begun = file.name.split(".")[3]
             self.latest = max(self.latest, float(begun) + 1 if begun.isdecimal() else 0.0)
 
 
 now = Clock()
-_number = itertools.count()  # of the files of this process
+_number = itertools.count()  # numbers this process's files
 
 
 class EventFile(FileWriter):
-    """An event file as TensorBoard's EventFileWriter makes it, with `now` as its clock and without a thread: each event
-    stands in the file when `add_event` returns. After an event that could not be written whole, none follows. Where the
-    folder has been moved or removed, the file begins anew as soon as there is one again.
+    """Event file like that of TensorBoard's EventFileWriter, but with `now` as its clock and without a thread.
+
+    An event is in the file when `add_event` returns. After an event that could not be written completely, no more are
+    written. If the folder was moved or removed, a new file is started as soon as the folder exists again.
 
     Args:
-        folder: where it is made.
-        forgiven: the context in which events are written, which may keep their failures to itself; the first one, with
-            which the file begins, is written outside.
-        suffix: of its name.
+        folder: folder of the file.
+        forgiven: context manager in which events are written, which may suppress their errors. The first event, which
+            starts the file, is written outside it.
+        suffix: suffix of the file's name.
     """
 
     def __init__(self, folder: str, forgiven: Callable[[], AbstractContextManager[None]], suffix: str = "") -> None:
@@ -79,7 +84,7 @@ class EventFile(FileWriter):
 
     def _write(self, *events: Event) -> None:
         if self.failure is not None:
-            raise self.failure.with_traceback(None)  # which would grow with each attempt
+            raise self.failure.with_traceback(None)  # the traceback would grow with each attempt
         if not self.file.exists():
             events = (Event(wall_time=now(), file_version="brain.Event:2"), *events)
         records = io.BytesIO()
@@ -95,22 +100,22 @@ class EventFile(FileWriter):
             raise
 
     def flush(self) -> None:
-        """Do nothing: no event is held back."""
+        """Do nothing: events are not buffered."""
 
     def close(self) -> None:
         """Do nothing: the file is open only while an event is written."""
 
 
 class EventWriter(SummaryWriter):
-    """TensorBoard's writer into an `EventFile`.
+    """SummaryWriter that writes to an `EventFile`.
 
     Args:
-        folder: where the file is made.
+        folder: folder of the file.
         forgiven: see `EventFile`.
-        options: of SummaryWriter.
+        options: options of SummaryWriter.
 
     Raises:
-        OSError: the file cannot be begun.
+        OSError: if the file cannot be started.
     """
 
     file_writer: Any
@@ -124,20 +129,20 @@ class EventWriter(SummaryWriter):
         if self.file_writer is None:
             self.file_writer = EventFile(self.log_dir, self.forgiven, self.filename_suffix)
             self.all_writers = {self.file_writer.get_logdir(): self.file_writer}
-            if self.purge_step is not None:  # not in a file that is opened after the end, which takes nothing back
+            if self.purge_step is not None:  # a file reopened after close() discards nothing
                 self.begin_session(self.purge_step)
                 self.purge_step = None
         return self.file_writer
 
     def begin_session(self, step: int) -> None:
-        """Take back what TensorBoard has seen from a step on."""
+        """Make TensorBoard discard the earlier events from a step on."""
         self.file_writer.add_event(Event(session_log=SessionLog(status=SessionLog.START)), step)
 
 
 def logged_at(folder: Path, step: int, until: float | None) -> list[Event]:
-    """Return what a folder's files hold of a step up to a time, the last event of each tag; without a time nothing.
+    """Return the events of a step up to a time in a folder's files, the last one of each tag; without a time, none.
 
-    What the folder holds, and nothing else, lies before what `now` shows afterwards.
+    The clock `now` is reset, so that its next time follows the folder's events but no other times that it has returned.
     """
     now.latest = 0.0
     found: dict[str, Event] = {}

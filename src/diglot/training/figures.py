@@ -1,4 +1,4 @@
-"""Figures of a run: heat maps, and how they become pictures."""
+"""Heat maps of a run, and their conversion to images."""
 
 import logging
 import math
@@ -14,20 +14,20 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 
-# Fonts with the characters that matplotlib's own lacks; it takes each character from the first that has it.
+# Fonts for characters that matplotlib's own font lacks. Each character is taken from the first font that has it.
 MORE_FONTS = (
     *("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Noto Sans KR", "Source Han Sans"),
     *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "IPAexGothic", "NanumGothic"),
     *("PingFang SC", "Hiragino Sans", "Apple SD Gothic Neo", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic"),
     *("Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans Devanagari", "Noto Sans Thai", "Arial Unicode MS"),
 )
-# All in inches.
-CELL = 0.16  # a token's row or column
-LEAST_SIDE, MOST_SIDE = 0.9, 5.0  # of a panel
-LEAST_STEP = 0.12  # from one label to the next: where tokens are too many, not each has one
+# All sizes are in inches, except LONGEST_LABEL.
+CELL = 0.16  # height of a token's row and width of its column
+LEAST_SIDE, MOST_SIDE = 0.9, 5.0  # shortest and longest side of a panel
+LEAST_STEP = 0.12  # between two labels; if there are too many tokens, some have no label
 GAP = 0.15
 TITLE = 0.25
-LETTER = 0.06  # a character of a label
+LETTER = 0.06  # width of a label's character
 LONGEST_LABEL = 18  # characters
 
 
@@ -44,10 +44,10 @@ def draw(
     rows: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Figure:
-    """Heat maps of one size side by side, labelled at the outer edges.
+    """Draw heat maps of one size side by side, labelled at the outer edges.
 
-    With labels, values are shares from 0 to 1, a cell for each label. Without, values of both signs are coloured from
-    minus to plus the largest and the axes are numbered.
+    With labels, values are shares from 0 to 1, with one cell per label. Without labels, values may have both signs:
+    colours range from minus to plus the largest magnitude, and the axes are numbered.
     """
     width, height = (2.2 if labels is None else _side(len(labels)) for labels in (columns, rows))
     left, bottom = (0.5 if labels is None else LETTER * max(map(_letters, labels)) + 0.2 for labels in (rows, columns))
@@ -72,7 +72,7 @@ def draw(
         )
         axes.set_title(name, fontsize=7, pad=2)
         axes.tick_params(length=2, pad=1, labelsize=7)
-        # Text takes most of the time: it stands once for a row or column of panels.
+        # Drawing text takes most of the time, so each row or column of panels is labelled only once.
         for axis, labels, side, is_outer, rotation in (
             (axes.yaxis, rows, height, column == 0, 0),
             (axes.xaxis, columns, width, i + across >= len(panels), 90),
@@ -87,7 +87,7 @@ def draw(
 
 
 def pixels(figure: Figure) -> np.ndarray:
-    """Return a figure as a picture, (height, width, 3) bytes."""
+    """Return a figure as an image of bytes (height, width, 3)."""
     canvas = FigureCanvasAgg(figure)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -119,7 +119,7 @@ def _side(n_cells: int) -> float:
 
 
 def _letters(label: str) -> int:
-    """How wide a label is; a Chinese character counts twice."""
+    """Return the width of a label in characters; a wide one, such as a Chinese character, counts twice."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in _shortened(label))
 
 

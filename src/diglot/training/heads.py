@@ -1,4 +1,4 @@
-"""What attention heads do, in numbers."""
+"""Statistics of attention heads."""
 
 import torch
 from torch import Tensor
@@ -6,23 +6,25 @@ from torch.nn.utils.rnn import pad_sequence
 
 
 class HeadSums:
-    """What the heads of one attention look at, added up over sentences.
+    """Attention weights of the heads of one layer, summed over sentences.
 
     Attributes:
-        causal: whether query i sees keys 0 to i, as in a decoder's self-attention; otherwise each query sees all keys.
+        causal: whether query i sees keys 0 to i, as in decoder self-attention; otherwise each query sees all keys.
     """
 
-    DEAD = 0.98  # the share of what is possible that counts as all of it
+    DEAD = 0.98  # share of the maximum from which a head counts as dead
 
     def __init__(self, causal: bool) -> None:
         self.causal = causal
         self._queries = 0
-        self._entropy: list[Tensor] = []  # for each sentence, summed over queries (H,)
-        self._received: list[Tensor] = []  # for each sentence, what each key is given, summed over queries (M, H)
+        self._entropy: list[Tensor] = []  # normalized entropy of each sentence, summed over queries (H,)
+        self._received: list[Tensor] = []  # weight that each key receives, per sentence, summed over queries (M, H)
 
     def add(self, weights: Tensor) -> None:
-        """Count a sentence's weights (H, Q, M), without padding. A query that sees a single key says nothing of a head
-        and is left out."""
+        """Add a sentence's weights (H, Q, M), without padding.
+
+        A query that sees a single key says nothing about a head and is left out.
+        """
         n_keys = torch.full(weights.shape[1:2], weights.size(2), device=weights.device)
         if self.causal:
             n_keys = torch.arange(1, weights.size(1) + 1, device=weights.device)
@@ -37,21 +39,23 @@ class HeadSums:
 
     @property
     def entropy(self) -> Tensor:
-        """Mean entropy of each head's weights as a share of the most that a query's keys allow (H,).
+        """Mean entropy of each head's weights, as a share of the maximum that a query's keys allow (H,).
 
-        0: each query looks at one key; 1: at all alike. Clark et al. (2019) read heads by their entropy, Voita et al.
-        (2019) by something like its opposite, the mean of a head's largest weights.
+        0 means that each query attends to one key, 1 that it attends to all keys equally. Clark et al. (2019)
+        characterize heads by their entropy, Voita et al. (2019) by something like its opposite, the mean of a head's
+        largest weights.
         """
         return (torch.stack(self._entropy).sum(0) / self._queries).clamp(0, 1)
 
     @property
     def dead(self) -> Tensor:
-        """Which heads look alike whatever they are asked: boolean (H,).
+        """Mask of the heads whose attention hardly depends on the query, boolean (H,).
 
-        Either the entropy is at least 0.98: a plain mean of what is there. Or one key, the same in all sentences
-        counted from the start or from the end, is given at least 0.98 of the weight: as a rule <s> or </s>, where a
-        head looks that has nothing to say (Clark et al., 2019). Such heads can go without loss, and many others too
-        (Michel et al., 2019): this finds only the plainest.
+        Such a head meets one of two conditions. Either its entropy is at least 0.98, so that it takes a plain mean of
+        all keys. Or one key, at the same position in all sentences counted from the start or from the end, receives at
+        least 0.98 of the weight. Usually this key is <s> or </s>, which a head attends to when it has nothing to
+        contribute (Clark et al., 2019). Such heads can be removed without loss. So can many others (Michel et al.,
+        2019): this finds only the most obvious ones.
         """
         from_start = pad_sequence(self._received, batch_first=True).sum(0)  # (longest M, H)
         from_end = pad_sequence([received.flip(0) for received in self._received], batch_first=True).sum(0)

@@ -1,4 +1,4 @@
-"""The callback that says which batch would fit where one does not fit into memory."""
+"""The callback that suggests a batch size that fits when memory runs out."""
 
 import traceback
 from collections.abc import Callable
@@ -15,25 +15,26 @@ from diglot.training.task import TranslationTask
 
 
 class OutOfMemoryProbe(L.Callback):
-    """Names a budget that would fit where a batch does not, by trying ever fewer of its rows.
+    """Callback that finds a token budget that fits when a batch does not, by trying fewer and fewer of its rows.
 
-    On a GPU the largest batch is computed once forward and backward before the first update, and discarded, so that a
-    run fails in its first seconds. Where memory runs out later, it was one's own or another's.
+    On a GPU, the largest batches are computed once forward and backward before the first update, and the result is
+    discarded, so that a run fails within seconds. If memory runs out later, this process or another one has used more
+    of it.
 
     Args:
-        data: of the run.
-        everywhere: whether to do so on a CPU, too.
+        data: the run's data.
+        everywhere: whether to try the largest batches on a CPU, too.
 
     Attributes:
-        refusal: what is to be said of the batch in which memory ran out; None: it did not.
-        is_training: whether that batch was one to train on.
+        refusal: message about the batch that ran out of memory; None if none did.
+        is_training: whether that batch was a training batch.
     """
 
     def __init__(self, data: TranslationData, everywhere: bool = False) -> None:
         self.data, self.everywhere = data, everywhere
         self.refusal: str | None = None
         self.is_training = True
-        self._batch: Batch | None = None  # the newest
+        self._batch: Batch | None = None  # the newest batch
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, TranslationTask)
@@ -56,12 +57,12 @@ class OutOfMemoryProbe(L.Callback):
         if self._batch is None or not is_out_of_memory(exception) or worker_failure(exception):
             return
         assert isinstance(pl_module, TranslationTask)
-        traceback.clear_frames(exception.__traceback__)  # they hold what the batch had come to
+        traceback.clear_frames(exception.__traceback__)  # the frames hold the batch's intermediate results
         pl_module.zero_grad(set_to_none=True)
         self.refusal = self._refused(trainer, pl_module, self._batch, "a batch")
 
     def _refused(self, trainer: L.Trainer, task: TranslationTask, batch: Batch, which: str) -> str:
-        """What does not fit, and what would."""
+        """Return a message with what does not fit and what would."""
         key = "tokens_per_batch" if self.is_training else "eval_tokens_per_batch"
         compute = self._train if self.is_training else self._validate
         longest = max(batch.src.size(1), batch.labels.size(1))
@@ -77,7 +78,7 @@ class OutOfMemoryProbe(L.Callback):
         return f"out of memory in {which} ({shape}) of data.{key}={getattr(self.data.options, key)}: {advice}"
 
     def _sharing(self, trainer: L.Trainer) -> int:
-        """How many processes share a training batch's rows."""
+        """Return the number of processes that share a training batch's rows."""
         return trainer.world_size if self.data.options.batches_per_update is None else 1
 
     def _train(self, trainer: L.Trainer, task: TranslationTask, batch: Batch) -> None:
@@ -91,7 +92,7 @@ class OutOfMemoryProbe(L.Callback):
 
 
 def _rows(batch: Batch, n_rows: int) -> Batch:
-    """The first rows of a batch."""
+    """Return the first rows of a batch."""
     tensors = ("src", "src_mask", "tgt_in", "labels", "tgt_mask", "pairs")
     fewer: dict[str, Any] = {name: getattr(batch, name)[:n_rows] for name in tensors}
     return batch._replace(**fewer)

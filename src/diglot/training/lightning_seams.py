@@ -1,4 +1,7 @@
-"""What diglot uses of Lightning beside its public interface. A test of each fails where Lightning has changed it."""
+"""All that diglot uses of Lightning beyond its public interface.
+
+Each use has a test that fails if Lightning changes it.
+"""
 
 from typing import Any
 
@@ -22,7 +25,7 @@ __all__ = [
 
 
 class DescribedBar(RichProgressBar):
-    """Lightning's bar, which begins with a description of ours."""
+    """Lightning's progress bar, starting with a description of our own."""
 
     first_description = ""
 
@@ -31,15 +34,15 @@ class DescribedBar(RichProgressBar):
 
 
 class ScriptLauncher(_SubprocessScriptLauncher):
-    """Lightning's launcher of the other processes of this machine."""
+    """Lightning's launcher of the other processes on this machine."""
 
     def check_can_start(self) -> None:
-        """Raise an error where this process has started others before, or was itself started by another one."""
+        """Raise an error if this process has started others before, or was itself started by another one."""
         self._check_can_spawn_children()
 
 
 class LaunchingStrategy(DDPStrategy):
-    """DistributedDataParallel whose other processes are started by a launcher of ours."""
+    """DistributedDataParallel whose other processes are started by a launcher of our own."""
 
     def make_launcher(self) -> ScriptLauncher:
         """Return the launcher."""
@@ -50,7 +53,7 @@ class LaunchingStrategy(DDPStrategy):
 
 
 def loops_state(trainer: L.Trainer) -> dict[str, Any]:
-    """Return where the trainer's loops stand, as a checkpoint holds it."""
+    """Return the state of the trainer's loops, as a checkpoint holds it."""
     return trainer._checkpoint_connector._get_loops_state_dict()
 
 
@@ -66,10 +69,10 @@ def validate_now(trainer: L.Trainer) -> None:
 
 
 def set_experiment(logger: Logger, experiment: Any) -> None:
-    """Let a logger write by means of ours instead of what it would make when it is first used."""
+    """Make a logger write to `experiment`, instead of to one that it would create when it is first used."""
     logger._experiment = experiment  # type: ignore[attr-defined]
 
 
 def writer_options(logger: TensorBoardLogger) -> dict[str, Any]:
-    """Return the options that a logger of TensorBoard gives its SummaryWriter."""
+    """Return the options that a TensorBoard logger passes to its SummaryWriter."""
     return logger._kwargs

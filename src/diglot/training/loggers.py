@@ -1,7 +1,7 @@
-"""Where a run's curves go.
+"""Loggers of a run's curves.
 
-Each maker takes the run's folder and, for a run that goes on, where it does so, so that every value stands once at its
-step.
+Each factory takes the run's folder and, for a resumed run, the point where it resumes, so that every value is logged
+exactly once at its step.
 """
 
 import functools
@@ -31,12 +31,11 @@ warn = logging.getLogger("diglot").warning
 
 
 class Resumed(NamedTuple):
-    """Where a run is taken up again: what was logged later does not count.
+    """The point where a run resumes. Values logged after it are discarded.
 
     Attributes:
-        update: how many were done.
-        validation_due_since: Unix time from which on they were being validated, which will be done once more; None:
-            that was done.
+        update: number of updates done.
+        validation_due_since: Unix time at which their validation started, if it will be repeated; otherwise None.
     """
 
     update: int
@@ -44,23 +43,24 @@ class Resumed(NamedTuple):
 
 
 def tensorboard(folder: Path, resumed: Resumed | None = None, **options: Any) -> Logger:
-    """Events in the run's folder, for `make tensorboard`.
+    """Return a logger that writes TensorBoard events into the run's folder, for `make tensorboard`.
 
     Args:
-        folder: the run's.
-        resumed: where it goes on; None: it begins.
-        options: of torch.utils.tensorboard.SummaryWriter.
+        folder: the run's folder.
+        resumed: where the run resumes; None for a new run.
+        options: options of torch.utils.tensorboard.SummaryWriter.
     """
-    options["purge_step"] = 0  # TensorBoard takes nothing back at the first one that it sees: also a run's first has it
+    options["purge_step"] = 0  # TensorBoard ignores the first purge that it sees, so a new run writes one
     until = None if resumed is None else resumed.validation_due_since
     if resumed is not None:
-        # Events can be taken back by step alone: that of a validation goes, and what was before it comes again.
+        # Events can be discarded only by step. Discard the step of a validation that is repeated, and write the step's
+        # events from before that validation again.
         options["purge_step"] = resumed.update + (until is None)
     again = logged_at(folder, 0 if resumed is None else resumed.update, until)
     logger = TensorBoardLogger(folder, name="", version="", default_hp_metric=False, **options)
     writer = EventWriter(logger.log_dir, functools.partial(forgiven, logger), **writer_options(logger))
     set_experiment(logger, writer)
-    if resumed is not None:  # once more: a run that was begun by an earlier version has not had its first
+    if resumed is not None:  # purge twice: a run started by an earlier version lacks the first purge
         writer.begin_session(options["purge_step"])
     for event in again:
         writer.file_writer.add_event(event, event.step, event.wall_time)
@@ -68,13 +68,13 @@ def tensorboard(folder: Path, resumed: Resumed | None = None, **options: Any) ->
 
 
 def csv(folder: Path, resumed: Resumed | None = None, flush_logs_every_n_steps: int = 100) -> Logger:
-    """One table, metrics.csv. For the arguments see `tensorboard`."""
+    """Return a logger that writes one table, metrics.csv. For the arguments see `tensorboard`."""
     keep = None if resumed is None else functools.partial(_stays, resumed)
     return CSVLogger(folder, flush_logs_every_n_steps, keep)
 
 
 def _stays(resumed: Resumed, row: Mapping[str, str]) -> bool:
-    """Whether a row was written before where a run is taken up again."""
+    """Return whether a row was written before the point where the run resumes."""
     if not (row["step"] or "").isdigit() or int(row["step"]) > resumed.update:
         return False
     is_of_training = any(value and name.startswith("train/") for name, value in row.items())
@@ -82,13 +82,13 @@ def _stays(resumed: Resumed, row: Mapping[str, str]) -> bool:
 
 
 def wandb(folder: Path, resumed: Resumed | None = None, project: str = "diglot", **options: Any) -> Logger:
-    """Weights & Biases; WANDB_MODE=offline keeps all in the run's folder.
+    """Return a logger for Weights & Biases; WANDB_MODE=offline keeps everything in the run's folder.
 
     Args:
-        folder: the run's.
-        resumed: see `tensorboard`; the service itself leaves out steps that it has seen.
-        project: where the run is listed.
-        options: of lightning.pytorch.loggers.WandbLogger and wandb.init.
+        folder: the run's folder.
+        resumed: see `tensorboard`; the service itself ignores steps that it has already received.
+        project: project in which the run is listed.
+        options: options of lightning.pytorch.loggers.WandbLogger and wandb.init.
     """
     return WandbLogger(name=folder.name, id=folder.name, resume="allow", save_dir=folder, project=project, **options)
 
@@ -100,16 +100,16 @@ def mlflow(
     experiment_name: str = "diglot",
     **options: Any,
 ) -> Logger:
-    """MLflow.
+    """Return a logger for MLflow.
 
     Args:
-        folder: the run's.
+        folder: the run's folder.
         resumed: see `tensorboard`.
-        tracking_uri: of a server or database; None: mlflow.db beside the run's folder.
-        experiment_name: where the run is listed.
-        options: of lightning.pytorch.loggers.MLFlowLogger.
+        tracking_uri: URI of a server or database; None: mlflow.db next to the run's folder.
+        experiment_name: experiment in which the run is listed.
+        options: options of lightning.pytorch.loggers.MLFlowLogger.
     """
-    about = folder / "mlflow.txt"  # the run's id, to go on with it
+    about = folder / "mlflow.txt"  # holds the run's id, for resuming
     if resumed is not None and about.exists():
         options["run_id"] = about.read_text(encoding="utf-8").strip()
     logger = MLFlowLogger(
@@ -124,7 +124,7 @@ def mlflow(
 
 @contextmanager
 def forgiven(logger: Logger) -> Iterator[None]:
-    """Let what fails in the block stop nothing, and tell the first failure of each logger."""
+    """Suppress exceptions raised in the block, and report the first one of each logger."""
     try:
         yield
     except Exception as error:
@@ -135,16 +135,17 @@ def forgiven(logger: Logger) -> Iterator[None]:
 
 _failed: WeakSet[Logger] = WeakSet()
 
-# What Lightning, and so `self.log`, calls of a logger.
+# Methods of a logger that Lightning calls, also in `self.log`.
 CALLED_BY_LIGHTNING = (*("log_metrics", "log_hyperparams", "log_graph", "save", "finalize", "after_save_checkpoint"),)
 
 
 def forgiving(logger: Logger) -> Logger:
-    """Make the failures of a logger (a full disk, a service that does not answer) be told once and stop nothing, also
-    where it is Lightning that calls it.
+    """Make a logger report its first failure and never stop training, even where Lightning calls it.
+
+    Failures are, for example, a full disk or a service that does not respond.
 
     Returns:
-        The logger, which is now of a class derived from its own.
+        The same logger, whose class is now derived from its former class.
     """
     kind = type(logger)
     methods = {name: _attempt(getattr(kind, name)) for name in CALLED_BY_LIGHTNING}
@@ -165,8 +166,10 @@ def _attempt(method: Callable[..., None]) -> Callable[..., None]:
 
 @functools.cache
 def _be_silent_about_writers() -> None:
-    """Print no traceback of TensorBoard's threads, which a logger of a user's own may have: what fails in one is raised
-    again where something is logged next."""
+    """Print no tracebacks of TensorBoard's threads, which a user's own logger may have.
+
+    An exception in such a thread is raised again by the next logging call.
+    """
     before = threading.excepthook
 
     def hook(failure: Any) -> None:
@@ -177,11 +180,12 @@ def _be_silent_about_writers() -> None:
 
 
 class Loggers:
-    """The loggers of a run as one, which each take scalars, figures and texts in their own way. What fails is told once
-    for each of them and stops nothing.
+    """All loggers of a run, each of which takes scalars, figures and texts in its own way.
+
+    The first failure of each logger is reported. No failure stops training.
 
     Args:
-        loggers: those of a trainer.
+        loggers: a trainer's loggers.
     """
 
     def __init__(self, loggers: Iterable[Any]) -> None:
@@ -192,19 +196,19 @@ class Loggers:
         self._each(lambda adapter: adapter.scalars(values, step))
 
     def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
-        """Log a picture, (height, width, 3) bytes, by each logger that takes pictures."""
+        """Log an image of bytes (height, width, 3) to each logger that takes images."""
         self._each(lambda adapter: adapter.figure(tag, pixels, step))
 
     def text(self, tag: str, markdown: str, step: int) -> None:
-        """Log a text by each logger that takes texts."""
+        """Log a text to each logger that takes texts."""
         self._each(lambda adapter: adapter.text(tag, markdown, step))
 
     def hyper_parameters(self, values: Mapping[str, Any], scores: Mapping[str, float]) -> None:
-        """Log what a run was trained with, and the scores by which runs are compared where a logger compares them."""
+        """Log a run's hyperparameters, and its final scores to loggers that compare runs by scores."""
         self._each(lambda adapter: adapter.hyper_parameters(values, scores))
 
     def flush(self) -> None:
-        """Write out what is held back, so that a kill after a checkpoint loses no value that came before it."""
+        """Write buffered values, so that a kill after a checkpoint loses no value logged before it."""
         self._each(lambda adapter: adapter.flush())
 
     def _each(self, write: Callable[["Adapter"], None]) -> None:
@@ -214,8 +218,10 @@ class Loggers:
 
 
 class Adapter:
-    """How scalars, figures and texts go to a logger: here to one of a user's own, of which no more is known than what
-    Lightning asks of every logger."""
+    """Adapter that passes scalars, figures and texts to a logger.
+
+    This base class serves loggers of the user's own, of which it knows only what Lightning requires of every logger.
+    """
 
     def __init__(self, logger: Any) -> None:
         self.logger = logger
@@ -253,7 +259,7 @@ class _OfTensorBoard(Adapter):
 
 
 class _OfTable(Adapter):
-    """Figures and texts are files beside the table, under figures/."""
+    """Adapter of a table, next to which figures and texts are files under figures/."""
 
     def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
         png = io.BytesIO()
@@ -300,10 +306,10 @@ def _adapter(logger: Any) -> Adapter:
 
 
 def check(nodes: Mapping[str, Any]) -> None:
-    """Make sure of loggers, before anything is made, that each names one, and that its package is installed.
+    """Check that each logger of a config names one whose package is installed, before anything is built.
 
     Args:
-        nodes: of a config, by name; null in place of one leaves it out.
+        nodes: logger nodes by name; null leaves one out.
 
     Raises:
         UserError: naming the key.
@@ -319,10 +325,10 @@ def check(nodes: Mapping[str, Any]) -> None:
 
 @contextmanager
 def beginning(name: str) -> Iterator[None]:
-    """Where a logger cannot begin (a service that does not answer, say), that is told and stops nothing.
+    """Report a logger that cannot start, for example because a service does not respond, and continue without it.
 
     Raises:
-        UserError: it does not take what the config says.
+        UserError: if the logger does not accept the config's values.
     """
     try:
         yield
@@ -336,7 +342,7 @@ def beginning(name: str) -> Iterator[None]:
 
 
 def missing_package(target: str) -> str | None:
-    """What to say where the package that a maker here needs is not installed."""
+    """Return an error message if the package that a factory of this module needs is not installed; otherwise None."""
     package = target.rpartition(".")[2]
     if target.startswith(f"{__name__}.") and package in ("wandb", "mlflow") and find_spec(package) is None:
         return (

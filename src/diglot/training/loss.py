@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy, in sums: whoever knows the update divides."""
+"""Label-smoothed cross-entropy as sums; the caller divides them by the update's number of tokens."""
 
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -12,11 +12,11 @@ from diglot.data.batch import Batch
 
 
 class TokenLoss(NamedTuple):
-    """Sums over the real target tokens of a batch, in nats, and how many there are (all scalars).
+    """Sums over the real target tokens of a batch, in nats, and the number of these tokens (all scalars).
 
     Attributes:
-        smoothed: what is trained on; the only one with a gradient.
-        nll: negative log-likelihood, free of smoothing.
+        smoothed: the loss to train on; the only field with a gradient.
+        nll: negative log-likelihood, without label smoothing.
         tokens: number of real target tokens.
     """
 
@@ -26,8 +26,10 @@ class TokenLoss(NamedTuple):
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """Both sums from one log-softmax, whose memory the gradient takes over: of the tensors of logits' size, the largest
-    of a step, only one is held."""
+    """Both sums of a `TokenLoss` from one log-softmax, whose memory is reused for the gradient.
+
+    Tensors of the logits' size are the largest of a training step. Only one of them is held.
+    """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, mask: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -49,10 +51,12 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
 
 def token_loss(logits: Tensor, labels: Tensor, mask: Tensor, label_smoothing: float) -> TokenLoss:
-    """Cross-entropy with a target of 1 - eps on the label and eps spread over all V tokens (Szegedy et al., 2016).
+    """Compute the label-smoothed cross-entropy (Szegedy et al., 2016).
+
+    The target distribution puts 1 - eps on the label and spreads eps evenly over all V tokens.
 
     Args:
-        logits: (B, T, V), of any floating type; computed on in float32.
+        logits: (B, T, V), of any floating type; the loss is computed in float32.
         labels: (B, T).
         mask: (B, T), True on real tokens.
         label_smoothing: eps.
@@ -63,8 +67,8 @@ def token_loss(logits: Tensor, labels: Tensor, mask: Tensor, label_smoothing: fl
 
 def batch_loss(model: nn.Module, batch: Batch, label_smoothing: float) -> TokenLoss:
     """Compute a training batch's loss with teacher forcing: each target token is predicted from those before it."""
-    # A CPU's fused attention spends more on its backward pass than it saves on sentences this short
-    # (benchmarks/training.py); a GPU's does not.
+    # On a CPU, fused attention loses more time in the backward pass than it saves on sentences this short
+    # (benchmarks/training.py). On a GPU it does not.
     with sdpa_kernel(SDPBackend.MATH) if batch.src.device.type == "cpu" else nullcontext():
         logits = model(batch.src, batch.tgt_in, batch.src_mask)
     return token_loss(logits, batch.labels, batch.tgt_mask, label_smoothing)

@@ -22,18 +22,20 @@ def in_order(
 ) -> list[L.Callback]:
     """Return a run's callbacks in the order in which Lightning calls each of their hooks.
 
-    What ends a run comes before anything that would see a batch that is not trained on; what changes a run (a user's
-    callback may stop it) before the checkpoint that holds it; what reports and times a validation after all that is
-    part of it; what asks whether the run has ended after all that may end it.
+    The order follows these rules:
+    - A callback that ends the run comes before any that would see a batch that is not trained on.
+    - A callback that changes the run (a user's callback may stop it) comes before the checkpoint that holds the change.
+    - A callback that reports and times a validation comes after everything that is part of it.
+    - A callback that checks whether the run has ended comes after everything that may end it.
 
     Args:
-        probe: notes each batch, in case that memory does not hold it.
+        probe: remembers each batch, in case it does not fit into memory.
         scores: scores validations.
         users: look at scores and models, and may end the run.
         writer: writes checkpoints.
-        reports: say what a validation has come to.
-        throughput: measures what is no validation.
-        signals: ends the run where a signal asks for it.
+        reports: report the results of validations.
+        throughput: measures everything except validations.
+        signals: ends the run if a signal asks for it.
         n_updates: length of the run.
     """
     return [

@@ -1,5 +1,4 @@
-"""Several processes that train one model: how they find each other, what only one of them does, and that they end
-together."""
+"""Processes that train one model: how they find each other, what only one of them does, and how they end together."""
 
 import contextlib
 import json
@@ -29,13 +28,13 @@ from diglot.training.lightning_seams import LaunchingStrategy, ScriptLauncher, s
 
 
 def strategy(wanted: Any, world_size: int, timeout: float, command: Sequence[str] = ()) -> Any:
-    """What Lightning is to spread a run by: DistributedDataParallel with a time limit of ours, or what was asked for.
+    """Return the strategy that distributes a run: `Distributed` in place of Lightning's ddp, else the requested one.
 
     Args:
         wanted: a Lightning strategy by name.
         world_size: number of processes on all nodes.
         timeout: seconds after which a process that waits for another one gives up.
-        command: line of the other processes, where this one starts them.
+        command: command line of the other processes, if this one starts them.
     """
     if wanted != "ddp" and not (wanted == "auto" and world_size > 1):
         return wanted
@@ -43,16 +42,16 @@ def strategy(wanted: Any, world_size: int, timeout: float, command: Sequence[str
 
 
 def check_number(trainer: L.Trainer) -> None:
-    """Make sure that torchrun or SLURM started as many processes as the config speaks of.
+    """Check that torchrun or SLURM started as many processes as the config requests.
 
     Raises:
-        UserError: naming both numbers.
+        UserError: if the numbers differ, or if several nodes are requested and neither torchrun nor srun is used.
     """
     environment = getattr(trainer.strategy, "cluster_environment", None)
     if environment is None and TorchElasticEnvironment.detect():
-        environment = TorchElasticEnvironment()  # one process is to train alone, and several were started
+        environment = TorchElasticEnvironment()  # the config requests one process, but torchrun was used
     if environment is None and SLURMEnvironment.detect() and int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1:
-        environment = SLURMEnvironment()  # likewise by srun; an allocation alone starts none
+        environment = SLURMEnvironment()  # the same for srun; an allocation alone starts no processes
     if trainer.num_nodes > 1 and not isinstance(environment, (TorchElasticEnvironment, SLURMEnvironment)):
         raise UserError(
             f"trainer.num_nodes={trainer.num_nodes}: start one command on each machine with torchrun, or all with srun"
@@ -67,7 +66,7 @@ def check_number(trainer: L.Trainer) -> None:
 
 
 def lost_another(error: BaseException, world_size: int) -> bool:
-    """Whether an error came from waiting for a process that has died or does not answer."""
+    """Return whether an error came from waiting for a process that has died or does not respond."""
     of_torch = isinstance(error, torch.distributed.DistError) or (
         isinstance(error, RuntimeError) and re.search(r"gloo|NCCL|ProcessGroup|[Tt]imed out|closed by peer", str(error))
     )
@@ -75,11 +74,11 @@ def lost_another(error: BaseException, world_size: int) -> bool:
 
 
 class Distributed(LaunchingStrategy):
-    """DistributedDataParallel over processes of which none outlives the others, and which train one config.
+    """DistributedDataParallel over processes that end together and train one config.
 
     Args:
-        command: line of those that this one starts.
-        options: of DDPStrategy.
+        command: command line of the processes that this one starts.
+        options: options of DDPStrategy.
     """
 
     def __init__(self, command: Sequence[str], **options: Any) -> None:
@@ -92,9 +91,12 @@ class Distributed(LaunchingStrategy):
 
 
 class Launcher(ScriptLauncher):
-    """Starts the other processes of this machine as Lightning does, but where one of them fails, this one has the time
-    to say what that means, and to keep what it has. Lightning would kill it within five seconds. What they run is
-    `command`: Lightning would have them compose the config again, of files that may have changed."""
+    """Launcher of the other processes on this machine, which gives this one time to end well if another one fails.
+
+    This process then has time to report the failure and to save its state. Lightning would kill it within five seconds.
+    The other processes run `command`. Lightning would make them compose the config again, from files that may have
+    changed.
+    """
 
     def __init__(
         self, environment: ClusterEnvironment, num_processes: int, num_nodes: int, command: Sequence[str] = ()
@@ -112,7 +114,7 @@ class Launcher(ScriptLauncher):
         try:
             return function(*args, **kwargs)
         finally:
-            is_over.set()  # whatever has ended it is told by this thread
+            is_over.set()  # this thread reports what has ended it
 
     def start_others(self) -> None:
         self.check_can_start()
@@ -126,8 +128,11 @@ class Launcher(ScriptLauncher):
 
 
 def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) -> None:
-    """In a thread of the process that started others: end with the first of them that fails. Where this process waits
-    for that one it learns of it by itself, and is gone before this ends it."""
+    """Run in a thread of the process that started the others, and end it with the first of them that fails.
+
+    If this process is waiting for the failed one, it notices the failure itself, and has ended before this function
+    ends it.
+    """
     while not is_over.wait(_INTERVAL):
         failed = {rank: other.returncode for rank, other in enumerate(others, start=2) if other.poll()}
         if failed:
@@ -137,9 +142,9 @@ def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) 
     if is_over.wait(_PATIENCE):
         return
     number, status = next(iter(failed.items()))
-    # One that is asked to end before it has a handler for that is killed by the signal.
+    # A process that is asked to end before it has installed its handler is killed by the signal.
     asked = -status if status < 0 else status - 128
-    if asked in ASKING:  # also this one was asked to end, and waits in compiled code
+    if asked in ASKING:  # this process was asked to end, too, and waits in compiled code
         code = interruption.tell("train", asked)
     else:
         code = 2
@@ -151,16 +156,16 @@ def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) 
 
 
 def end_with_first() -> None:
-    """In a process that another one of ours has started: not to outlive it."""
+    """Make this process end with the one that started it for a run, if there is one."""
     first = os.environ.get(STARTED_BY)
     if first is None or "LOCAL_RANK" not in os.environ or os.getpid() == int(first):
         return
-    be_signalled_with_parent(signal.SIGCONT)  # one that is stopped goes on when the first has died, to see that and end
+    be_signalled_with_parent(signal.SIGCONT)  # continues a stopped process, so that it can end
 
     def watch() -> None:
         while os.getppid() == int(first):
             time.sleep(_INTERVAL)
-        time.sleep(_PATIENCE)  # to say so itself
+        time.sleep(_PATIENCE)  # the main thread may report it first
         print("diglot-train: the process that started this one has died", file=sys.stderr, flush=True)
         os._exit(2)
 
@@ -168,7 +173,7 @@ def end_with_first() -> None:
 
 
 def end_others(trainer: L.Trainer) -> None:
-    """End the processes that Lightning started for this one, where this one fails: they would wait for it for ever."""
+    """End the processes that Lightning started for this one if it fails: they would wait for it forever."""
     deadline = time.monotonic() + _PATIENCE
     for other in getattr(trainer.strategy.launcher, "procs", []):
         try:
@@ -178,8 +183,8 @@ def end_others(trainer: L.Trainer) -> None:
 
 
 def end_lost(others: Iterable[int]) -> None:
-    """End processes that do not answer, if they do not end by themselves."""
-    # Longer than these may wait for this one, after which they say themselves why they end.
+    """End processes that do not respond, unless they end by themselves."""
+    # Wait longer than these processes wait for this one, so that they can report why they end.
     deadline = time.monotonic() + 1.5 * _PATIENCE
     for other in others:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -189,22 +194,22 @@ def end_lost(others: Iterable[int]) -> None:
             os.kill(other, signal.SIGKILL)
 
 
-_PATIENCE = 10.0  # seconds that a process has to end by itself
-_INTERVAL = 0.2  # seconds between looks
+_PATIENCE = 10.0  # seconds that a process has for ending by itself
+_INTERVAL = 0.2  # seconds between checks
 
 
 class Processes:
     """The processes of a run, before its trainer exists.
 
-    On one machine the first one starts the others when training begins. torchrun and SLURM start all at once: these
-    meet here, so that one of them can make the run's folder for all.
+    On one machine, the first process starts the others when training begins. torchrun and SLURM start all of them at
+    once. In that case they form a process group here, so that one of them can create the run's folder for all.
 
     Args:
         trainer: a trainer with the run's options, which does nothing else.
 
     Attributes:
-        starts_others: whether this one starts the others.
-        neighbours: numbers of those on this machine that this one did not start itself, as far as they are known.
+        starts_others: whether this process starts the others.
+        neighbours: IDs of the known processes on this machine that this one did not start.
     """
 
     def __init__(self, trainer: L.Trainer) -> None:
@@ -222,10 +227,10 @@ class Processes:
         return self.rank == 0
 
     def rendezvous(self) -> None:
-        """Wait for all processes that were started from outside.
+        """Wait for all processes that torchrun or SLURM started.
 
         Raises:
-            UserError: if they do not come.
+            UserError: if they do not all arrive.
         """
         if self.are_met:
             with self._waiting("the processes do not find each other"):
@@ -236,7 +241,7 @@ class Processes:
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
-        """The block is run by the first process of each node, then by the others, which find what it made."""
+        """Run the block in the first process of each node, then in the others, which find its results."""
         if self.are_met and self.local_rank:
             self._wait_for_all()
         yield
@@ -244,7 +249,7 @@ class Processes:
             self._wait_for_all()
 
     def shared(self, value: Any) -> Any:
-        """The first process's value, on all that have met."""
+        """Return the first process's value on all processes of the group."""
         if not self.are_met:
             return value
         with self._waiting(f"process {self.rank + 1} of {self.world_size} waits in vain for another one"):

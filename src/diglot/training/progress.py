@@ -1,4 +1,4 @@
-"""How a run shows itself: a bar in updates at a terminal, and a line for each validation everywhere."""
+"""Progress of a run: a bar that counts updates, at a terminal, and one line per validation everywhere."""
 
 import logging
 import sys
@@ -13,7 +13,7 @@ from diglot.training.lightning_seams import DescribedBar
 
 
 class UpdateBar(DescribedBar):
-    """Lightning's bar, counting updates and saying the pass."""
+    """Lightning's progress bar, which counts updates and shows the pass."""
 
     first_description = "pass 0.0"
 
@@ -41,7 +41,7 @@ class UpdateBar(DescribedBar):
 
 
 class ValidationLines(L.Callback):
-    """Says one line for each validation: where the run stands and what it scored."""
+    """Callback that prints one line per validation, with the run's progress and the scores."""
 
     def __init__(self, writer: CheckpointWriter) -> None:
         self.writer = writer
@@ -75,6 +75,6 @@ class ValidationLines(L.Callback):
 
 
 def progress_callbacks(writer: CheckpointWriter) -> list[L.Callback]:
-    """The bar only where it can be seen as one."""
+    """Return the callbacks that show progress, with the bar only at a terminal."""
     lines: list[L.Callback] = [ValidationLines(writer)]
     return [UpdateBar(), *lines] if sys.stdout.isatty() else lines

@@ -1,4 +1,4 @@
-"""How long a run is, and when it validates: everything is counted in updates."""
+"""The length of a run and its validation interval, both counted in updates."""
 
 from datetime import datetime
 from pathlib import Path
@@ -15,14 +15,14 @@ class Budget:
     """The budget of a training run.
 
     Args:
-        updates: length of the run in updates (optimizer steps); None: `passes` says it.
-        passes: length of the run in passes over the training pairs; None: `updates` says it.
-        validate_every: updates between validations; one always follows the last update.
-        folder: where the run's files go; None: a new folder under runs/.
+        updates: length of the run in updates (optimizer steps); None if `passes` is given.
+        passes: length of the run in passes over the training pairs; None if `updates` is given.
+        validate_every: number of updates between validations; one always follows the last update.
+        folder: the run's folder; None creates a new folder under runs/.
         compile: whether to compile the model with torch.compile.
-        skip_non_finite: updates whose gradient is not finite that may be passed over before the run ends.
-        keep_best: of how many validations, those of the best dev BLEU, the checkpoint is kept.
-        keep_last: of how many, the last ones.
+        skip_non_finite: number of updates with a gradient that is not finite that may be skipped before the run ends.
+        keep_best: number of validations with the best dev BLEU whose checkpoints are kept.
+        keep_last: number of most recent validations whose checkpoints are kept.
     """
 
     def __init__(
@@ -50,14 +50,17 @@ class Budget:
         self.keep_best, self.keep_last = keep_best, keep_last
 
     def total_updates(self, data: TranslationData) -> int:
-        """The length of the run on these data, in updates."""
+        """Return the length of the run on these data, in updates."""
         return self.updates if self.updates is not None else data.updates_in(self.passes or 0)
 
     def new_folder(self, name: str) -> Path:
-        """Make the run's folder, which must not exist yet: two runs never share one.
+        """Create the run's folder, which must not exist yet: two runs never share one.
 
         Args:
-            name: ends the name of a folder that the user did not name.
+            name: end of the folder's name, if the user did not name it.
+
+        Raises:
+            UserError: if the folder exists or cannot be created.
         """
         if self.folder is not None:
             folder = Path(self.folder).expanduser()
@@ -71,11 +74,11 @@ class Budget:
         return numbered_folder(Path("runs") / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{name}")
 
 
-Run = Budget  # the name that configs know it by
+Run = Budget  # its name in configs
 
 
 class StopAfterLastUpdate(L.Callback):
-    """Lets a validation follow the last update even where it falls between two."""
+    """Callback that lets a validation follow the last update, even if none is due there."""
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         if trainer.global_step >= trainer.max_steps:

@@ -1,4 +1,4 @@
-"""Learning rates by update. Updates count from 1: the first has a rate above zero."""
+"""Learning rate schedules. Updates count from 1, so that the first one has a rate above zero."""
 
 import math
 from typing import Any
@@ -8,15 +8,15 @@ from torch.optim.lr_scheduler import LambdaLR
 
 
 class Schedule(LambdaLR):
-    """The learning rate of each update of a run: a linear rise, then what `decay` says; by itself constant.
+    """Learning rate schedule with linear warm-up, followed by `decay`, which is constant in this class.
 
-    The schedule owns the rate: the optimizer is made with a rate of 1, which `rate` multiplies.
+    The schedule sets the whole rate: the optimizer is created with a rate of 1, which `rate` multiplies.
 
     Args:
-        optimizer: whose rate is scheduled; its own must be 1.
+        optimizer: optimizer to schedule; its own rate must be 1.
         total_updates: length of the run.
-        lr: the rate at the end of the rise.
-        warmup: updates of the rise; 0: none.
+        lr: the rate at the end of the warm-up.
+        warmup: number of warm-up updates; 0 for none.
     """
 
     def __init__(self, optimizer: Optimizer, total_updates: int, lr: float, warmup: int = 0) -> None:
@@ -28,53 +28,56 @@ class Schedule(LambdaLR):
         super().__init__(optimizer, lambda done: self.rate(done + 1))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a schedule stood, which may have been another one: the rates are those of this one."""
+        """Resume at the update of a saved schedule, with the rates of this one.
+
+        The saved schedule may be a different one.
+        """
         own = {"total_updates", "lr", "warmup"}
         super().load_state_dict({name: value for name, value in state_dict.items() if name not in own})
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(self.last_epoch + 1)
 
     def rate(self, update: int) -> float:
-        """The learning rate of this update."""
+        """Return the learning rate of an update."""
         return self.lr * (update / self.warmup if update < self.warmup else self.decay(update))
 
     def decay(self, update: int) -> float:
-        """The share of `lr` that is left after the rise."""
+        """Return the share of `lr` that is left at an update after the warm-up."""
         return 1.0
 
     def _left(self, update: int) -> float:
-        """The share of the updates after the rise that are still to come, this one counted."""
-        after_rise = self.total_updates - max(1, self.warmup) + 1  # the update that ends the rise counted
+        """Return the share of the updates after the warm-up that remain, including this one."""
+        after_rise = self.total_updates - max(1, self.warmup) + 1  # includes the update that ends the warm-up
         return max(0.0, (self.total_updates - update + 1) / max(1, after_rise))
 
 
 class Constant(Schedule):
-    """Stays."""
+    """Constant rate after the warm-up."""
 
 
 class Linear(Schedule):
-    """Falls in a straight line, to zero after the last update."""
+    """Linear decay to zero after the last update."""
 
     def decay(self, update: int) -> float:
         return min(1.0, self._left(update))
 
 
 class Cosine(Schedule):
-    """Falls along half a cosine, to zero after the last update (Loshchilov and Hutter, 2017)."""
+    """Half-cosine decay to zero after the last update (Loshchilov and Hutter, 2017)."""
 
     def decay(self, update: int) -> float:
         return 0.5 * (1 - math.cos(math.pi * min(1.0, self._left(update))))
 
 
 class InverseSqrt(Schedule):
-    """Falls with the inverse square root of the update."""
+    """Decay with the inverse square root of the update."""
 
     def decay(self, update: int) -> float:
         return (max(1, self.warmup) / update) ** 0.5
 
 
 class Paper(InverseSqrt):
-    """factor x d_model^-0.5 x min(update^-0.5, update x warmup^-1.5) (Vaswani et al., 2017)."""
+    """Schedule of Vaswani et al. (2017): factor x d_model^-0.5 x min(update^-0.5, update x warmup^-1.5)."""
 
     def __init__(
         self, optimizer: Optimizer, total_updates: int, d_model: int, factor: float = 1.0, warmup: int = 4000

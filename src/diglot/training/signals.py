@@ -1,4 +1,4 @@
-"""Signals that ask a run to end: it keeps what it has, and its exit status says that it can go on."""
+"""Signals that ask a run to end: it saves its state, and its exit status says that it can be resumed."""
 
 import os
 import signal
@@ -19,7 +19,10 @@ from diglot.training.lightning_seams import loops_state
 
 
 class Stopped(BaseException):
-    """A signal has ended a run that is kept. It is nothing that has gone wrong, and that someone could make good."""
+    """Raised when a signal ends a run that can be resumed.
+
+    It derives from BaseException, because nothing has gone wrong that an exception handler could repair.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -27,7 +30,7 @@ class Stopped(BaseException):
 
 @contextmanager
 def leaving_at_once() -> Iterator[None]:
-    """While this holds, signals end what is done by `Stopped`, wherever it is.
+    """Raise `Stopped` as soon as a signal arrives during the block.
 
     Raises:
         Stopped: naming the signal.
@@ -35,7 +38,7 @@ def leaving_at_once() -> Iterator[None]:
 
     def leave(number: int, _: FrameType | None) -> None:
         for asking in before:
-            # A second one ends the process; a terminal that hangs up sends SIGHUP twice.
+            # A second signal ends the process, except SIGHUP: a terminal that hangs up sends it twice.
             signal.signal(asking, signal.SIG_IGN if asking == signal.SIGHUP else signal.SIG_DFL)
         raise again_where_ignored(Stopped(number), lambda: answer_anew(number))
 
@@ -57,27 +60,27 @@ def leaving_at_once() -> Iterator[None]:
 
 
 class Signals(L.Callback):
-    """Ends a run that is asked to by a signal, on all processes after the same update, when a checkpoint is written.
+    """Callback that ends a run if a signal asks for it, with a checkpoint, on all processes after the same update.
 
-    A validation of a single process is broken off where it stands: the checkpoint was written before it. A second
-    signal ends the process at once, unless it is SIGHUP, which a terminal that hangs up sends twice. Ignored signals
-    stay ignored (SIGHUP after nohup, say).
+    In a single process, a signal interrupts a validation immediately, because a checkpoint was written before it. A
+    second signal ends the process at once, except SIGHUP, which a terminal that hangs up sends twice. Ignored signals
+    stay ignored (SIGHUP after nohup, for example).
 
     Args:
         writer: writes the checkpoint.
-        validate_every: updates between validations.
+        validate_every: number of updates between validations.
     """
 
     def __init__(self, writer: CheckpointWriter, validate_every: int) -> None:
         self.writer, self.validate_every = writer, validate_every
         self.received = 0
-        self.breaks_off = False  # whether a signal ends what is done where it stands
+        self.breaks_off = False  # whether a signal takes effect immediately
         self._before: dict[int, Any] = {}
         self._asked_before: Tensor | None = None
-        self._leaves = 0  # the signal by which the run ends as soon as a checkpoint is written
+        self._leaves = 0  # the signal that ends the run after the next checkpoint
         self._loops: dict[str, Any] = {}
 
-    def on_train_start(self, *_: Any) -> None:  # not before: Lightning sets handlers of its own
+    def on_train_start(self, *_: Any) -> None:  # not earlier: Lightning installs its own handlers
         if threading.current_thread() is threading.main_thread():
             for number in ASKING:
                 if signal.getsignal(number) is not signal.SIG_IGN:
@@ -89,7 +92,7 @@ class Signals(L.Callback):
                 os._exit(128 + number)
             return
         self.received = number
-        if self.breaks_off:  # where that is ignored, the run ends at the next place that asks
+        if self.breaks_off:  # if the exception is ignored, the run ends at the next check
             raise again_where_ignored(Stopped(number), lambda: None)
 
     def on_train_batch_end(
@@ -98,10 +101,10 @@ class Signals(L.Callback):
         if not batch.ends_update:
             return
         number = self._asked(trainer)
-        # A validation writes a checkpoint of its own before it begins.
+        # If a validation follows, it writes a checkpoint before it begins.
         if number and trainer.global_step % self.validate_every and not trainer.should_stop:
-            # Not yet: what the update came to is still to be logged, and a checkpoint never knows more than the curves.
-            # Lightning goes on from where its loops stand now.
+            # Do not end the run yet: this update's values have not been logged, and a checkpoint must never be ahead of
+            # the curves. Keep the present state of Lightning's loops, from which the run will resume.
             self._leaves, self._loops = number, loops_state(trainer)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -109,7 +112,7 @@ class Signals(L.Callback):
             checkpoint["loops"] = self._loops
 
     def leave_before_batch(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Write a checkpoint and leave, if a signal has asked for it after the update before.
+        """Write a checkpoint and end the run, if a signal asked for it after the previous update.
 
         Raises:
             Stopped: naming the signal.
@@ -119,14 +122,14 @@ class Signals(L.Callback):
             raise Stopped(self._leaves)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.breaks_off = trainer.world_size == 1  # else the other processes would wait for this one
+        self.breaks_off = trainer.world_size == 1  # otherwise the other processes would wait for this one
         self._leave(trainer)
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         self._leave(trainer)
 
     def let_validation_end(self) -> None:
-        """Break the validation off no more."""
+        """Let the validation finish: signals no longer interrupt it."""
         self.breaks_off = False
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -149,7 +152,7 @@ class Signals(L.Callback):
         self._before.clear()
 
     def _asked(self, trainer: L.Trainer) -> int:
-        """The signal that any process has received, the same answer on all of them."""
+        """Return the signal that any process has received, 0 for none; all processes get the same answer."""
         if trainer.world_size == 1:
             return self.received
         device = trainer.strategy.root_device
@@ -157,14 +160,15 @@ class Signals(L.Callback):
         torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX)
         if device.type == "cpu":
             return int(asked)
-        # A GPU is not waited for: the answer is that of the call before.
+        # Do not wait for a GPU: return the answer of the previous call.
         before, self._asked_before = self._asked_before, asked
         return 0 if before is None else int(before)
 
 
 class LeaveFirst(L.Callback):
-    """Lets `Signals` end a run before another callback has seen the batch that will not be trained on, and keeps it
-    from breaking off what they do at the end of a validation.
+    """Callback that lets `Signals` end a run before other callbacks see the batch that will not be trained on.
+
+    It also keeps `Signals` from interrupting the work of other callbacks at the end of a validation.
 
     Args:
         signals: knows whether the run ends.
@@ -179,4 +183,4 @@ class LeaveFirst(L.Callback):
         self.signals.leave_before_batch(trainer, pl_module)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.signals.let_validation_end()  # the callbacks after this one keep what the validation came to
+        self.signals.let_validation_end()  # the callbacks after this one save the validation's results

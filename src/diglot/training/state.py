@@ -1,4 +1,4 @@
-"""Where a run stands, beside its weights and its optimizer."""
+"""The state of a run besides its weights and optimizer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ from diglot.data.batching import StreamPosition
 
 @dataclass
 class RunState:
-    """What a run's checkpoints hold of where it stands.
+    """State of a run that its checkpoints hold besides the weights and the optimizer.
 
-    Each field is changed by one object, which is given the state when it is made.
+    Each field is changed by one object, which receives the state when it is created.
 
     Attributes:
-        update: updates done; changed by the checkpoint writer, like all but `skipped`.
-        position: where the stream of batches stands after them; None: not known (checkpoints of earlier versions).
-        skipped: updates that were not made because their gradient was not finite; changed by the task.
-        validation_due_since: Unix time at which the validation began that follows these updates and has not come to its
-            end; None: they need none.
-        has_stopped: whether the run had been told to end with these updates.
-        dev_rank: by what the newest validation is compared with others: the monitored score and what decides between
-            equal ones. None: there was none.
+        update: number of updates done; changed by the checkpoint writer, like all fields except `skipped`.
+        position: position of the batch stream after these updates; None if unknown (checkpoints of earlier versions).
+        skipped: number of updates skipped because their gradient was not finite; changed by the task.
+        validation_due_since: Unix time at which the validation after these updates began, if it has not finished; None
+            if no validation is due.
+        has_stopped: whether the run was to end after these updates.
+        dev_rank: key by which the newest validation is compared with others: the monitored score, then the
+            tie-breakers. None before the first validation.
     """
 
     update: int = 0
@@ -32,7 +32,7 @@ class RunState:
     dev_rank: tuple[float, ...] | None = None
 
     def to_record(self) -> dict[str, Any]:
-        """Return the state as a checkpoint holds it, as plain data."""
+        """Return the state as plain data for a checkpoint."""
         record = {
             "update": self.update,
             "place": list(self.position or ()),
@@ -49,8 +49,8 @@ class RunState:
         """Return the state that a checkpoint holds.
 
         Args:
-            record: of the checkpoint, already checked; one of an earlier version may lack any key.
-            update: updates done.
+            record: the checkpoint's record, already checked; one of an earlier version may lack any key.
+            update: number of updates done.
         """
         place, rank = record.get("place"), record.get("dev_rank")
         return cls(

@@ -1,4 +1,4 @@
-"""The LightningModule: what a training and a validation step compute."""
+"""The LightningModule, which computes the training and validation steps."""
 
 import math
 from collections.abc import Callable
@@ -21,11 +21,13 @@ from diglot.training.state import RunState
 
 
 class NonFiniteError(Exception):
-    """A loss or gradient is no finite number; the update was not made.
+    """Raised if the gradient of an update is not finite; the update was not made.
 
     Attributes:
+        update: number of the update.
         pairs: numbers of the update's pairs on this process.
-        norms: of the gradient, by parameter.
+        norms: gradient norm of each parameter.
+        learning_rate: learning rate of the update.
     """
 
     def __init__(self, update: int, pairs: list[int], norms: dict[str, float], learning_rate: float) -> None:
@@ -37,26 +39,26 @@ class NonFiniteError(Exception):
 
 
 class TranslationTask(L.LightningModule):
-    """Trains an encoder-decoder by teacher forcing.
+    """LightningModule that trains an encoder-decoder with teacher forcing.
 
     The loss of an update is the smoothed cross-entropy of its target tokens divided by their number, whatever
     micro-batches and processes they are spread over.
 
     Args:
         model: the network.
-        tokenizer: of both sides; goes into every checkpoint.
-        search: for validation; goes into every checkpoint.
-        optimizer: makes the optimizer from parameters and lr.
-        scheduler: makes its schedule from optimizer and total_updates.
+        tokenizer: tokenizer of both sides.
+        search: search for validation.
+        optimizer: creates the optimizer from parameters and lr.
+        scheduler: creates the learning rate schedule from optimizer and total_updates.
         total_updates: length of the run.
-        label_smoothing: eps of Szegedy et al. (2016); the paper takes 0.1.
-        seed: of dropout.
-        record: plain data that every checkpoint carries, so that it is whole (see diglot.checkpoint.file).
-        state: where the run stands, which every checkpoint carries, too; None: at its beginning.
-        read: gives the text of a translation of the dev pair of a number, by which a search may compare; None: that of
-            its tokens alone.
-        skip_non_finite: this many updates whose gradient is not finite are not made and passed over; the next one ends
-            the run.
+        label_smoothing: eps of Szegedy et al. (2016); Vaswani et al. (2017) use 0.1.
+        seed: seed of dropout.
+        record: plain data stored in every checkpoint, which makes it self-contained (see diglot.checkpoint.file).
+        state: state of the run, which is stored in every checkpoint, too; None for a new run.
+        read: returns the text of a translation, given the number of the dev pair and the tokens; a search may compare
+            such texts. None decodes the tokens alone.
+        skip_non_finite: number of updates with a gradient that is not finite that are skipped; the next one ends the
+            run.
     """
 
     def __init__(
@@ -77,18 +79,18 @@ class TranslationTask(L.LightningModule):
     ) -> None:
         super().__init__()
         self.skip_non_finite, self.state = skip_non_finite, state or RunState()
-        self._pairs: list[Tensor] = []  # of the update so far
+        self._pairs: list[Tensor] = []  # numbers of the pairs of the current update
         self.model, self.search = model, search
         self.read = read or (lambda pair, tokens: tokenizer.decode(tokens))
         self.special = tokenizer.special
         self.make_optimizer, self.make_scheduler, self.total_updates = optimizer, scheduler, total_updates
         self.label_smoothing, self.seed, self.record = label_smoothing, seed, record
-        self._sums: Tensor | None = None  # smoothed loss, nll, tokens of the update so far
-        self._newest: tuple[Tensor, float] | None = None  # the sums of the newest whole update, and its learning rate
+        self._sums: Tensor | None = None  # smoothed loss, nll and tokens of the current update
+        self._newest: tuple[Tensor, float] | None = None  # sums and learning rate of the last complete update
         self._gradient_norm: Tensor | None = None  # of the newest update, before clipping
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.make_optimizer(self.parameters(), lr=1.0)  # the schedule says the whole rate
+        optimizer = self.make_optimizer(self.parameters(), lr=1.0)  # the schedule sets the whole rate
         scheduler = self.make_scheduler(optimizer=optimizer, total_updates=self.total_updates)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
@@ -97,24 +99,25 @@ class TranslationTask(L.LightningModule):
     ) -> None:
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
-        # The processes have summed their gradients: all come to the same answer.
+        # DDP has already reduced the gradients, so all processes take the same decision.
         if not torch.isfinite(self._gradient_norm):
-            # In float16 too large a scale makes them so, as a matter of course: its scaler passes over them and halves
-            # it. What is not finite without a scale is so by itself.
+            # In float16, too large a loss scale makes gradients overflow as a matter of course: the scaler then skips
+            # the update and halves the scale. Without a scale, the gradients themselves are not finite.
             scaler = getattr(self.trainer.precision_plugin, "scaler", None)
             if scaler is None or scaler.get_scale() <= 1.0:
                 self._pass_over()
-        # Lightning refuses to clip for a fused optimizer, which unscales float16 gradients by itself, in any precision.
+        # Lightning refuses to clip for a fused optimizer in any precision, because it unscales float16 gradients
+        # itself.
         elif gradient_clip_val and gradient_clip_algorithm != "value":
             torch.nn.utils.clip_grads_with_norm_(self.parameters(), gradient_clip_val, self._gradient_norm)
         else:
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def _pass_over(self) -> None:
-        """Make nothing of this update's gradient.
+        """Skip this update, because its gradient is not finite.
 
         Raises:
-            NonFiniteError: that was done too often.
+            NonFiniteError: if too many updates have been skipped.
         """
         update = self.trainer.global_step + 1
         if self.state.skipped >= self.skip_non_finite:
@@ -125,11 +128,11 @@ class TranslationTask(L.LightningModule):
         count = f"{self.state.skipped} of at most {self.skip_non_finite}"
         say(f"update {update:,}: the gradient is not finite; passed over, {count}")
         for parameter in self.parameters():
-            parameter.grad = None  # of which an optimizer makes nothing
+            parameter.grad = None  # optimizers skip parameters without a gradient
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        # Dropout is a function of where the run stands, so that nothing about it needs saving. The seed and the
-        # micro-batch's number in the whole stream differ on every process already.
+        # Dropout depends only on the position in the stream, so that no random state needs to be saved. The
+        # micro-batch's number in the whole stream already differs between processes.
         torch.manual_seed((self.seed * 1_000_003 + batch.position) * 7_919 % 2**63)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -141,12 +144,12 @@ class TranslationTask(L.LightningModule):
         return sums.smoothed * shares / batch.update_target_tokens
 
     def _log_update(self, sums: Tensor, ends_update: bool) -> None:
-        """Log what an update's micro-batches add up to, after the last of them and as often as the trainer logs."""
+        """Log the sums of an update's micro-batches, after the last of them and as often as the trainer logs."""
         self._sums = sums if self._sums is None else self._sums + sums
         if not ends_update:
             return
         self._newest, self._sums = (self._sums, self.trainer.optimizers[0].param_groups[0]["lr"]), None
-        update = self.trainer.global_step + 1  # it follows right after this
+        update = self.trainer.global_step + 1  # the optimizer step follows right after this
         if self._is_logged(update):
             self._log_newest(update)
 
@@ -156,13 +159,13 @@ class TranslationTask(L.LightningModule):
         self.log("train/loss", smoothed / tokens)
         self.log("train/perplexity", (nll / tokens).exp(), prog_bar=True)
         self.log("train/learning_rate", self._newest[1])
-        self.log("step", float(update))  # Lightning writes one less otherwise, and a constant epoch
+        self.log("step", float(update))  # otherwise Lightning logs one less, and a constant epoch
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         if batch.ends_update:
             self._pairs = []
         update = self.trainer.global_step
-        # Where a run is stopped before its time Lightning logs once more: let it be this update, not an old one again.
+        # If a run is stopped early, Lightning logs once more. Log this update then, not an old one again.
         stops = self.trainer.should_stop and not self._is_logged(update) and self._newest is not None
         if stops:
             self._log_newest(update)
@@ -174,15 +177,21 @@ class TranslationTask(L.LightningModule):
         return update % self.trainer.log_every_n_steps == 0 or update == self.trainer.max_steps  # type: ignore[attr-defined]
 
     def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
-        """Teacher-forced likelihood and real decoding, both in the weights' own precision: a dev score is what
-        evaluation of the checkpoint gives, whatever precision it was trained in."""
+        """Compute the teacher-forced likelihood and decode translations.
+
+        Both use the weights' own precision. A dev score thus equals that of evaluating the checkpoint, whatever
+        precision was used in training.
+        """
         with torch.autocast(self.device.type, enabled=False):
             logits = self.model(batch.src, batch.tgt_in, batch.src_mask)
             sums = token_loss(logits, batch.labels, batch.tgt_mask, 0.0)
             return {"nll": sums.nll, "tokens": sums.tokens, "hypotheses": self.translate(batch)}
 
     def translate(self, batch: Batch) -> list[Hypothesis]:
-        """The best hypothesis of each source, its placeholders filled in where the search compares texts."""
+        """Return the best hypothesis of each source.
+
+        A search that compares texts compares them with placeholders filled in.
+        """
         found = self.search(self.model, batch.src, batch.src_mask, self.special)
         return [
             self.search.ranked(hypotheses, partial(self.read, pair))[0]
@@ -190,12 +199,12 @@ class TranslationTask(L.LightningModule):
         ]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        # Lightning turns the model into its precision only after it has put the weights in: float64 would be rounded.
+        # Lightning converts the model to its precision only after loading the weights, so float64 would be rounded.
         self.model.to(next(value.dtype for value in checkpoint["state_dict"].values() if value.is_floating_point()))
 
-        # What was the last batch is not, where the run has become longer.
+        # If the run was extended, its former last batch is no longer the last.
         checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"] = False
-        # Betas, decay and the like are the config's: what the checkpoint has are the moments.
+        # Betas, weight decay and the like come from the config; the checkpoint provides the moments.
         (own,) = self.make_optimizer([torch.nn.Parameter(torch.zeros(()))], lr=1.0).param_groups
         for state in checkpoint.get("optimizer_states", []):
             for group in state["param_groups"]:

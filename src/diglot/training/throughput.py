@@ -1,4 +1,4 @@
-"""The callback that measures how fast a run trains, and what it spends its time and memory on."""
+"""The callback that measures training speed, waiting time and memory."""
 
 import resource
 import sys
@@ -12,23 +12,24 @@ from diglot.data.batch import Batch
 
 
 class Throughput(L.Callback):
-    """Logs speed, padding share, waiting and memory as often as the trainer logs, and adds them up over the run.
+    """Callback that logs speed, padding share, waiting time and memory as often as the trainer logs.
 
-    All is measured outside validations, of which what other callbacks do in them is a part (see diglot.training.order).
+    It also sums training time and target tokens over the run. It measures everything except validations, including what
+    other callbacks do in them (see diglot.training.order).
 
     Attributes:
-        seconds: spent training so far, earlier parts of a resumed run included.
-        target_tokens: trained on in these seconds, on all processes together.
+        seconds: training time so far, including earlier parts of a resumed run.
+        target_tokens: number of target tokens trained on in that time, on all processes together.
     """
 
     def __init__(self) -> None:
         self.seconds, self.target_tokens = 0.0, 0
         self._began = 0.0  # when the clock was started or last read
-        self._pending = 0  # target tokens of the update that is being computed
+        self._pending = 0  # tokens of this interval that `target_tokens` includes already
         self._interval: dict[str, float] = {"seconds": 0.0, "tokens": 0, "updates": 0, "waited": 0.0}
         self._update = 0
-        self._waited = 0.0  # what the loader said when the interval began
-        self._real: torch.Tensor | int = 0  # tokens and places of the interval's batches on this process
+        self._waited = 0.0  # the loader's waiting time when the interval began
+        self._real: torch.Tensor | int = 0  # tokens and positions in the interval's batches on this process
         self._places = 0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -66,7 +67,7 @@ class Throughput(L.Callback):
         self._stop(trainer)
 
     def _stop(self, trainer: L.Trainer) -> None:
-        """Add what was done since the clock was last read to the sums."""
+        """Add the time and tokens since the clock was last read to the sums."""
         now = time.perf_counter()
         self._interval["waited"] = _waited(trainer) - self._waited
         self._interval["seconds"] += now - self._began
@@ -82,7 +83,7 @@ class Throughput(L.Callback):
             "speed/updates_per_second": interval["updates"] / seconds,
             "speed/waiting_for_data": interval["waited"] / seconds,  # share of the time
             "speed/memory_gb": peak_memory(),
-            "train/padding": 1 - float(self._real) / max(1, self._places),  # share of all places
+            "train/padding": 1 - float(self._real) / max(1, self._places),  # share of all positions
         }
         if trainer.strategy.root_device.type == "cuda":
             values["speed/gpu_memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
@@ -95,15 +96,15 @@ class Throughput(L.Callback):
 
     @property
     def target_tokens_per_second(self) -> float:
-        """Over the whole run."""
+        """Target tokens per second over the whole run."""
         return self.target_tokens / self.seconds if self.seconds else 0.0
 
     @property
     def state_key(self) -> str:
-        return "Speed"  # in checkpoints since before the class had its name
+        return "Speed"  # the class's former name, which checkpoints use as the key
 
     def state_dict(self) -> dict[str, Any]:
-        # A checkpoint may be written between two logs: what the interval held is part of it.
+        # A checkpoint may be written between two logged updates, so it includes the current interval.
         interval = {"real": int(self._real), "places": self._places, "pending": self._pending, **self._interval}
         return {"seconds": self.seconds, "target_tokens": self.target_tokens, "interval": interval}
 
@@ -115,11 +116,11 @@ class Throughput(L.Callback):
 
 
 def _waited(trainer: L.Trainer) -> float:
-    """Seconds that training has waited for its loader."""
+    """Return the seconds that training has waited for its loader."""
     return getattr(trainer.train_dataloader, "waited", 0.0)
 
 
 def peak_memory() -> float:
-    """The most memory that this process had at once, in GB."""
+    """Return the peak memory of this process, in GB."""
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return kilobytes / (1e9 if sys.platform == "darwin" else 1e6)  # macOS counts bytes

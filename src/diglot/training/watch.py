@@ -1,6 +1,6 @@
-"""Callbacks that show what a model does while it learns: pictures, texts and numbers of fixed dev sentences.
+"""Callbacks that show what a model does while it learns: images, texts and numbers of fixed dev sentences.
 
-They watch in the first process alone and change nothing about the run: whoever watches gets the same weights.
+They run in the first process only and do not change the run: the weights are the same with and without them.
 """
 
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from diglot.training.heads import HeadSums
 from diglot.training.loggers import Loggers
 from diglot.training.task import TranslationTask
 
-KINDS = {  # of attention: what looks at what
+KINDS = {  # kinds of attention, with the sides of queries and keys
     "encoder": "self-attention of the encoder, source on source",
     "decoder": "self-attention of the decoder, target on target",
     "cross": "cross-attention, target on source",
@@ -31,13 +31,13 @@ KINDS = {  # of attention: what looks at what
 
 
 class Watcher(L.Callback):
-    """Looks at the model at every so many-th validation and at the one after the last update.
+    """Callback that inspects the model at every `every`-th validation and at the one after the last update.
 
-    It looks while the weights are those that were validated: an average of weights is there until the validation epoch
-    has ended.
+    It does so before the validation epoch ends, while the model holds the weights that were validated: an average of
+    weights is swapped out afterwards.
 
     Args:
-        every: validations from one look to the next.
+        every: number of validations from one inspection to the next.
     """
 
     def __init__(self, every: int) -> None:
@@ -45,17 +45,17 @@ class Watcher(L.Callback):
         self.every = every
 
     def check(self, model: EncoderDecoder) -> None:
-        """Refuse a model in which there is not what is to be looked at, before the run has cost anything.
+        """Check that the model has what the callback shows, before the run has cost anything.
 
         Args:
-            model: one like the run's; its values do not matter, so it may be on the meta device.
+            model: a model like the run's; its values do not matter, so it may be on the meta device.
 
         Raises:
-            UserError: naming what there is.
+            UserError: naming what the model has.
         """
 
     def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
-        """Log what there is to see. Only the first process gets here, so nothing in it may wait for the others."""
+        """Log what the callback shows. It runs in the first process only, so it must not wait for the others."""
         raise NotImplementedError
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -65,21 +65,22 @@ class Watcher(L.Callback):
     def _is_due(self, trainer: L.Trainer) -> bool:
         if 0 < trainer.max_steps <= trainer.global_step:
             return True
-        # Where the run stands says how many validations there were, also when it has been taken up again.
+        # The update gives the number of validations so far, also in a resumed run.
         micro_batches = trainer.global_step * trainer.accumulate_grad_batches
         return micro_batches // (trainer.val_check_batch or 1) % self.every == 0
 
 
 class AttentionMaps(Watcher):
-    """Draws what each head looks at when it reads a dev sentence with its reference as the target: a figure for each
-    sentence, layer and kind of attention, with a panel for each head.
+    """Callback that draws each head's attention to a dev sentence, with the reference as the target.
+
+    There is one figure for each sentence, layer and kind of attention, with one panel per head.
 
     Args:
-        sentences: how many; those nearest to `length`, the same in every run on the same data.
-        length: tokens of each side.
-        layers: numbers of the layers, from 1, or from -1 at the last backwards; or all.
-        heads: numbers of the heads, likewise; None: all.
-        kinds: of encoder, decoder and cross; None: all.
+        sentences: number of sentences; the ones nearest to `length`, the same in every run on the same data.
+        length: number of tokens on each side.
+        layers: numbers of the layers, from 1, or from -1 backwards from the last; or "all".
+        heads: numbers of the heads, likewise; None for all.
+        kinds: some of encoder, decoder and cross; None for all.
         every: see Watcher.
     """
 
@@ -135,16 +136,16 @@ class AttentionMaps(Watcher):
                     Loggers(trainer.loggers).figure(tag, pixels(figure), trainer.global_step)
 
     def _labels(self, data: TranslationData, pair: int, ids: list[int], side: Side) -> list[str]:
-        """Tokens as text; a placeholder stands for its slot."""
+        """Return tokens as text, with the pair's placeholders in place of their slots."""
         names = str.maketrans(dict(zip(SLOTS, data.dev_sources[pair].placeholders)))
         return [piece.translate(names) for piece in data.tokenizer.pieces(ids, side)]
 
 
 class HeadStatistics(Watcher):
-    """Logs how widely each head looks, and which heads are dead: see HeadSums.
+    """Callback that logs the entropy of each head's attention, and which heads are dead (see HeadSums).
 
     Args:
-        sentences: dev sentences to add up over, of all lengths, the same in every run on the same data.
+        sentences: number of dev sentences to sum over, of all lengths, the same in every run on the same data.
         every: see Watcher.
     """
 
@@ -155,7 +156,7 @@ class HeadStatistics(Watcher):
 
     def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
         sums: dict[tuple[str, int], HeadSums] = {}  # by kind and layer
-        for pair in spread(data, self.sentences):  # one at a time: no padding, and little memory
+        for pair in spread(data, self.sentences):  # one at a time, without padding and with little memory
             for kind, maps in attention_weights(task, dev_sentence(data, pair))._asdict().items():
                 for layer, weights in enumerate(maps, start=1):
                     sums.setdefault((kind, layer), HeadSums(kind == "decoder")).add(weights[0])
@@ -172,17 +173,17 @@ class HeadStatistics(Watcher):
 
 
 class PositionMaps(Watcher):
-    """Draws what the position encodings say: once where nothing about them is trained, else at every look.
+    """Callback that draws position encodings: once if they have no trained parameters, otherwise at every inspection.
 
     Args:
-        positions: how many, from the first.
+        positions: number of positions, from the first.
         every: see Watcher.
     """
 
     def __init__(self, *, positions: int = 64, every: int = 2) -> None:
         super().__init__(every)
         _at_least(2, positions=positions)
-        if positions > 2048:  # a bias has a value for each two of them
+        if positions > 2048:  # a bias has a value for each pair of positions
             raise ValueError(f"positions ({positions}) must be at most 2048")
         self.positions = positions
 
@@ -208,10 +209,10 @@ class PositionMaps(Watcher):
 
 
 class SampleTranslations(Watcher):
-    """Shows a table of dev sentences, their references and how they are translated.
+    """Callback that logs a table of dev sentences, their references and their translations.
 
     Args:
-        sentences: how many, of all lengths, the same in every run on the same data.
+        sentences: number of sentences, of all lengths, the same in every run on the same data.
         every: see Watcher.
     """
 
@@ -225,14 +226,14 @@ class SampleTranslations(Watcher):
         dev = data.held_out["dev"]
         lines = ["| pair | source | reference | translation |", "|---|---|---|---|"]
         for pair in spread(data, self.sentences):
-            if pair in translations:  # with limit_val_batches not all are
+            if pair in translations:  # limit_val_batches may leave pairs out
                 texts = (dev.src[pair], dev.tgt[pair], translations[pair])
                 lines.append(f"| {pair + 1} | {' | '.join(map(literal, texts))} |")
         Loggers(trainer.loggers).text("translations/dev", "\n".join(lines), trainer.global_step)
 
 
 def literal(text: str) -> str:
-    """A line that Markdown and HTML show as it is."""
+    """Return a line that Markdown and HTML show literally."""
     special = {ord(c): f"&#{ord(c)};" for c in "\\`*_[]<>|&~$"}
     return " ".join(text.split()).translate(special)
 
@@ -243,10 +244,12 @@ def attention_weights(task: TranslationTask, batch: Batch) -> AttentionWeights:
 
 
 def position_panels(encoding: PositionEncoding, n_positions: int, device: torch.device) -> list[Panel]:
-    """What each hook of an encoding does, read off its results, so that a new encoding is no new case.
+    """Return panels that show what each hook of an encoding does.
 
-    That is: what is added to token vectors, positions x dimensions; how alike vectors of ones are after their rotation,
-    positions x positions; and what is added to scores, queries x keys, a panel for each head.
+    They are computed from the hooks' results, so that a new encoding needs no new code. The panels show:
+    - what is added to token vectors, positions x dimensions;
+    - the similarity of rotated vectors of ones, positions x positions;
+    - what is added to scores, queries x keys, with one panel per head.
     """
     found: list[Panel] = []
     positions = torch.arange(min(n_positions, encoding.max_positions or n_positions), device=device)
@@ -261,7 +264,7 @@ def position_panels(encoding: PositionEncoding, n_positions: int, device: torch.
             found.append(_panel("similarity", rotated @ rotated.T / encoding.d_head))
         bias = encoding.bias(positions, positions)
         if bias is not None:
-            if encoding.causal:  # what comes after is never seen
+            if encoding.causal:  # later positions are never seen
                 bias = bias.masked_fill(positions[None, :] > positions[:, None], torch.nan)
             found += [_panel(f"bias, head {head}", values) for head, values in enumerate(bias, start=1)]
     return found
@@ -273,19 +276,19 @@ def _panel(title: str, values: torch.Tensor) -> Panel:
 
 
 def dev_sentence(data: TranslationData, pair: int) -> Batch:
-    """A dev pair by itself."""
+    """Return a dev pair as a batch."""
     return data.dev_pairs[MicroBatch(np.array([pair]), 0, 0.0, 0, 0)]
 
 
 def nearest(data: TranslationData, n: int, length: int) -> list[int]:
-    """The numbers of the n dev pairs whose sides are nearest to a length in tokens, the nearest first."""
+    """Return the numbers of the n dev pairs whose sides are nearest to a length in tokens, the nearest first."""
     pairs = _watchable(data)
     distance = sum(abs(side.lengths[pairs] - length) for side in (data.dev_pairs.src, data.dev_pairs.tgt))
     return pairs[np.argsort(distance, kind="stable")][:n].tolist()
 
 
 def spread(data: TranslationData, n: int) -> list[int]:
-    """The numbers of n dev pairs of all lengths, from short to long."""
+    """Return the numbers of n dev pairs of all lengths, from short to long."""
     pairs = _watchable(data)
     n = min(n, len(pairs))
     order = np.argsort(data.dev_pairs.src.lengths[pairs], kind="stable")
@@ -293,14 +296,14 @@ def spread(data: TranslationData, n: int) -> list[int]:
 
 
 def _watchable(data: TranslationData) -> np.ndarray:
-    """The numbers of the dev pairs with text on both sides and not longer than what is trained on."""
+    """Return the numbers of the dev pairs that have text on both sides and are not too long to be trained on."""
     lengths = np.stack((data.dev_pairs.src.lengths, data.dev_pairs.tgt.lengths))
     has_text = [not source.is_blank for source in data.dev_sources]
     return np.flatnonzero(has_text & (lengths.min(0) > 1) & (lengths.max(0) <= data.options.max_len))
 
 
 def _shows(trainer: L.Trainer) -> bool:
-    """Whether this is the one process that logs, in a run that does."""
+    """Return whether this is the process that logs, and the run is one that logs."""
     is_training = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
     return trainer.is_global_zero and is_training and not trainer.fast_dev_run  # type: ignore[attr-defined]
 
@@ -313,10 +316,10 @@ def _parts(trainer: L.Trainer, pl_module: L.LightningModule) -> tuple[Translatio
 
 
 def _chosen(name: str, numbers: list[int] | None, count: int, kind: str) -> list[int]:
-    """Indices from 0 of what is numbered from 1, or from -1 at the last backwards.
+    """Return indices from 0 for numbers that count from 1, or from -1 backwards from the last.
 
     Raises:
-        UserError: naming the numbers that there are.
+        UserError: naming the numbers that exist.
     """
     if not count:
         return []  # a model without this kind of attention
