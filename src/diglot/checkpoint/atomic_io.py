@@ -12,10 +12,10 @@ from diglot.system.atomic import atomic_file
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its final name and renames it: under that name it is whole or not there.
+    """Checkpoint plugin that writes atomically: the file is written next to its final name and then renamed.
 
     Args:
-        read: how a checkpoint is read: without running code that is in it.
+        read: reads a checkpoint without running code in it.
     """
 
     def __init__(self, read: Callable[[Path], dict[str, Any]]) -> None:

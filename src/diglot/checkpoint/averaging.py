@@ -20,27 +20,28 @@ from diglot.config.carried import CONFIG
 from diglot.data.text import refuse_address
 from diglot.errors import UserError
 
-# What a checkpoint says of its model. The rest (update, scores, place in the data) is of the run at that update, and a
-# mean was never there.
+# Keys of a checkpoint's record that describe its model. The others (update, scores, position in the data) describe the
+# run at that update, which does not apply to a mean.
 OF_THE_MODEL = ("format", *checkpoint.KINDS, "languages", "bleu_tokenizer")
 
 Which = Literal["last", "best"]
 
 
 def chosen(folder: Path, which: Which = "last", n: int | None = None) -> list[Path]:
-    """Checkpoints of a run's validations.
+    """Return checkpoints of a run's validations.
 
     Args:
-        folder: of the run.
-        which: the last ones, newest first, or those with the best dev BLEU, best first.
-        n: how many; None: as many as the run keeps of that kind. Beyond them what there is has gaps.
+        folder: the run's folder.
+        which: "last" for the most recent ones, newest first; "best" for those with the best dev BLEU, best first.
+        n: number of checkpoints; None for as many as the run keeps of that kind. More are not available, because the
+            other files in the folder are not a complete series.
 
     Raises:
-        UserError: there are fewer, or one is damaged.
+        UserError: if there are fewer, or if one is damaged.
     """
     files = sorted(folder.glob("update_*.ckpt"), key=_update, reverse=True)
     files = [file for file in files if _update(file) >= 0]
-    if not files:  # a run that keeps one of a kind
+    if not files:  # the run keeps one checkpoint of a kind
         name = f"{which}.ckpt"
         files = [folder / name] if (folder / name).is_file() else []
     if not files:
@@ -51,7 +52,7 @@ def chosen(folder: Path, which: Which = "last", n: int | None = None) -> list[Pa
         files.sort(key=lambda file: _rank(records[file]), reverse=True)
     key = f"keep_{which}"
     run = records[files[0]]["config"].get("run")
-    n_kept = run.get(key, 1) if isinstance(run, dict) else 1  # of the config until there was a choice
+    n_kept = run.get(key, 1) if isinstance(run, dict) else 1  # configs of earlier versions lack the key
     files = files[:n_kept]
     if n is not None and len(files) < n:
         there = f"{len(files)} checkpoint{'s' if len(files) > 1 else ''}"
@@ -62,23 +63,26 @@ def chosen(folder: Path, which: Which = "last", n: int | None = None) -> list[Pa
 
 
 def _update(file: Path) -> int:
-    """The number in a checkpoint's name, or -1."""
+    """Return the number in a checkpoint's name, or -1."""
     number = file.stem.removeprefix("update_")
     return int(number) if number.isdigit() else -1
 
 
 def _rank(record: dict[str, Any]) -> list[float]:
-    """What validations are compared by, see diglot.training.checkpoint_writer: in older checkpoints dev BLEU alone."""
+    """Return the key by which validations are compared (see diglot.training.checkpoint_writer).
+
+    Older checkpoints hold only dev BLEU.
+    """
     rank = record.get("dev_rank", [record.get("dev_bleu")])
     is_one = isinstance(rank, list) and all(isinstance(score, float) for score in rank)
     return rank if is_one else []
 
 
 def refuse_output(output: Path) -> None:
-    """Make sure that a checkpoint can be written without harm to another one.
+    """Check that a checkpoint can be written without harm to another one.
 
     Raises:
-        UserError: it is there, or has a name that a run gives to its own.
+        UserError: if the file exists, or if a run gives that name to its own checkpoints.
     """
     if output.exists() or output.is_symlink():
         raise UserError(f"output={output} exists already")
@@ -88,24 +92,24 @@ def refuse_output(output: Path) -> None:
 
 
 def average(files: Sequence[Path], output: Path, trust: Collection[str] = ()) -> dict[str, Any]:
-    """Write the mean of some checkpoints.
+    """Write the mean of several checkpoints.
 
-    What is averaged are the weights that `checkpoint.load` gives: where a run keeps an exponential moving average of
-    its weights, that average. Each weight is summed up in float64 and rounded to its own type once; where all
-    checkpoints have the same value, the mean has it, bit for bit. Weights that are tied are averaged once and stay
-    tied. The optimizer's state, the place in the data and the scores stay behind. One checkpoint is in memory at a
-    time, beside the sums.
+    The mean is taken over the weights that `checkpoint.load` returns: if a run keeps an exponential moving average of
+    its weights, over that average. Each weight is summed in float64 and rounded to its own type once. If all
+    checkpoints have the same value, so has the mean, bit for bit. Tied weights are averaged once and stay tied. The
+    optimizer's state, the position in the data and the scores are left out. One checkpoint at a time is in memory,
+    besides the sums.
 
     Args:
         files: checkpoints of one model; search and config are taken from the first.
-        output: where to write.
+        output: the file to write.
         trust: see `checkpoint.load`.
 
     Returns:
-        What the new checkpoint says of itself. `mean_of` names the files, without their folders, and their updates.
+        The new checkpoint's record. `mean_of` names the files, without their folders, and their updates.
 
     Raises:
-        UserError: a file is damaged, or of another model, tokenizer or language; or the mean cannot be written.
+        UserError: if a file is damaged or of another model, tokenizer or language, or if the mean cannot be written.
     """
     refuse_output(output)
     mean = Mean(trust)
@@ -120,31 +124,31 @@ def average(files: Sequence[Path], output: Path, trust: Collection[str] = ()) ->
 
 
 class Mean:
-    """Adds up checkpoints.
+    """Mean of checkpoints that are added one by one.
 
     Args:
         trust: see `checkpoint.load`.
 
     Attributes:
-        record: what the first one says of itself.
-        members: file and update of each.
+        record: record of the first checkpoint.
+        members: file and update of each checkpoint.
     """
 
     def __init__(self, trust: Collection[str] = ()) -> None:
         self.trust = trust
         self.record: dict[str, Any] = {}
         self.members: list[dict[str, Any]] = []
-        self._sums: dict[tuple[str, ...], _Sum] = {}  # by the names of a weight, of which tied ones have several
+        self._sums: dict[tuple[str, ...], _Sum] = {}  # by the names of a weight; tied weights have several
         self._tokenizer = ""
 
     def add(self, file: Path) -> None:
         """Add a checkpoint.
 
         Raises:
-            UserError: it is not whole, or not of the same model as those before.
+            UserError: if it is incomplete, or not of the same model as the earlier ones.
         """
         content = checkpoint.read(file)
-        loaded = checkpoint.rebuild(content, file, self.trust)  # so its weights are those of its model
+        loaded = checkpoint.rebuild(content, file, self.trust)  # checks that the weights fit the model
         state: dict[str, Tensor] = content["state_dict"]
         weights = {names: state[names[0]] for names in tied(state)}
         try:
@@ -163,7 +167,7 @@ class Mean:
         self.members.append({"file": str(file), "update": loaded.record.get("update")})
 
     def _refuse_other(self, loaded: checkpoint.Checkpoint, weights: dict[tuple[str, ...], Tensor]) -> None:
-        """Make sure that a checkpoint is of the same model as the first."""
+        """Check that a checkpoint is of the same model as the first one."""
         first = self.members[0]["file"]
         mine, theirs = self.record, loaded.record
         for key in ("src_lang", "tgt_lang", "languages"):
@@ -182,16 +186,16 @@ class Mean:
                 raise UserError(f"{names[0]} is {weight.dtype}, and in {first} {self._sums[names].first.dtype}")
 
     def weights(self) -> dict[str, Tensor]:
-        """The mean of what was added, after which nothing more can be."""
+        """Return the mean of the checkpoints. None can be added afterwards."""
         found: dict[str, Tensor] = {}
         while self._sums:
-            names, total = self._sums.popitem()  # one by one: its memory is that of the next mean
+            names, total = self._sums.popitem()  # one by one, so that the next mean can reuse the memory
             found |= dict.fromkeys(names, total.mean(len(self.members)))
         return found
 
 
 class _Sum:
-    """The sum of one weight's values, in float64, where those of smaller types add up without rounding."""
+    """Sum of one weight's values in float64, which adds those of smaller types without rounding."""
 
     def __init__(self, first: Tensor) -> None:
         self.first, self.total = first, first.to(torch.float64, copy=True)
@@ -204,24 +208,24 @@ class _Sum:
         self.total += value
 
     def mean(self, n: int) -> Tensor:
-        # In float64 the sum of n equal numbers, divided by n, may be another number.
+        # In float64, the sum of n equal numbers divided by n may differ from the number.
         return torch.where(self.agrees, self.first, (self.total / n).to(self.first.dtype))
 
 
 def tied(state: dict[str, Tensor]) -> list[tuple[str, ...]]:
-    """The names of a state's weights, those that are one weight together, in order."""
+    """Return the names of a state's weights, in order, with those of tied weights together."""
     groups: dict[Any, list[str]] = {}
     for name, value in state.items():
-        # The storage alone does not tell: a GRU's weights may all stand in one.
+        # The storage alone is not enough: all weights of a GRU may lie in one.
         groups.setdefault((value.data_ptr(), value.dtype, value.shape, value.stride()), []).append(name)
     return [tuple(names) for names in groups.values()]
 
 
 def members_of(checkpoints: str | Sequence[str], which: Which | None, n: int | None) -> list[Path]:
-    """The files that a user means by a run's folder and a choice in it, by a file, or by a list of files.
+    """Return the files named by a run's folder and a choice in it, by a file, or by a list of files.
 
     Raises:
-        UserError: there are none or too few, or a choice is named beside files.
+        UserError: if there are no files or too few, or if a choice is given together with files.
     """
     if n is not None and n < 1:
         raise UserError(f"n={n}: must be positive")

@@ -1,18 +1,18 @@
-"""Reads and writes the file of a checkpoint (format 2): one safetensors file, which other programs can open too.
+"""Reader and writer of checkpoint files (format 2): one safetensors file, which other programs can open, too.
 
-After 8 bytes with the length of the header come the header, a JSON object, and the tensors' bytes without gaps. The
+The file consists of the header's length (8 bytes), the header (a JSON object), and the tensors' bytes without gaps. The
 header's "__metadata__" holds
 
 - "format": "pt", which other programs look for;
-- "diglot": all that is no tensor, as JSON, see diglot.checkpoint.plain;
-- "checksums": the SHA-256 of each tensor's bytes, as JSON, by name;
-- "sha256": of these two texts and of the tensors' names, types and shapes.
+- "diglot": everything but the tensors, as JSON, see diglot.checkpoint.plain;
+- "checksums": the SHA-256 of each tensor's bytes by name, as JSON;
+- "sha256": the SHA-256 of these two texts and of the tensors' names, types and shapes.
 
-Tensors are written and read one after the other, so that beside them little memory is needed: on writing one of them at
-most is copied (off a GPU, say). The library's own writer is not used: it makes a temporary file of its own, which
-nothing locks or syncs, and renames it over the one that is written. On reading, the library checks what the header says
-of the places of tensors; what it does not check, or only after taking memory for it, is checked here. Tensors are read
-into memory that torch allocates: how it is aligned may change the last bits of results.
+Tensors are written and read one after the other to save memory: writing copies at most one of them (from a GPU, for
+example). The writer of the safetensors library is not used. It creates a temporary file of its own, which is neither
+locked nor synced, and renames it over the file that is being written. On reading, the library checks the tensors'
+offsets in the header. This module checks what the library does not check, or checks only after allocating memory.
+Tensors are read into memory that torch allocates, because its alignment may change the last bits of results.
 """
 
 import gc
@@ -34,27 +34,27 @@ from diglot.checkpoint.plain import DTYPE_NAMES, DTYPES, MOST_DIMENSIONS, decode
 from diglot.config.storable import MOST_TENSORS
 from diglot.errors import UserError
 
-# That of a model of a thousand layers has about 35,000,000, with the two moments and the step of each weight.
+# The header of a model of a thousand layers has about 35,000,000, with two moments and the step of each weight.
 LONGEST_HEADER = 48_000_000  # bytes
-DEEPEST_JSON = 200  # each level of a tree takes up to four
-# What Python takes at most for JSON that it has read, in bytes: by the characters that begin an object, a list, a value
-# of an object, and a next value.
+DEEPEST_JSON = 200  # each level of a tree takes up to four levels of JSON
+# Upper bounds of the bytes that parsed JSON takes in Python, by the character that begins an object, a list, a value of
+# an object, or a next value.
 MEMORY = {"{": 240, "[": 90, ":": 105, ",": 75, "}": 0, "]": 0}
 DEPTH = {"{": 1, "[": 1, ":": 0, ",": 0, "}": -1, "]": -1}
 MOST_MEMORY, MOST_MEMORY_OF_HEADER = 90_000_000, 135_000_000
-WIDEST = 4  # bytes of a character, in a text that an escape has made wide
+WIDEST = 4  # bytes per character, in a text that an escape has made wide
 CHUNK = 2**24
 
 _METADATA = "__metadata__"
 _KEYS = {"format", "diglot", "checksums", "sha256"}
 _NO_DIGEST = "0" * 64
 _WIDE = re.compile(r"(?<!\\)(?:\\\\)*+\\u")
-# Up to the next character that structures the JSON; possessive, so that it never looks at a character twice.
+# Matches up to the next structural character of JSON; possessive, so that no character is read twice.
 _NEXT = re.compile(r'[^\[\]{}:,"]*+(?:"(?:[^"\\]++|\\.)*+"[^\[\]{}:,"]*+)*+([\[\]{}:,])', re.DOTALL)
 
 
 class _Entry(NamedTuple):
-    """Describe a tensor as the header does; `begin` and `end` are offsets in bytes from the end of the header."""
+    """A tensor's entry in the header; `begin` and `end` are offsets in bytes from the end of the header."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -64,26 +64,26 @@ class _Entry(NamedTuple):
 
 class _Header(NamedTuple):
     tensors: dict[str, _Entry]
-    tree: str  # the JSON of all that is no tensor
+    tree: str  # the JSON of everything but the tensors
     checksums: dict[str, str]
-    size: int  # with the bytes of its length
+    size: int  # in bytes, including those of its length
 
 
 def write(tree: Any, file: BinaryIO) -> None:
     """Write plain data and tensors, see `diglot.checkpoint.plain.encode`.
 
     Args:
-        tree: what to write.
-        file: empty, and can be sought in.
+        tree: the data to write.
+        file: an empty, seekable file.
 
     Raises:
-        UserError: something would not come back as it is, or is more than is read.
-        OSError: the file cannot be written.
+        UserError: if something would not be restored exactly, or if there is more than `read` accepts.
+        OSError: if the file cannot be written.
     """
     node, tensors = encode(tree)
     text = _dumped(node)
     _check_amount(text, tensors)
-    # The library's order: larger types first, so that each tensor is aligned to its own.
+    # The library's order: larger types first, so that each tensor is aligned to its own type.
     names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     checksums = dict.fromkeys(names, _NO_DIGEST)
     header = _header_bytes(text, checksums, tensors)
@@ -93,14 +93,14 @@ def write(tree: Any, file: BinaryIO) -> None:
         checksums[name] = hashlib.sha256(content).hexdigest()
         file.write(content)
     file.seek(0)
-    file.write(_header_bytes(text, checksums, tensors))  # as long as before
+    file.write(_header_bytes(text, checksums, tensors))  # of the same length as before
 
 
 def check_tree(tree: Any) -> None:
-    """Make sure that `write` takes plain data and tensors.
+    """Check that `write` accepts plain data and tensors.
 
     Raises:
-        UserError: it does not.
+        UserError: if it does not.
     """
     node, tensors = encode(tree)
     _check_amount(_dumped(node), tensors)
@@ -110,8 +110,8 @@ def read(path: Path) -> Any:
     """Return what `write` has written.
 
     Raises:
-        UserError: the file is damaged, or was not written so.
-        OSError: it cannot be read.
+        UserError: if the file is damaged, or was not written by `write`.
+        OSError: if the file cannot be read.
     """
     with path.open("rb") as file:
         header = _read_header(file, path)
@@ -123,11 +123,11 @@ def read(path: Path) -> Any:
 
 
 def check(path: Path) -> None:
-    """Make sure that a file is whole, as far as all but the tensors' bytes says that, which are not read.
+    """Check that a file is intact, without reading the tensors' bytes.
 
     Raises:
-        UserError: it is not.
-        OSError: it cannot be read.
+        UserError: if it is not.
+        OSError: if the file cannot be read.
     """
     with path.open("rb") as file:
         _read_header(file, path)
@@ -138,7 +138,7 @@ def _dumped(node: Any) -> str:
 
 
 def _check_amount(text: str, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse to write what would not be read."""
+    """Refuse to write more than `read` accepts."""
     if len(tensors) > MOST_TENSORS:
         raise UserError(f"there are {len(tensors):,} tensors, more than {MOST_TENSORS:,}: write fewer")
     header = _header_bytes(text, dict.fromkeys(tensors, _NO_DIGEST), tensors)[8:].decode()
@@ -149,7 +149,7 @@ def _check_amount(text: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _header_bytes(text: str, checksums: Mapping[str, str], tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the header with its length, for tensors in the order of the checksums."""
+    """Return the header, preceded by its length, with the tensors in the order of the checksums."""
     sums = _dumped(checksums)
     entries, end = {}, 0
     for name in checksums:
@@ -172,7 +172,7 @@ def _digest(text: str, checksums: str, entries: Mapping[str, _Entry]) -> str:
 
 
 def _bytes_of(tensor: Tensor) -> Any:
-    """Return a view of a tensor's bytes, or a copy of them where it is on another device or not contiguous."""
+    """Return a view of a tensor's bytes, or a copy if it is on another device or not contiguous."""
     return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
@@ -196,7 +196,7 @@ def _read_header(file: BinaryIO, path: Path) -> _Header:
     if not isinstance(checksums, dict) or checksums.keys() != entries.keys():
         raise UserError("damaged, its checksums are those of other tensors")
     try:
-        with safe_open(path, framework="pt"):  # holes, overlaps, and sizes that are not those of the shapes
+        with safe_open(path, framework="pt"):  # checks for holes, overlaps and sizes that do not match the shapes
             pass
     except SafetensorError as error:
         raise UserError(f"damaged ({error})") from None
@@ -234,17 +234,17 @@ def _read_tensor(file: BinaryIO, header: _Header, name: str, entry: _Entry) -> T
 
 
 def check_json(text: str, most: int = MOST_MEMORY) -> int:
-    """Make sure that JSON is not deep, and takes no more memory than a checkpoint needs, before it is parsed.
+    """Check, before parsing, that JSON is not nested too deeply and takes no more memory than a checkpoint needs.
 
     Args:
         text: the JSON.
-        most: bytes that it may take.
+        most: maximum number of bytes that it may take.
 
     Returns:
-        How many values its objects have.
+        The number of values in its objects.
 
     Raises:
-        UserError: it is, or does.
+        UserError: if it is nested too deeply or takes too much memory.
     """
     depth = place = n = 0
     memory = len(text) * WIDEST if "\\u" in text and _WIDE.search(text) else 0
@@ -261,7 +261,7 @@ def check_json(text: str, most: int = MOST_MEMORY) -> int:
 
 
 def _parsed(text: str, most: int = MOST_MEMORY) -> Any:
-    """Return what JSON says, in which no key stands twice."""
+    """Return the value of JSON in which no key occurs twice."""
     left = check_json(text, most)
 
     def count(found: dict[str, Any]) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def _parsed(text: str, most: int = MOST_MEMORY) -> Any:
         return found
 
     was_enabled = gc.isenabled()
-    gc.disable()  # it would look through all that is made again and again, and JSON holds no cycles
+    gc.disable()  # it would scan the growing result again and again, and JSON has no cycles
     try:
         found = json.loads(text, object_hook=count, parse_constant=_refuse_constant)
     finally:

@@ -1,4 +1,4 @@
-"""Rewrites checkpoints of format 1 in format 2, in place."""
+"""Conversion of checkpoints of format 1 to format 2, in place."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,10 +16,10 @@ from diglot.system.atomic import atomic_file, link
 
 
 def files_of(path: str) -> list[list[Path]]:
-    """Return the checkpoints that a user means by a file, or by a run's folder, each with all the names it has there.
+    """Return the checkpoints named by a file or by a run's folder, each with all its names in the folder.
 
     Raises:
-        UserError: there is none.
+        UserError: if there is none.
     """
     refuse_address("checkpoint", path)
     found = Path(path).expanduser().resolve()
@@ -35,16 +35,18 @@ def files_of(path: str) -> list[list[Path]]:
 
 
 def convert(names: Sequence[Path]) -> bool:
-    """Rewrite a checkpoint in format 2, unless it is in format 2. Under each of its names it is whole all the time.
+    """Rewrite a checkpoint in format 2, unless it already is in format 2.
+
+    Each of its names refers to a complete checkpoint all the time.
 
     Args:
-        names: of one file, all of which it keeps.
+        names: the names of one file, which keeps all of them.
 
     Returns:
-        Whether it was written.
+        Whether it was rewritten.
 
     Raises:
-        UserError: it is damaged, would not come back as it is, or cannot be written.
+        UserError: if it is damaged, would not be restored exactly, or cannot be written.
     """
     first, *others = names
     content = checkpoint.read(first, warns=False)
@@ -66,7 +68,7 @@ def convert(names: Sequence[Path]) -> bool:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Return whether two values are equal to the last bit and type; strides may differ where one of them has gaps."""
+    """Return whether two values are equal bit for bit, types included; strides may differ if one of them has gaps."""
     waiting = [(a, b)]
     while waiting:
         a, b = waiting.pop()
@@ -80,7 +82,7 @@ def _same(a: Any, b: Any) -> bool:
             if len(one) != len(other):
                 return False
             waiting += zip(one, other)
-        elif repr(a) != repr(b):  # which tells 0.0 from -0.0, and finds two NaNs the same
+        elif repr(a) != repr(b):  # tells 0.0 from -0.0, and treats two NaNs as equal
             return False
     return True
 
@@ -89,7 +91,7 @@ def _parts(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         yield from value
         yield from value.values()
-        yield vars(value) if hasattr(value, "__dict__") else None  # where torch's have the versions of modules
+        yield vars(value) if hasattr(value, "__dict__") else None  # torch's state dicts hold versions of modules there
     else:
         yield from value
 

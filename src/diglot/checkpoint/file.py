@@ -1,4 +1,4 @@
-"""A checkpoint is whole: model, tokenizer and search are rebuilt from it alone, and loading it runs no code."""
+"""Complete checkpoints: model, tokenizer and search are rebuilt from the file alone, and loading it runs no code."""
 
 import math
 from collections.abc import Collection, Iterator
@@ -38,12 +38,12 @@ from diglot.system.masking import shortened
 from diglot.system.quoting import printable, reading
 
 FORMAT = 2  # one safetensors file, see diglot.checkpoint.container
-OLD_FORMAT = 1  # what torch.save wrote
-_OLD_START = b"PK\3\4"  # in a file of format 2 this would be the length of a header that is too long
-GOES_ON_FROM = ("last.ckpt", "previous.ckpt", "best.ckpt")  # the newest first
+OLD_FORMAT = 1  # written by torch.save
+_OLD_START = b"PK\3\4"  # in format 2, this would be the length of a header that is too long
+GOES_ON_FROM = ("last.ckpt", "previous.ckpt", "best.ckpt")  # newest first
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
-# What a checkpoint says of itself, and as what.
+# Keys of a checkpoint's record, and the types of their values.
 KINDS: dict[str, tuple[type, ...]] = {
     "version": (str,),
     "model": (dict,),
@@ -59,12 +59,12 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 
 class Checkpoint(NamedTuple):
-    """What a checkpoint file holds, rebuilt.
+    """Rebuilt content of a checkpoint file.
 
     Attributes:
-        model: in evaluation mode, on the CPU.
-        tokenizer: of both sides.
-        search: the search that dev scores were made with.
+        model: the model, in evaluation mode, on the CPU.
+        tokenizer: tokenizer of both sides.
+        search: the search of the dev scores.
         record: plain data: src_lang, tgt_lang, corpus, config, update, dev_bleu, search, model, ...
         path: the file.
     """
@@ -77,7 +77,7 @@ class Checkpoint(NamedTuple):
 
 
 def record(config: DictConfig, tokenizer: Tokenizer, corpus: str, src_lang: str, tgt_lang: str) -> dict[str, Any]:
-    """What goes into every checkpoint of a run beside Lightning's own state: plain data and a tensor."""
+    """Return what a run's checkpoints hold besides Lightning's own state: plain data, and tokenizers as tensors."""
     plain = {key: value for key, value in without_secrets(config).items() if key != FROM_ENVIRONMENT}
     return {
         "format": FORMAT,
@@ -100,7 +100,7 @@ def _as_tensor(content: bytes) -> torch.Tensor:
 
 
 def has_tokenizer(ours: dict[str, Any], tokenizer: Tokenizer) -> bool:
-    """Whether a checkpoint's record holds this tokenizer, paths in its files apart."""
+    """Return whether a checkpoint's record holds this tokenizer, ignoring paths in the tokenizer's files."""
     a, b = (
         ([model and without_paths(model) for model in (each.model, each.tgt_model)], each.placeholder, each.languages)
         for each in (_tokenizer(ours), tokenizer)
@@ -109,7 +109,9 @@ def has_tokenizer(ours: dict[str, Any], tokenizer: Tokenizer) -> bool:
 
 
 def find(path: str | Path) -> Path:
-    """The checkpoint file that a user means by a file, or by a run's folder: its best one.
+    """Return the checkpoint file that a path names: the file itself, or the best one in a run's folder.
+
+    If the folder holds no best checkpoint, its last one is returned.
 
     Raises:
         UserError: if there is none.
@@ -127,18 +129,19 @@ def find(path: str | Path) -> Path:
 
 
 def read(path: Path, warns: bool = True) -> dict[str, Any]:
-    """A checkpoint file as plain data and tensors. No code in it is run, whatever the environment says, and no more
-    memory is taken than the file has.
+    """Return the content of a checkpoint file as plain data and tensors.
+
+    No code in the file is run, whatever the environment says, and no more memory is taken than the file's size.
 
     Args:
-        path: of the file.
-        warns: whether to warn, once, where it is of format 1.
+        path: the file.
+        warns: whether to warn once if the file is in format 1.
 
     Returns:
-        What stands in it. `format` is `FORMAT` also where the file is of format 1: it is written in that again.
+        The content. Its `format` is `FORMAT` even if the file is in format 1, because it would be written in format 2.
 
     Raises:
-        UserError: if it is none of ours, or damaged.
+        UserError: if the file was not written by diglot, or is damaged.
     """
     try:
         is_old = is_of_old_format(path)
@@ -167,10 +170,10 @@ def read(path: Path, warns: bool = True) -> dict[str, Any]:
 
 
 def is_of_old_format(path: Path) -> bool:
-    """Return whether a file is a checkpoint of format 1, if it is one at all.
+    """Return whether a file is in format 1, provided that it is a checkpoint.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: if the file cannot be read.
     """
     with path.open("rb") as file:
         return file.read(len(_OLD_START)) == _OLD_START
@@ -187,17 +190,16 @@ def _warn_of_old_format(path: Path) -> None:
 
 
 def _printable(error: Exception) -> str:
-    """What an error says, where a file may have put words into it that command a terminal, or no end of them."""
+    """Return an error's message in one short line of printable text: it may quote the content of a hostile file."""
     said = "".join(c if c.isprintable() else " " for c in shortened(error, 500))
     return " ".join(said.split())
 
 
 def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
-    """The newest checkpoint of a run that is whole, what it holds, and what is wrong with newer ones; None: there is
-    no checkpoint.
+    """Return a run's newest intact checkpoint, its content, and the errors of newer ones; None if there is none.
 
     Raises:
-        UserError: all are damaged.
+        UserError: if all checkpoints are damaged.
     """
     damaged: list[str] = []
     for name in GOES_ON_FROM:
@@ -214,10 +216,10 @@ def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
 
 
 def has_whole(folder: Path) -> bool:
-    """Whether `newest_whole` would find a checkpoint, as far as all but its tensors says that, which are not read."""
+    """Return whether `newest_whole` would find a checkpoint, without reading the tensors."""
     for name in GOES_ON_FROM:
         with suppress(Exception):  # a damaged file can make the reader fail in any way
-            if (folder / name).is_file():  # a pipe would be waited for
+            if (folder / name).is_file():  # reading a pipe would block
                 _check_header(folder / name)
                 return True
     return False
@@ -232,14 +234,14 @@ def _check_header(path: Path) -> None:
 
 
 def load(path: str | Path, trust: Collection[str] = ()) -> Checkpoint:
-    """Rebuild what a checkpoint holds.
+    """Rebuild the content of a checkpoint.
 
     Args:
         path: the file, or a run's folder.
-        trust: modules of the user's own whose classes it may name. No other module is imported.
+        trust: the user's own modules whose classes the checkpoint may name. No other module is imported.
 
     Raises:
-        UserError: if there is none, or it is not whole.
+        UserError: if there is no checkpoint, or if it is incomplete.
     """
     check_trust(trust)
     file = find(path)
@@ -247,31 +249,31 @@ def load(path: str | Path, trust: Collection[str] = ()) -> Checkpoint:
 
 
 def rebuild(content: dict[str, Any], file: Path, trust: Collection[str] = ()) -> Checkpoint:
-    """See `load`; `content` is what `read` found in the file."""
+    """Rebuild the content that `read` returned for a file; see `load`."""
     ours = content["diglot"]
     try:
         tokenizer, search = _tokenizer(ours), _search(ours, trust)
         sizes = tokenizer.vocab_sizes
-        with torch.device("meta"), _no_more_than(content["state_dict"]):  # what does not fit is never given memory
+        with torch.device("meta"), _no_more_than(content["state_dict"]):  # a model that does not fit is never allocated
             _check_weights(_model(ours, sizes), content["state_dict"])
         model = _model(ours, sizes)
         load_weights(model, content["state_dict"])
     except UserError as error:
         raise UserError(f"checkpoint {file}: {_printable(error)}") from None
-    except Exception as error:  # what is wrong inside can make anything fail
+    except Exception as error:  # wrong content can make anything fail
         raise UserError(f"checkpoint {file}: not whole ({type(error).__name__}: {_printable(error)})") from None
     return Checkpoint(model.eval(), tokenizer, search, ours, file)
 
 
 def check_readable(record: dict[str, Any], trust: Collection[str]) -> None:
-    """Make sure, before a run computes anything, that what its checkpoints will say of it can be read again.
+    """Check, before a run computes anything, that its checkpoints will be readable.
 
     Args:
-        record: see `record`.
-        trust: modules that the user vouches for.
+        record: see the function `record`.
+        trust: modules that the user trusts.
 
     Raises:
-        UserError: it cannot.
+        UserError: if they will not be.
     """
     try:
         container.check_tree({"diglot": record})
@@ -282,7 +284,7 @@ def check_readable(record: dict[str, Any], trust: Collection[str]) -> None:
 
 
 def _search(ours: dict[str, Any], trust: Collection[str]) -> Search:
-    """The search; that of the model, too, all parts are looked at before."""
+    """Return the search; all parts, including the model's, are checked before it is built."""
     check_parts(ours, trust)
     search = build(ours["search"], "search")
     if not isinstance(search, Search):
@@ -322,10 +324,10 @@ def _model(ours: dict[str, Any], sizes: dict[str, int]) -> EncoderDecoder:
 
 @contextmanager
 def _no_more_than(weights: dict[str, Any]) -> Iterator[None]:
-    """Refuse to build a model of more parameters than there are weights for, before it is large."""
+    """Refuse to build a model with more parameters than there are weights, before it becomes large."""
     tensors = [weight for weight in weights.values() if isinstance(weight, torch.Tensor)]
     n = len({tensor.data_ptr() for tensor in tensors})
-    left = n + 50  # a few are tied, replaced, or made on trial
+    left = n + 50  # a few parameters may be tied, replaced or temporary
 
     def count(*_: Any) -> None:
         nonlocal left
@@ -341,11 +343,13 @@ def _no_more_than(weights: dict[str, Any]) -> Iterator[None]:
 
 
 def check_training_state(content: dict[str, Any], file: Path) -> None:
-    """Make sure that what a checkpoint holds is such as a run can go on from: whole numbers where something is counted,
-    weights that are finite, and moments that are numbers and take no more memory than they have in the file.
+    """Check that a run can resume from the content of a checkpoint.
+
+    Counts must be whole numbers, and weights must be finite. Moments must not be NaN, and must take no more memory than
+    in the file.
 
     Raises:
-        UserError: naming the part that is not.
+        UserError: naming the part that is wrong.
     """
     ours = content["diglot"]
     place = ours.get("place") or []
@@ -364,7 +368,7 @@ def check_training_state(content: dict[str, Any], file: Path) -> None:
     if wrong := [name for name, right in is_right.items() if not right]:
         raise UserError(f"checkpoint {file}: no run can go on from it, its {wrong[0]} is not such as a run writes")
     try:
-        for part in ("state_dict", "current_model_state"):  # the latter beside an average
+        for part in ("state_dict", "current_model_state"):  # the latter exists beside a weight average
             _check_finite(content.get(part, {}))
     except UserError as error:
         raise UserError(f"checkpoint {file}: no run can go on from it, {error}") from None
@@ -377,7 +381,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _counts_only(node: Any) -> bool:
-    """Whether a state of loops holds nothing but what they count."""
+    """Return whether a state of loops holds only counts, flags and None."""
     if isinstance(node, dict):
         return all(map(_counts_only, node.values()))
     return node is None or isinstance(node, bool) or _is_count(node)
@@ -392,16 +396,17 @@ def _tensors(node: Any) -> Iterator[torch.Tensor]:
 
 
 def _takes_its_own_memory(tensor: torch.Tensor) -> bool:
-    """Whether a tensor of an optimizer stays as large as it is when it is given its weight's type."""
+    """Return whether an optimizer's tensor keeps its size when it is converted to its weight's type."""
     return tensor.numel() <= 1 or tensor.dtype in _FLOATS
 
 
 def _check_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
-    """Make sure that weights are such as a model has, before it is given memory: of its shapes and types, as many
-    numbers as it needs, and all of them numbers.
+    """Check weights before a model is allocated for them.
+
+    They must have the model's shapes and types, hold as many numbers as it needs, and be finite.
 
     Raises:
-        UserError: naming those that are not.
+        UserError: naming the weights that do not fit.
     """
     weights = _fitting_weights(model, state_dict)
     own = model.state_dict(keep_vars=True)
@@ -416,20 +421,20 @@ def _check_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
 
 
 def _check_finite(weights: dict[str, Any]) -> None:
-    """Make sure that all weights are numbers.
+    """Check that all weights are finite.
 
     Raises:
         UserError: naming one that is not.
     """
     for name, weight in weights.items():
         if isinstance(weight, torch.Tensor) and weight.dtype in _FLOATS and weight.numel():
-            least, greatest = (float(each) for each in weight.aminmax())  # which takes no memory
+            least, greatest = (float(each) for each in weight.aminmax())  # allocates no memory
             if not math.isfinite(least) or not math.isfinite(greatest):
                 raise UserError(f"its weight {name} is not finite: the training had failed when it was written")
 
 
 def load_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
-    """Put the weights of a task's state into a model.
+    """Load the weights of a task's state into a model.
 
     Raises:
         UserError: naming the weights that do not fit.
@@ -455,11 +460,12 @@ def _fitting_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> dict[
 
 
 def refuse_other_model(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Make sure that two configs name the same model, dropout apart: weights of one fit another of the same shapes, and
-    mean something else there.
+    """Check that two configs describe the same model, dropout apart.
+
+    The weights of one model fit any other of the same shapes, but they would mean something else there.
 
     Raises:
-        UserError: naming the first key in which they differ.
+        UserError: naming the first key in which the configs differ.
     """
     for key, a, b in different_values(theirs, mine, "model"):
         if "dropout" not in key:

@@ -1,9 +1,9 @@
-"""Reads checkpoints of format 1, which diglot wrote before format 2: what torch.save makes of plain data and tensors.
+"""Reader of checkpoints of format 1, which diglot wrote before format 2: plain data and tensors from torch.save.
 
-torch.load(weights_only=True) runs no code, but it compares no checksums, unpacks what was packed, takes a record to be
-as long as the pickle says, and lets a pickle make objects without end. So a file is looked at before torch loads it: it
-has to be as torch.save writes it, in records that are stored as they are, with a pickle of plain data and of tensors
-that lie within their records.
+torch.load(weights_only=True) runs no code. However, it compares no checksums, unpacks compressed records, trusts the
+pickle about the length of a record, and lets a pickle create objects without end. Therefore a file is checked before
+torch loads it. It must have the form in which torch.save writes it: uncompressed records, and a pickle of plain data
+and of tensors that lie within their records.
 """
 
 import math
@@ -23,13 +23,13 @@ MOST_RECORDS = 100_000
 # A tensor takes about 40 operations and 150 bytes of the pickle; all else in a checkpoint takes a few thousand.
 MOST_OPERATIONS, OPERATIONS_A_RECORD = 200_000, 60
 MOST_BYTES, BYTES_A_RECORD = 4_000_000, 400
-DEEPEST = 40  # configs nest to about six
+DEEPEST = 40  # configs are about six levels deep
 
 _RECORD = re.compile(
     r"(?P<folder>[^/\0]+)/(data\.pkl|data/\d+|\.data/serialization_id|\.format_version|\.storage_alignment|byteorder|version)"
 )
 _FLAGS = 0x808  # the checksum follows the record, the name is UTF-8
-# What torch.save ends a file with: the end record of zip64, its locator, and the end record that came before zip64.
+# How torch.save ends a file: the end record of zip64, its locator, and the older end record.
 _END = struct.Struct("<4sQHHIIQQQQ 4sIQI 4sHHHHIIH")
 
 _ORDERED, _REBUILD = "collections OrderedDict", "torch._utils _rebuild_tensor_v2"
@@ -55,12 +55,12 @@ class _Global(NamedTuple):
 
 
 class _Storage:
-    """What tensors lie in: a whole record.
+    """Storage of tensors: a complete record.
 
     Attributes:
-        kind: of its numbers.
-        n_elements: how many there are.
-        views: where the tensors lie in it, as offset, shape and strides; tied weights are one view.
+        kind: type of its elements.
+        n_elements: number of its elements.
+        views: offset, shape and strides of the tensors in it; tied weights are one view.
     """
 
     def __init__(self, kind: str, n_elements: int) -> None:
@@ -68,18 +68,18 @@ class _Storage:
         self.views: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
 
 
-# What stands for what a pickle would make: lists, mappings, and tensors.
+# Placeholders for the objects that a pickle would create: lists, mappings, and tensors.
 _LIST, _DICT, _ORDERED_DICT, _TENSOR = object(), object(), object(), object()
 
 
 def read(file: BinaryIO) -> Any:
-    """Return what a file holds. No code in it is run, whatever the environment says.
+    """Return the content of a file. No code in it is run, whatever the environment says.
 
     Args:
-        file: from its beginning, which can be sought in.
+        file: a seekable file.
 
     Raises:
-        UserError: saying what is wrong with it.
+        UserError: saying what is wrong with the file.
     """
     n_operations = check(file)
     file.seek(0)
@@ -90,17 +90,17 @@ def read(file: BinaryIO) -> Any:
 
 
 def check(file: BinaryIO, checksums: bool = True) -> int:
-    """Make sure that a file is one that torch.save has written of plain data and tensors, whole.
+    """Check that torch.save has written a file completely, with plain data and tensors only.
 
     Args:
-        file: which can be sought in.
-        checksums: whether to read all of it; else its pickle alone.
+        file: a seekable file.
+        checksums: whether to read the whole file and compare its checksums; otherwise only its pickle is read.
 
     Returns:
-        How many operations its pickle takes: what it makes has no more parts.
+        The number of operations in its pickle, which limits the number of objects that it creates.
 
     Raises:
-        UserError: saying what is wrong with it.
+        UserError: saying what is wrong with the file.
     """
     _check_end(file)
     with zipfile.ZipFile(file) as archive:
@@ -117,7 +117,10 @@ def check(file: BinaryIO, checksums: bool = True) -> int:
 
 
 def _check_end(file: BinaryIO) -> None:
-    """Readers of zip files may differ where something stands before or behind the archive, or two ends do."""
+    """Check that a file ends as torch.save ends it.
+
+    Readers of zip files may disagree if data come before or after the archive, or if it has two ends.
+    """
     size = file.seek(0, 2)
     file.seek(max(0, size - _END.size))
     tail = file.read(_END.size)
@@ -133,7 +136,7 @@ def _check_end(file: BinaryIO) -> None:
 
 
 def _check_records(records: list[zipfile.ZipInfo]) -> dict[str, int]:
-    """Sizes of the records, by the names under which torch asks for them."""
+    """Check the records, and return their sizes by the names under which torch reads them."""
     sizes: dict[str, int] = {}
     folder, end = None, 0
     for record in records:
@@ -144,7 +147,7 @@ def _check_records(records: list[zipfile.ZipInfo]) -> dict[str, int]:
         name = record.filename.removeprefix(f"{folder}/")
         if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
             raise UserError(f"refused, its part {name} is compressed")
-        # One bit of the attributes makes a folder of it, of which torch reads nothing.
+        # One bit of the attributes would make the record a folder, of which torch reads nothing.
         plain = not (record.external_attr or record.internal_attr or record.volume or record.comment)
         if not plain or record.flag_bits & ~_FLAGS or record.extra[:2] not in (b"", b"\1\0"):
             raise UserError(f"damaged, its part {name} is not said to be a plain one")
@@ -155,19 +158,19 @@ def _check_records(records: list[zipfile.ZipInfo]) -> dict[str, int]:
     return sizes
 
 
-# One branch for each operation that a checkpoint may hold: a table of functions would be longer and hide the order.
+# One branch for each operation that a checkpoint may hold; a table of functions would be longer and hide the order.
 def check_pickle(content: bytes, sizes: dict[str, int]) -> int:  # noqa: C901, PLR0915
-    """Go through a pickle as its reader would, making tuples of what it says and nothing else.
+    """Go through a pickle as its reader would, but create nothing except tuples and placeholders.
 
     Args:
-        content: of data.pkl.
-        sizes: of the records, in bytes.
+        content: the content of data.pkl.
+        sizes: sizes of the records, in bytes.
 
     Returns:
-        How many operations it takes.
+        The number of its operations.
 
     Raises:
-        UserError: it would make something else than plain data and tensors, or tensors that reach beyond their records.
+        UserError: if it would create anything but plain data and tensors, or tensors that reach beyond their records.
     """
     stack: list[Any] = []
     marks: list[int] = []
@@ -244,7 +247,7 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:  # noqa: C901, P
             case "REDUCE":
                 function, arguments = top(2)
                 stack.append(_called(function, arguments))
-            case "BUILD":  # torch puts the versions of modules beside their weights
+            case "BUILD":  # torch stores the versions of modules beside their weights
                 (made, state) = top(2)
                 _check_target([made], stack, (_ORDERED_DICT,))
                 if state is not _DICT:
@@ -260,7 +263,7 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:  # noqa: C901, P
 
 
 def _check_views(name: str, storage: _Storage) -> None:
-    """Make sure that no number of a record is part of two tensors: together they are no larger than the record."""
+    """Check that tensors do not overlap in a record, so that together they are no larger than the record."""
     end = 0
     for offset, shape, strides in sorted(storage.views):
         if offset < end:
@@ -269,7 +272,7 @@ def _check_views(name: str, storage: _Storage) -> None:
 
 
 def _check_target(taken: list[Any], stack: list[Any], kinds: tuple[object, ...]) -> None:
-    """What is put into something is put into one of these kinds, which goes back on the stack."""
+    """Check that something is put into one of these kinds of containers, and return the container to the stack."""
     (target,) = taken
     if not any(target is kind for kind in kinds):
         raise UserError("refused, it holds more than weights and plain data (something put into what is no container)")
@@ -277,7 +280,7 @@ def _check_target(taken: list[Any], stack: list[Any], kinds: tuple[object, ...])
 
 
 def _storage(identity: Any, sizes: dict[str, int]) -> _Storage:
-    """What a tensor lies in: a whole record."""
+    """Return the storage that a tensor lies in: a complete record."""
     match identity:
         case ("storage", _Global(kind), str(key), str(), int(n_elements)) if kind in _STORAGES:
             held = sizes.get(f"data/{key}")
@@ -313,7 +316,7 @@ def _called(function: Any, arguments: Any) -> object:
 
 
 def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether each of a tensor's numbers has a place of its own."""
+    """Return whether no two elements of a tensor share memory."""
     reach = 0
     for stride, length in sorted(zip(strides, shape)):
         if length > 1:
@@ -329,11 +332,14 @@ def _dotted(name: Any) -> str:
 
 
 def check_tree(content: Any, n_operations: int) -> None:
-    """Make sure that what was loaded can be walked through: it is no deeper than configs are, and what stands in it
-    again and again, each time within what stands in it again, does not add up to more than the file says.
+    """Check that loaded content can be walked through.
+
+    It must not be nested more than `DEEPEST` levels deep. A pickle can refer to one object again and again, from within
+    objects that are themselves referred to again and again. The values counted in this way must not be more than the
+    number of operations allows.
 
     Raises:
-        UserError: saying which.
+        UserError: saying which limit is exceeded.
     """
     waiting, n = [(content, 0)], 0
     while waiting:

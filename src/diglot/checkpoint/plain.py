@@ -1,9 +1,10 @@
-"""Plain data and tensors as JSON and named tensors, and back: exactly, or refused by name when they are written.
+"""Exact conversion of plain data and tensors to JSON and named tensors, and back.
 
-What JSON has no form for is an object whose first key begins with "$": {"$tuple": [1, 2]}, {"$tensor": NAME}. Types are
-compared exactly: a subclass of str or int would come back as another type. Values, types, the order of keys, and shapes
-and strides of tensors are kept. Of tensors, those that share all their memory come back as one; views that share a part
-of it are stored apart, and one with gaps between its elements comes back without them. All come back on the CPU.
+A value that would not be restored exactly is refused by name when it is written. A value without a JSON form becomes an
+object whose first key begins with "$": {"$tuple": [1, 2]}, {"$tensor": NAME}. Types are compared exactly, because a
+subclass of str or int would be restored as another type. Values, types, the order of keys, and shapes and strides of
+tensors are kept. Tensors that share all their memory are restored as one. Views that share a part of it are stored
+separately, and a tensor with gaps between its elements is restored without them. All tensors are restored on the CPU.
 """
 
 import base64
@@ -22,10 +23,10 @@ from torch import Tensor
 
 from diglot.errors import UserError
 
-DEEPEST = 40  # configs nest to about six
+DEEPEST = 40  # configs are about six levels deep
 MOST_NODES = 2_000_000
-MOST_DIGITS = 4300  # of an integer: Python's own limit when it reads one
-MOST_DIMENSIONS = 64  # torch computes with no more
+MOST_DIGITS = 4300  # of an integer; Python's own limit for parsing one
+MOST_DIMENSIONS = 64  # torch supports no more
 LONGEST_NAME = 200
 _TOO_LARGE = 10**MOST_DIGITS
 
@@ -58,7 +59,7 @@ T = TypeVar("T")
 
 
 class _Leaf(NamedTuple):
-    """Encode the values of a type as text, and decode them."""
+    """Functions that encode the values of a type as text and decode them."""
 
     tag: str
     encode: Callable[[Any], str]
@@ -73,7 +74,7 @@ def _dtype(name: str) -> torch.dtype:
 
 
 _LEAVES: dict[type, _Leaf] = {
-    float: _Leaf(  # those that JSON has no form for
+    float: _Leaf(  # only NaN and infinity, which JSON has no form for
         "$float", lambda value: struct.pack(">d", value).hex(), lambda text: struct.unpack(">d", bytes.fromhex(text))[0]
     ),
     complex: _Leaf(
@@ -81,7 +82,7 @@ _LEAVES: dict[type, _Leaf] = {
         lambda value: struct.pack(">2d", value.real, value.imag).hex(),
         lambda text: complex(*struct.unpack(">2d", bytes.fromhex(text))),
     ),
-    str: _Leaf(  # those that hold surrogates: JSON would join two of them
+    str: _Leaf(  # only texts with surrogates: JSON would join two of them
         "$str",
         lambda value: value.encode("utf-8", "surrogatepass").hex(),
         lambda text: bytes.fromhex(text).decode("utf-8", "surrogatepass"),
@@ -104,29 +105,29 @@ _KEYS = (type(None), bool, int, *_LEAVES)
 
 
 def encode(tree: Any) -> tuple[Any, dict[str, Tensor]]:
-    """Return plain data and tensors as what JSON can hold, and the tensors by the names that stand there for them.
+    """Return plain data and tensors in a form that JSON can hold, and the tensors by the names used in it.
 
     Args:
         tree: None, bool, int, float, complex, str, bytes, torch.dtype, torch.device and tensors, in any nesting of
             list, tuple, torch.Size, set, frozenset, dict and OrderedDict.
 
     Raises:
-        UserError: naming the first value that would not come back as it is.
+        UserError: naming the first value that would not be restored exactly.
     """
     encoder = _Encoder()
     return encoder.node(tree, ()), encoder.tensors
 
 
 class _Encoder:
-    """Encodes one tree.
+    """Encoder of one tree.
 
     Attributes:
-        tensors: by name, in the order in which they stand in the tree.
+        tensors: the tensors by name, in the order of the tree.
     """
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
-        self._names: dict[tuple[Any, ...], str] = {}  # by what tensors are the same by
+        self._names: dict[tuple[Any, ...], str] = {}  # by what identifies a tensor: its device, memory and view
         self._n_nodes = 0
 
     def node(self, value: Any, path: Path) -> Any:
@@ -146,7 +147,7 @@ class _Encoder:
             return self._items(value, path)
         if kind in _SEQUENCES:
             items = self._items(value, path)
-            if kind in (set, frozenset):  # whose order is another one in each process
+            if kind in (set, frozenset):  # their order differs between processes
                 self._check_keys(value, path)
                 items.sort(key=json.dumps)
             return {_SEQUENCES[kind]: items}
@@ -169,7 +170,7 @@ class _Encoder:
         return {"$dict": pairs}
 
     def _ordered(self, value: OrderedDict[Any, Any], path: Path) -> dict[str, Any]:
-        """Encode an OrderedDict; a state dict of torch carries the versions of its modules as `_metadata`."""
+        """Encode an OrderedDict; torch's state dicts hold the versions of modules as `_metadata`."""
         more = vars(value)
         if more.keys() - {"_metadata"}:
             raise UserError(f"{_where(path)} is an OrderedDict with attributes: write them as keys")
@@ -184,7 +185,7 @@ class _Encoder:
     def _tensor(self, value: Tensor, path: Path) -> dict[str, Any]:
         if problem := _problem(value):
             raise UserError(f"{_where(path)} is {problem}")
-        memory = value.untyped_storage().data_ptr() or id(value)  # of an empty tensor there may be none
+        memory = value.untyped_storage().data_ptr() or id(value)  # an empty tensor may have no memory
         view = (value.storage_offset(), value.shape, value.stride(), value.dtype)
         name = self._names.get((value.device, memory, *view))
         if name is None:
@@ -196,7 +197,7 @@ class _Encoder:
         return {"$tensor": name, "strides": list(strides)}
 
     def _new_name(self, path: Path) -> str:
-        """Return a name for a tensor: a weight keeps its own, another one is named by the keys that lead to it."""
+        """Return a name for a tensor: a weight keeps its own, any other tensor is named by the keys that lead to it."""
         if len(path) == 2 and path[0] == "state_dict" and isinstance(path[1], str):
             name = path[1].removeprefix("model.")
         else:
@@ -209,7 +210,7 @@ class _Encoder:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is a float or text that JSON keeps exactly."""
+    """Return whether a value is a float or a text that JSON keeps exactly."""
     if type(value) is float:
         return math.isfinite(value)
     return type(value) is str and (value.isascii() or not re.search("[\ud800-\udfff]", value))
@@ -224,7 +225,7 @@ def _is_key(value: Any) -> bool:
 def layout(shape: Iterable[int], strides: Iterable[int]) -> Literal["dense", "gaps", "overlaps"]:
     """Return how the elements of a tensor lie in memory."""
     lengths = list(shape)
-    room, has_gaps = 1, False  # for the elements of the dimensions so far
+    room, has_gaps = 1, False  # room: number of elements that the dimensions so far span
     for stride, length in sorted(zip(strides, lengths)):
         if length > 1:
             if stride < room:
@@ -244,7 +245,7 @@ def _contiguous(shape: Iterable[int]) -> tuple[int, ...]:
 
 
 def _problem(value: Tensor) -> str | None:
-    """Return why a tensor would not come back as it is, and what to write instead; None: it would."""
+    """Return why a tensor would not be restored exactly, and what to write instead; None if it would be."""
     found = {
         "a tensor that requires grad: write tensor.detach()": value.requires_grad,
         "a nested tensor: write its parts": value.is_nested,
@@ -295,14 +296,14 @@ def _where(path: Path) -> str:
 
 
 def decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Return what `encode` was given.
+    """Return the tree that `encode` was given.
 
     Args:
-        node: what JSON held.
-        tensors: by name, contiguous.
+        node: the parsed JSON.
+        tensors: the tensors by name, contiguous.
 
     Raises:
-        UserError: it is not what `encode` makes, or does not name each of the tensors.
+        UserError: if `encode` does not create such a node, or if it does not name each of the tensors.
     """
     decoder = _Decoder(tensors)
     tree = decoder.value(node, 0)
@@ -312,11 +313,11 @@ def decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 class _Decoder:
-    """Decodes one tree.
+    """Decoder of one tree.
 
     Attributes:
-        tensors: by name, as they are in the file.
-        restored: those that the tree has named so far, with their strides.
+        tensors: the tensors of the file by name.
+        restored: the tensors that the tree has named so far, with their strides.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
