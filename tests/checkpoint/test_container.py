@@ -1,4 +1,4 @@
-"""A checkpoint's file is read as it was written, by other programs too, or it is refused."""
+"""A checkpoint file is read as it was written, also by other programs, or it is refused."""
 
 import hashlib
 import io
@@ -42,13 +42,13 @@ def header_of(content: bytes) -> dict[str, Any]:
 
 
 def with_header(header: Any, data: bytes, length: int | None = None) -> bytes:
-    """A file with this header: JSON, text, or bytes."""
+    """Return the content of a file with this header: JSON, text or bytes."""
     raw = header if isinstance(header, bytes) else (header if isinstance(header, str) else json.dumps(header)).encode()
     return struct.pack("<Q", len(raw) if length is None else length) + raw + data
 
 
 def signed(tensors: dict[str, Any], tree: str, data: bytes, checksums: Any = None) -> dict[str, Any]:
-    """A header whose checksums are right, of anything."""
+    """Return a header with valid checksums for any content."""
     if checksums is None:
         places = {name: entry["data_offsets"] for name, entry in tensors.items()}
         checksums = {name: hashlib.sha256(data[begin:end]).hexdigest() for name, (begin, end) in places.items()}
@@ -99,7 +99,7 @@ def test_a_header_alone_says_whether_a_file_is_whole(tmp_path: Path) -> None:
     path = written(tmp_path / "x.ckpt")
     good = path.read_bytes()
     container.check(path)
-    path.write_bytes(good[:-1] + b"x")  # a tensor's
+    path.write_bytes(good[:-1] + b"x")  # a byte of a tensor
     container.check(path)
     path.write_bytes(good[:-1])
     with pytest.raises(UserError, match="damaged"):

@@ -1,4 +1,4 @@
-"""Weights go only into the model that they were trained in."""
+"""Weights are loaded only into the model that they were trained in."""
 
 import os
 import signal
@@ -59,7 +59,7 @@ def test_a_run_from_before_a_choice_was_made_goes_on_as_the_one_that_made_none(c
         "search.word_reward": (0.0, 0.5),
         "search.length_penalty": (0.6, 0.0),
     }
-    # Of another class, or of one that is there no more, nothing is known.
+    # The options of another class, or of one that no longer exists, are unknown.
     for target in ("diglot.decoding.SamplingSearch", "diglot.decoding.Gone", None):
         other = {"_target_": target, "beam_size": 4}
         assert {change.key for change in changes({"search": other}, {"search": now["search"]})} >= {
@@ -85,10 +85,10 @@ def test_a_damaged_checkpoint_is_none_to_go_on_from_however_it_is_damaged(tmp_pa
     content = file.read_bytes()
     assert checkpoint.has_whole(tmp_path)
     found = set()
-    for i in range(max(0, len(content) - 600), len(content)):  # of the old format: the records and the end
+    for i in range(max(0, len(content) - 600), len(content)):  # in the old format, these are the records and the end
         file.write_bytes(content[:i] + bytes([content[i] ^ 0xFF]) + content[i + 1 :])
         found.add(checkpoint.has_whole(tmp_path))
-    assert found == {True, False}  # of some bytes nothing depends, or they are a tensor's
+    assert found == {True, False}  # some bytes have no effect, or belong to a tensor
 
 
 @pytest.mark.parametrize("write", [write_old, write_new])
@@ -139,7 +139,7 @@ def test_a_pipe_of_a_checkpoint_s_name_is_not_waited_for(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "last.ckpt")
 
     def give_up(*_: Any) -> None:
-        raise KeyboardInterrupt("it waits for the pipe")  # no Exception: those are what is suppressed
+        raise KeyboardInterrupt("it waits for the pipe")  # not a subclass of Exception, which would be suppressed
 
     before = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(60)

@@ -1,4 +1,4 @@
-"""No number of a checkpoint's records stands for two, so what is read takes no more memory than the file has."""
+"""No element of a checkpoint's record is used twice, so the content takes no more memory than the file."""
 
 from collections import OrderedDict
 
@@ -24,7 +24,7 @@ def checked(tmp_path, tensors):
     [
         {"a": BASE, "b": BASE},  # tied
         {"a": BASE.view(8, 8), "b": BASE.view(8, 8)},
-        {"a": BASE[:32], "b": BASE[32:].view(4, 8)},  # a GRU's, all in one record
+        {"a": BASE[:32], "b": BASE[32:].view(4, 8)},  # weights of a GRU, all in one record
         {"a": BASE.view(8, 8).T},
         {"a": BASE[:1].expand(1), "b": BASE[1]},
         {"a": torch.zeros(0), "b": torch.zeros(3, 0)},

@@ -1,4 +1,4 @@
-"""What the codec of checkpoints is given comes back as it was, to the last bit and type, or is refused by name."""
+"""Plain data and tensors are restored to the last bit and type, or refused by name."""
 
 import enum
 import json

@@ -1,4 +1,4 @@
-"""A run writes into its own folder alone, whoever made what lies in it."""
+"""A run writes only into its own folder, whoever created what the folder holds."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from diglot.system.quoting import printable
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What a stranger has handed on as a run's folder, beside a file of the user's."""
+    """Return a run's folder that a stranger has passed on, next to a file of the user's."""
     (tmp_path / "mine").write_text("mine\n")
     (tmp_path / "elsewhere").mkdir()
     made = tmp_path / "run"
@@ -69,7 +69,7 @@ def test_a_folder_that_is_reached_through_a_link_is_taken_up(folder: Path) -> No
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Callable[[Path, str], None]]:
-    """Writes one line to a log."""
+    """Return a function that writes one line to a log."""
     logger = logging.getLogger("diglot")
     before = list(logger.handlers)
 

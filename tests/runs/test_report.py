@@ -1,4 +1,4 @@
-"""What a run says of itself adds up."""
+"""The figures in a run's reports add up."""
 
 from collections.abc import Callable
 

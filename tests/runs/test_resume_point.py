@@ -1,4 +1,4 @@
-"""What a run goes on from: what it reads is told by its content, and one process at a time takes it."""
+"""Where a run resumes: its inputs are identified by content, and one process at a time takes the run."""
 
 import fcntl
 import gzip
@@ -28,7 +28,7 @@ ALONE: Any = SimpleNamespace(is_first=True, are_met=True, shared=lambda value: v
 
 @pytest.fixture
 def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The words that name a corpus of files, below the working directory."""
+    """Return the overrides that name a corpus of files, below the working directory."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "text"
     folder.mkdir()
@@ -44,7 +44,7 @@ def of_folder(folder: str) -> list[str]:
 
 
 def begin(folder: Path, config: Any, *, finished: bool) -> None:
-    """Leave what a run leaves."""
+    """Write the files that a run leaves in its folder."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(without_secrets(config))))
     (folder / "environment.json").write_text(json.dumps({"contents": reads.contents_now(config)}))
@@ -283,7 +283,7 @@ def test_a_run_of_an_earlier_version_that_notes_no_values_of_the_environment_goe
     now = without_secrets(config)
     assert changes(before, now) == []
     assert changes(before, now | {"bleu_tokenizer": "flores101"})
-    for value in ("13a", None, [1, 2], 3, False):  # what is no secret is kept resolved now, and was not
+    for value in ("13a", None, [1, 2], 3, False):  # values that are no secrets are stored resolved now, unlike before
         assert changes(before, now | {"bleu_tokenizer": value}) == []
         assert changes(before | {"bleu_tokenizer": ["${oc.env:NAME}"]}, now | {"bleu_tokenizer": value}) == []
 

@@ -1,4 +1,4 @@
-"""Files are there whole or not at all, on any file system, and nothing of others is touched."""
+"""Files are written atomically on any file system, and files of others are left alone."""
 
 import errno
 import fcntl
@@ -36,7 +36,7 @@ def test_what_others_have_called_by_a_date_is_no_leftover(tmp_path: Path) -> Non
 
 
 def lacking(number: int) -> Any:
-    """A function that fails as where a file system does not have it."""
+    """Return a function that fails like one that a file system does not support."""
 
     def fail(*_: Any, **__: Any) -> Any:
         raise OSError(number, os.strerror(number))
@@ -45,7 +45,7 @@ def lacking(number: int) -> Any:
 
 
 def write_all(folder: Path) -> None:
-    """Whatever this module makes."""
+    """Write everything that this module can write."""
     for content in (b"first", b"second"):
         with whole.atomic_file(folder / "file") as file:
             file.write(content)

@@ -1,4 +1,4 @@
-"""With glibc freed memory stays for the next batch; another C library is left alone."""
+"""With glibc, freed memory is kept for the next batch; another C library is left alone."""
 
 import ctypes
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from diglot.system.glibc import keep_freed_memory
 
-# The page faults of 20 buffers of 50 MB that are filled and freed one after another.
+# Counts the page faults of 20 buffers of 50 MB that are filled and freed one after another.
 FAULTS = """
 import resource
 from diglot.system.glibc import keep_freed_memory
@@ -27,7 +27,7 @@ def test_freed_memory_is_used_again_without_being_fetched_anew() -> None:
         int(subprocess.run([sys.executable, "-c", FAULTS.format(call)], capture_output=True, check=True).stdout)
         for call in ("", "keep_freed_memory()")
     )
-    if plain > 1_000:  # else the system has pages so large that nothing can be told
+    if plain > 1_000:  # otherwise the system's pages are too large to tell
         assert kept < plain / 3
 
 

@@ -1,4 +1,4 @@
-"""A signal ends a command by one line and 128 + its number, from its first import on."""
+"""A signal ends a command with one line and exit status 128 + its number, from its first import on."""
 
 import os
 import signal
@@ -18,8 +18,8 @@ SAID = {
     signal.SIGUSR1: "stopped by SIGUSR1",
 }
 
-# Stands for torch: tells the test that it is being imported, and makes of an exception what compiled modules do.
-# A signal that comes just before a sleep is answered after it, so all sleeps are short.
+# Replaces torch: tells the test that it is being imported, and turns an exception into another one, as compiled modules
+# do. A signal that comes just before a sleep is handled after it, so all sleeps are short.
 TORCH = """
 import time
 try:
@@ -28,7 +28,7 @@ try:
 except BaseException:
     raise ImportError("numpy is broken") from None
 """
-# Stands for a command.
+# Replaces a command.
 WORKS = """
 import atexit, time
 def wait():
@@ -43,7 +43,7 @@ def main():
 
 
 def signalled(words: list[str], numbers: list[int], path: Path) -> tuple[int, str, str]:
-    """Start Python, send it signals as soon as it has said something, and return its status and what it said."""
+    """Start Python, send it signals as soon as it has printed something, and return its exit status and output."""
     environment = {**os.environ, "PYTHONPATH": str(path)}
     process = subprocess.Popen(
         [sys.executable, *words],
@@ -52,7 +52,7 @@ def signalled(words: list[str], numbers: list[int], path: Path) -> tuple[int, st
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # What a shell starts in the background ignores Ctrl-C: this process shall not.
+        # A shell makes its background processes ignore Ctrl-C; this process must not.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout
@@ -76,7 +76,7 @@ def test_a_signal_during_the_imports_is_one_line(command: str, tmp_path: Path) -
 
 
 def started(main: str) -> list[str]:
-    """A script that starts a command of which this is what it does."""
+    """Return the arguments of a script that starts a command with this body."""
     body = WORKS.format(main=main)
     return ["-c", f"import sys, types; m = types.ModuleType('diglot.commands.x'); exec({body!r}, m.__dict__)\n"
             "sys.modules['diglot.commands.x'] = m\nfrom diglot.commands.start import start; start('x')"]  # fmt: skip

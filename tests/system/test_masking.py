@@ -1,4 +1,4 @@
-"""No part of a secret stands in a message, however it is written there."""
+"""No part of a secret appears in a message, in whatever form it is written there."""
 
 import gc
 import html
@@ -31,7 +31,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forms(secret: str) -> list[str]:
-    """What others make of it."""
+    """Return the forms in which other programs may write a secret."""
     written = [repr(secret), json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret.encode())]
     written += [quote(secret), quote(secret, safe=""), quote_plus(secret), ascii(secret), html.escape(secret)]
     twice = [repr(json.dumps({"a": secret})), json.dumps(json.dumps(secret)), quote(json.dumps(secret))]
@@ -78,11 +78,11 @@ def test_masking_takes_no_longer_than_a_text_is_long(secret: str, text: str) -> 
     text *= 10
     note(secret, "${x}")
     gc.collect()
-    gc.disable()  # what it takes depends on the tests before
+    gc.disable()  # its time depends on earlier tests
     try:
         began = time.process_time()
         assert masked(text) == text
-        assert time.process_time() - began < 5  # where it grew with the square of the length, minutes
+        assert time.process_time() - began < 5  # it took minutes while the time grew with the square of the length
     finally:
         gc.enable()
 

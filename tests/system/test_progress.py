@@ -1,4 +1,4 @@
-"""A long step shows itself: as lines where no terminal is, as a bar at one, and not at all beside one that shows it."""
+"""A long step shows a bar at a terminal, lines elsewhere, and nothing if another process shows it."""
 
 import os
 import pty

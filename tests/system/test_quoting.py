@@ -1,4 +1,4 @@
-"""A command that a user is told to type is read back as it is meant, whatever the names in it are."""
+"""A command for a user to type is read back as intended, whatever the names in it are."""
 
 import json
 import os
@@ -75,7 +75,7 @@ def test_what_was_typed_stands_in_the_line_that_goes_on(monkeypatch: pytest.Monk
     line = resuming("run (2), b")
     got = typed(line, tmp_path)
     assert sorted(got) == sorted([*words, "seed=1", "seed=2", "resume='run (2), b'"])
-    assert got[:4] == ["~callbacks.ema", "--config-dir", "my conf", "seed=1"]  # in order, and what make cannot carry
+    assert got[:4] == ["~callbacks.ema", "--config-dir", "my conf", "seed=1"]  # in order, as words of ARGS
     assert got[-1] == "resume='run (2), b'"
 
 
@@ -113,7 +113,7 @@ def test_a_folder_from_the_environment_stands_in_a_line_as_what_reads_it(
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other tests have taken from the environment is not masked."""
+    """Forget what other tests have read from the environment, so that it is not masked."""
     monkeypatch.setattr("diglot.system.masking._written", {})
     monkeypatch.setattr("sys.excepthook", sys.excepthook)
 

@@ -1,4 +1,4 @@
-"""What is shown to a person never ends a command, whatever its streams are; a product that is lost does."""
+"""What is shown to a person never ends a command, whatever its streams are; a lost result does."""
 
 import os
 import pty
@@ -45,7 +45,7 @@ except UserError as error:
 
 
 def run_in_shell(folder: Path, script: str, redirection: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a script of Python whose streams a shell has redirected."""
+    """Run a Python script whose streams a shell has redirected."""
     (folder / "script.py").write_text(script)
     words = ["bash", "-c", f'"{sys.executable}" script.py {redirection}']
     return subprocess.run(words, cwd=folder, env={**os.environ, **environment}, capture_output=True, timeout=60)
@@ -68,7 +68,7 @@ def test_what_cannot_be_shown_is_given_up(redirection: str, tmp_path: Path) -> N
     done = run_in_shell(tmp_path, SHOWS, redirection)
     assert done.returncode == 75
     assert b"Traceback" not in done.stdout + done.stderr
-    assert (tmp_path / "opened").read_text() == "own text"  # and nothing that was meant for a closed stream
+    assert (tmp_path / "opened").read_text() == "own text"  # and no output meant for a closed stream
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_terminal_that_hangs_up_takes_what_is_written_to_it() -> None:
 def test_a_stream_that_does_not_wait_is_waited_for() -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    text = "x" * 300_000  # more than a pipe holds
+    text = "x" * 300_000  # more than fits into a pipe
     process = subprocess.Popen(["wc", "-c"], stdin=reader, stdout=subprocess.PIPE)
     os.close(reader)
     stream = streams.forgiving(None, writer)

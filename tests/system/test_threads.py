@@ -1,4 +1,7 @@
-"""Threads that wait spin shortly, unless the user has said how they wait: set before torch is imported, everywhere."""
+"""Waiting threads spin shortly, unless the user has chosen otherwise.
+
+The setting is made before torch is imported, wherever that is.
+"""
 
 import ast
 import os
@@ -13,7 +16,7 @@ from diglot.system.threads import SHORT_SPIN, spin_shortly
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert")
 
-# Stands for torch: says what OpenMP's runtime would find in the environment, and ends the process.
+# Replaces torch: prints what OpenMP's runtime would find in the environment, and ends the process.
 TORCH = """
 import ctypes, os
 getenv = ctypes.CDLL(None).getenv

@@ -1,4 +1,4 @@
-"""The moving average of weights keeps what it averages: values where they stand still, and ties."""
+"""The moving average of weights preserves values that do not change, and ties."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ class Holder(L.LightningModule):
 
 
 def storages(model: nn.Module) -> list[set[str]]:
-    """The names of the weights that share storage, group by group."""
+    """Return the names of the weights that share storage, group by group."""
     groups: dict[int, set[str]] = {}
     for name, value in model.state_dict().items():
         groups.setdefault(value.untyped_storage().data_ptr(), set()).add(name)

@@ -1,4 +1,4 @@
-"""Under its name a checkpoint is whole or not there, and the best one is the best one."""
+"""Checkpoints are written atomically, and the best one is the best one."""
 
 import io
 import logging
@@ -26,7 +26,7 @@ def names(folder: Path) -> list[str]:
 
 
 def save_half(error: BaseException) -> Any:
-    """What writes a checkpoint and fails when half of the file is written."""
+    """Return a function that writes a checkpoint and fails when half of the file is written."""
     whole = container.write
 
     def save(content: Any, file: Any) -> None:
@@ -84,7 +84,7 @@ def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> 
 
 
 class StubTrainer(SimpleNamespace):
-    """Of a trainer what the callback asks for; a checkpoint holds the run's state alone."""
+    """The parts of a trainer that the callback uses; a checkpoint holds only the run's state."""
 
     def save_checkpoint(self, path: Path) -> None:
         AtomicCheckpointIO(read).save_checkpoint(self.state.to_record(), path)
@@ -138,7 +138,7 @@ def test_more_are_kept_where_more_are_asked_for(tmp_path: Path, task: Translatio
     expected = {10: [10], 20: [10, 20], 30: [20, 30], 40: [20, 30, 40], 50: [20, 40, 50], 60: [20, 50, 60]}
     scores = {10: 5.0, 20: 8.0, 30: 7.0, 40: 7.0, 50: 7.5, 60: 1.0}
     for update, kept in expected.items():
-        if update == 40:  # a run that is killed goes on with what it has, and leaves what is not its own alone
+        if update == 40:  # a killed run resumes with its own checkpoints and leaves other files alone
             callback.last.with_name("update_mine.ckpt").write_bytes(b"")
             state, callback = callback.state_dict(), CheckpointWriter(tmp_path, keep_best=2, keep_last=2)
             callback.load_state_dict(state)
@@ -171,7 +171,7 @@ def test_a_kill_before_the_checkpoint_that_is_no_longer_kept_was_removed_is_made
     for update, bleu in ((10, 5.0), (20, 8.0), (30, 7.0)):
         validate(callback, task, update, bleu)
     before = callback.state_dict()
-    before["named"] = [10, *before["named"]]  # as it is written in last.ckpt, before anything is removed
+    before["named"] = [10, *before["named"]]  # as last.ckpt has it, before anything is removed
     (tmp_path / "update_10.ckpt").write_bytes(b"not removed")
     again = CheckpointWriter(tmp_path, keep_last=2)
     again.load_state_dict(before)
@@ -336,7 +336,7 @@ def test_a_checkpoint_with_what_is_no_number_is_not_gone_on_from(part: str, wron
     check_training_state(content, Path("last.ckpt"))
     (tensor, *_) = content[part].values() if part != "optimizer_states" else (moments["state"][0]["exp_avg"],)
     tensor[1] = wrong
-    if part == "optimizer_states" and wrong == float("inf"):  # an infinite moment stops a weight and spoils none
+    if part == "optimizer_states" and wrong == float("inf"):  # an infinite moment stops a weight and corrupts none
         check_training_state(content, Path("last.ckpt"))
         return
     what = "moments of its optimizer are no numbers" if part == "optimizer_states" else r"its weight \S*w is not finite"

@@ -1,4 +1,4 @@
-"""A table of curves is the one that Lightning's CSVLogger writes."""
+"""The table of curves is the one that Lightning's CSVLogger writes."""
 
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def test_rows_are_kept_until_they_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "a").rename(tmp_path / "b")
     with pytest.raises(OSError, match="No such file"):
         logger.save()
-    assert not (tmp_path / "a").exists()  # a checkpoint says that the folder has gone
+    assert not (tmp_path / "a").exists()  # writing a checkpoint reports that the folder is missing
     (tmp_path / "b").rename(tmp_path / "a")
     logger.file.touch()  # as a full disk leaves it
     logger.save()

@@ -1,4 +1,4 @@
-"""What ends a run is told as what it was, and has its exit status."""
+"""A run reports why it ended, and has the matching exit status."""
 
 import logging
 import signal
@@ -25,7 +25,7 @@ def test_a_callback_s_own_exit_has_its_own_status(
         monkeypatch.setenv("DIGLOT_FIRST_PROCESS", first)
     trainer: Any = SimpleNamespace(received_sigterm=False)
     with caplog.at_level(logging.INFO, "diglot"):
-        fail(SystemExit(code), Path(), trainer, NONE, NONE, NONE, NONE)  # and is raised again by its caller
+        fail(SystemExit(code), Path(), trainer, NONE, NONE, NONE, NONE)  # the caller raises it again
     assert caplog.messages == ["Stopped by a callback that exits. It can go on."]
 
 

@@ -1,4 +1,4 @@
-"""An event file is one of TensorBoard's."""
+"""An event file has the form of TensorBoard's own."""
 
 import re
 from contextlib import nullcontext
@@ -20,11 +20,11 @@ def test_it_has_the_name_and_the_content_of_tensorboard_s(tmp_path: Path) -> Non
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     EventFileWriter(str(theirs), filename_suffix=".x").close()
     writer = EventWriter(str(ours), nullcontext, filename_suffix=".x")
-    pattern = r"\d+"  # time, process, and how many there were before
+    pattern = r"\d+"  # time, process ID, and number of earlier files
     assert re.sub(pattern, "0", file_in(ours).name) == re.sub(pattern, "0", file_in(theirs).name)
     (begun,) = LegacyEventFileLoader(str(file_in(theirs))).Load()
     writer.add_scalar("x", 0.5, 3)
-    events = list(LegacyEventFileLoader(str(file_in(ours))).Load())  # nothing is held back
+    events = list(LegacyEventFileLoader(str(file_in(ours))).Load())  # events are not buffered
     assert events[0].file_version == begun.file_version
     assert [(event.step, event.summary.value[0].simple_value) for event in events[1:]] == [(3, 0.5)]
     assert events[0].wall_time < events[1].wall_time

@@ -1,4 +1,4 @@
-"""A batch that does not fit into memory is found before the first update, with a budget that would."""
+"""A batch that does not fit into memory is found before the first update, with a budget that would fit."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ def data(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Tran
 
 
 class Task(nn.Module):
-    """A model whose memory is a number of places of the source."""
+    """Model whose memory holds a fixed number of source positions."""
 
     def __init__(self, memory: int) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""What diglot uses of Lightning beside its public interface is there. How it works is shown where it is used."""
+"""What diglot uses of Lightning beyond its public interface exists.
+
+Its behaviour is tested where it is used.
+"""
 
 import inspect
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run that goes on goes on with its curves."""
+"""A resumed run continues its curves."""
 
 import copy
 import csv
@@ -46,7 +46,7 @@ def test_a_table_keeps_the_rows_up_to_where_a_run_goes_on(tmp_path: Path) -> Non
 def test_a_table_whose_columns_change_is_never_without_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed or out of room in the middle of any write, also of the first one after it goes on."""
+    """Fail in the middle of any write, also of the first one after resuming, as if killed or on a full disk."""
     file = tmp_path / "metrics.csv"
     logger = loggers.csv(tmp_path)
     logger.log_metrics({"loss": 0.5}, 1)
@@ -87,11 +87,11 @@ def test_events_after_where_a_run_goes_on_are_forgotten(tmp_path: Path) -> None:
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4, 5]
 
 
-READERS = [EventAccumulator, PluginEventAccumulator]  # of TensorBoard alone, and of --load_fast=false
+READERS = [EventAccumulator, PluginEventAccumulator]  # the default reader, and that of --load_fast=false
 
 
 def steps_of(folder: Path, reader: Any) -> list[int]:
-    """The steps of the curve `loss`, as TensorBoard has them."""
+    """Return the steps of the curve `loss`, as TensorBoard reads them."""
     events = reader(str(folder))
     events.Reload()
     values = events.Scalars("loss") if reader is EventAccumulator else events.Tensors("loss")
@@ -99,18 +99,21 @@ def steps_of(folder: Path, reader: Any) -> list[int]:
 
 
 def write_lives(folder: Path, monkeypatch: pytest.MonkeyPatch, *shifts: float) -> None:
-    """Lives of a run, of which each goes on at the second last step of the one before, each with another clock."""
+    """Write several lives of a run, each with another clock.
+
+    Each life resumes at the second last step of the life before.
+    """
     real = time.time
     for life, shift in enumerate(shifts):
         with monkeypatch.context() as patch:
-            patch.setattr(event_file, "now", event_file.Clock())  # another process has another one
+            patch.setattr(event_file, "now", event_file.Clock())  # each process has its own clock
             patch.setattr(time, "time", lambda shift=shift: real() + shift)
             logger = loggers.tensorboard(folder, loggers.Resumed(2 * life) if life else None)
             for step in range(2 * life + 1, 2 * life + 4):
                 logger.log_metrics({"loss": float(step)}, step)
             loggers.Loggers([logger]).flush()
             logger.finalize("success")
-            logger.log_hyperparams({"seed": 1}, {"best/bleu": 1.0})  # after training: in a file of its own
+            logger.log_hyperparams({"seed": 1}, {"best/bleu": 1.0})  # after training, in a separate file
             logger.finalize("success")
 
 
@@ -144,7 +147,7 @@ def test_what_was_logged_before_a_validation_is_kept_though_the_clock_was_set_ba
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, due_since = time.time, 0.0
-    for life, shift in enumerate((0, -3600)):  # each is killed in the validation after its two updates
+    for life, shift in enumerate((0, -3600)):  # each life is killed in the validation after its two updates
         monkeypatch.setattr(event_file, "now", event_file.Clock())
         monkeypatch.setattr(time, "time", lambda shift=shift: real() + shift)
         logger = loggers.tensorboard(tmp_path, loggers.Resumed(2 * life) if life else None)
@@ -163,7 +166,7 @@ def test_what_was_logged_before_a_validation_is_kept_though_the_clock_was_set_ba
 @pytest.mark.parametrize("make", [loggers.csv, loggers.tensorboard])
 def test_a_validation_that_is_made_up_for_stands_once(tmp_path: Path, make: Callable[..., Any]) -> None:
     due_since = 0.0
-    for life in range(3):  # each is killed when the validation has been logged, and before the checkpoint after it
+    for life in range(3):  # each life is killed after the validation was logged and before its checkpoint
         logger = make(tmp_path, loggers.Resumed(2, due_since) if life else None)
         if life == 0:
             for step in (1, 2):
@@ -186,7 +189,7 @@ def test_a_validation_that_is_made_up_for_stands_once(tmp_path: Path, make: Call
 
 
 def curves(folder: Path) -> dict[str, list[int]]:
-    """The steps of one curve, as each of two loggers has it."""
+    """Return the steps of one curve, as each of two loggers has it."""
     with (folder / "metrics.csv").open(newline="") as file:
         rows = [int(row["step"]) for row in csv.DictReader(file) if row["loss"]]
     events = EventAccumulator(str(folder))
@@ -301,7 +304,7 @@ def test_all_that_lightning_calls_of_a_logger_is_forgiven() -> None:
 
 def test_what_one_logger_fails_at_reaches_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "broken").mkdir()
-    (tmp_path / "broken/figures").touch()  # no folder
+    (tmp_path / "broken/figures").touch()  # a file, not a folder
     made = [CSVLogger(tmp_path / "broken"), CSVLogger(tmp_path / "whole")]
     logged = loggers.Loggers(made)
     for step in (1, 2):

@@ -41,7 +41,10 @@ def test_the_gradient_is_that_of_torch_s(eps: float, dtype: torch.dtype) -> None
 
 
 def test_the_loss_is_what_a_hand_computes() -> None:
-    """Two of four tokens have e times the weight of the others, so p is e / (2 e + 2) or 1 / (2 e + 2)."""
+    """Compare the loss with its closed form.
+
+    Two of four tokens have e times the weight of the others, so p is e / (2 e + 2) or 1 / (2 e + 2).
+    """
     logits, labels, mask = torch.tensor([[[1.0, 1.0, 0.0, 0.0]]]), torch.tensor([[1]]), torch.tensor([[True]])
     norm = math.log(2 * math.e + 2)
     loss = token_loss(logits, labels, mask, 0.2)

@@ -1,4 +1,4 @@
-"""Callbacks come in an order for which each of these is a reason."""
+"""Each test is a reason for the order of callbacks."""
 
 import logging
 import signal
@@ -20,7 +20,7 @@ from diglot.training.throughput import Throughput
 
 
 class Trainer(SimpleNamespace):
-    """Of a trainer what these callbacks ask for; each hook is called as Lightning calls it, in turn."""
+    """The parts of a trainer that these callbacks use; each hook is called in turn, as Lightning calls it."""
 
     def __init__(self, callbacks: list[L.Callback], update: int) -> None:
         super().__init__(
@@ -52,7 +52,7 @@ class Trainer(SimpleNamespace):
 
 
 class User(L.Callback):
-    """A callback of the user's."""
+    """A user's own callback."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -84,7 +84,7 @@ BATCH: Any = SimpleNamespace(
 
 
 class Parts:
-    """The callbacks of a run, by what they are."""
+    """The callbacks of a run, by their role."""
 
     def __init__(self, folder: Path) -> None:
         self.user = User()
@@ -149,7 +149,7 @@ def test_a_signal_in_the_last_update_lets_the_last_validation_follow(parts: Part
     parts.signals.received = signal.SIGTERM
     trainer.call("on_train_batch_end", {}, BATCH, 0)
     assert trainer.should_stop
-    parts.signals.leave_before_batch(trainer, L.LightningModule())  # nothing is left before the validation
+    parts.signals.leave_before_batch(trainer, L.LightningModule())  # the run does not end before the validation
 
 
 def test_a_missed_validation_is_made_up_for_when_all_callbacks_have_begun(

@@ -19,7 +19,7 @@ def optimizer() -> torch.optim.Optimizer:
 
 
 def rates(made: Callable[..., Schedule], n: int, total: int = TOTAL, **options: float) -> list[float]:
-    """The rate that the optimizer has in each of the first n updates."""
+    """Return the rate that the optimizer has in each of the first n updates."""
     sgd = optimizer()
     schedule = made(sgd, total_updates=total, **options)
     found = []
@@ -36,7 +36,7 @@ def rise(update: int) -> float:
 
 FORMULAS = {
     Constant: lambda u: LR,
-    # The first update after the rise has the whole rate, and the one after the last would have none.
+    # The update that ends the warm-up has the whole rate, and an update after the last one would have rate zero.
     Linear: lambda u: LR * (TOTAL + 1 - u) / (TOTAL + 1 - WARMUP),
     Cosine: lambda u: LR * (1 + math.cos(math.pi * (u - WARMUP) / (TOTAL + 1 - WARMUP))) / 2,
     InverseSqrt: lambda u: LR * math.sqrt(WARMUP / u),

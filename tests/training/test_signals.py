@@ -1,4 +1,4 @@
-"""A signal ends a run between two updates, with a checkpoint; a second one at once."""
+"""One signal ends a run between two updates, with a checkpoint; a second one ends it at once."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from diglot.training.task import TranslationTask
 
 
 class Kept(list[int]):
-    """Notes the updates that checkpoints are written after."""
+    """Stub of a checkpoint writer that records the updates after which checkpoints are written."""
 
     def save(self, trainer: Any) -> None:
         self.append(trainer.global_step)
@@ -56,7 +56,7 @@ def test_a_signal_is_heeded_after_the_update_and_its_logs(number: int, task: Tra
         os.kill(os.getpid(), number)
         for trainer, ends_update in ((stub_trainer(3), False), (stub_trainer(4), True)):
             signals.on_train_batch_end(trainer, task, None, stub_batch(ends_update), 0)
-            assert not kept  # the update is still to be logged
+            assert not kept  # the update has not been logged yet
         with pytest.raises(Stopped, match=signal.Signals(number).name):
             first.on_train_batch_start(trainer, task, None, 0)  # type: ignore[arg-type]
         assert kept == [4]
@@ -77,7 +77,7 @@ def test_where_a_validation_follows_it_writes_the_checkpoint(task: TranslationTa
     assert not kept
     with pytest.raises(Stopped):
         signals.on_validation_start(stub_trainer(20), task)
-    # So it is with the last one, which follows where no other one would.
+    # The same holds for the last validation, which follows the last update even if none is due there.
     last = stub_trainer(33)
     last.should_stop = True
     signals.on_train_batch_end(last, task, None, stub_batch(), 0)
@@ -97,9 +97,9 @@ def test_a_validation_is_broken_off_where_it_stands(task: TranslationTask) -> No
             os.kill(os.getpid(), signal.SIGTERM)
         signals.received = 0
         LeaveFirst(signals).on_validation_end(trainer, task)
-        os.kill(os.getpid(), signal.SIGTERM)  # while callbacks keep what it came to
+        os.kill(os.getpid(), signal.SIGTERM)  # while callbacks save its results
         assert signals.received == signal.SIGTERM
-        # Where other processes would wait for this one, it is asked after each batch.
+        # If other processes would wait for this one, it checks for signals after each batch.
         signals.received = 0
         several = stub_trainer(20)
         several.world_size = 2
@@ -158,7 +158,7 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
         capture_output=True,
         text=True,
         timeout=300,
-        # What a shell starts in the background ignores Ctrl-C: this process shall not.
+        # A shell makes its background processes ignore Ctrl-C; this process must not.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert (done.returncode, done.stdout) == (128 + signal.SIGINT, "still here\n")

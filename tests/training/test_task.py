@@ -1,4 +1,4 @@
-"""An update is the same whatever it is made of, and perplexity is that of the text alone."""
+"""An update does not depend on how it is split up, and perplexity is that of the text alone."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ from diglot.training.task import NonFiniteError, TranslationTask
 
 V = 400
 SMOOTHING = 0.1
-# Sources of 4 and 7 tokens, targets of 9 and 3, their </s> counted.
+# Sources of 4 and 7 tokens, targets of 9 and 3, including </s>.
 PAIRS = [([5, 6, 7], [11, 12, 13, 14, 15, 16, 17, 18]), ([8, 9, 10, 11, 12, 13], [21, 22])]
 
 
@@ -69,7 +69,7 @@ def task(build_model: Callable[..., Transformer], tokenizer: Tokenizer) -> Trans
 
 
 class KeepGradients(L.Callback):
-    """Remembers each update's gradients and what was logged for it."""
+    """Callback that remembers each update's gradients and logged values."""
 
     def __init__(self) -> None:
         self.gradients: list[dict[str, Tensor]] = []
@@ -105,7 +105,7 @@ def fit(task: TranslationTask, batches: list[Batch], accumulation: int, *callbac
 
 
 def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    """Relative to the length of the whole gradient."""
+    """Return the difference of two gradients, relative to the norm of the whole gradient."""
     assert set(found) == set(expected)
     length = math.sqrt(sum(float(g.double().pow(2).sum()) for g in expected.values()))
     assert length > 0.01
@@ -113,7 +113,7 @@ def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
 
 
 def gradients_by_hand(task: TranslationTask) -> dict[str, Tensor]:
-    """Of the mean label-smoothed loss of all target tokens, each pair computed alone."""
+    """Return the gradients of the mean label-smoothed loss of all target tokens, with each pair computed alone."""
     total = torch.zeros(())
     for src, tgt in PAIRS:
         logits = task.model(torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]]))[0]
@@ -134,7 +134,7 @@ def test_an_update_is_the_same_in_one_batch_and_in_two(task: TranslationTask) ->
 
 
 def test_an_update_is_the_same_on_two_processes(task: TranslationTask) -> None:
-    """What DDP makes of two processes' gradients is their mean."""
+    """Average two processes' gradients, as DDP does."""
     expected = gradients_by_hand(task)
     losses = []
     for rank in (0, 1):
@@ -245,7 +245,7 @@ def test_a_checkpoint_carries_the_record_and_where_the_run_stands(task: Translat
     task.on_save_checkpoint(checkpoint)
     assert checkpoint["diglot"]["format"] == 1
     assert RunState.from_record(json.loads(json.dumps(checkpoint["diglot"])), update=7) == state
-    assert RunState.from_record({}, update=7) == RunState(7)  # of an earlier version
+    assert RunState.from_record({}, update=7) == RunState(7)  # a record of an earlier version
 
 
 @pytest.mark.parametrize(("scale", "is_let_pass"), [(65536.0, True), (2.0, True), (1.0, False), (None, False)])
@@ -260,7 +260,7 @@ def test_only_a_scale_excuses_a_gradient_that_is_not_finite(
     task._pairs = [torch.tensor([0, 1])]
     for parameter in task.parameters():
         parameter.grad = torch.full_like(parameter, math.inf)
-    if is_let_pass:  # by its scaler, which has seen it
+    if is_let_pass:  # the scaler has seen it and skips the update itself
         task.configure_gradient_clipping(optimizer, 1.0, "norm")
         assert all(parameter.grad is not None for parameter in task.parameters())
     else:

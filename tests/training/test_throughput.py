@@ -1,4 +1,4 @@
-"""Speed is that of training alone: the clock stands still in validations, and a resumed run counts on."""
+"""Speed is measured without validations, and a resumed run continues the totals."""
 
 import time
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def train(run: SimpleNamespace, callback: Throughput, seconds: float, micro_batches: int = 1, tokens: int = 60) -> None:
-    """One update; each micro-batch has 30 tokens in 40 places and 0.1 s of waiting."""
+    """Train for one update; each micro-batch has 30 tokens in 40 positions and waits 0.1 s for data."""
     for i in range(micro_batches):
         batch = micro_batch(30, 40, tokens)
         callback.on_train_batch_start(run.trainer, run.module, batch, i)
@@ -64,7 +64,7 @@ def test_it_counts_updates_and_not_micro_batches_nor_validations(run: SimpleName
     assert found["speed/memory_gb"] > 0.05
     train(run, callback, seconds=1.0)
     train(run, callback, seconds=1.0)
-    assert dict(run.logged)["speed/target_tokens_per_second"] == pytest.approx(60)  # of the newest interval alone
+    assert dict(run.logged)["speed/target_tokens_per_second"] == pytest.approx(60)  # in the newest interval only
     callback.on_train_end(run.trainer, run.module)
     assert (callback.seconds, callback.target_tokens) == (pytest.approx(8.0), 240)
     assert callback.target_tokens_per_second == pytest.approx(30)
@@ -74,7 +74,7 @@ def test_a_resumed_run_counts_on(run: SimpleNamespace) -> None:
     first, second = Throughput(), Throughput()
     first.on_train_start(run.trainer, run.module)
     train(run, first, seconds=3.0)
-    first.on_validation_start(run.trainer, run.module)  # where checkpoints are written
+    first.on_validation_start(run.trainer, run.module)  # checkpoints are written at this point
     second.load_state_dict(first.state_dict())
     second.on_train_start(run.trainer, run.module)
     train(run, second, seconds=5.0)

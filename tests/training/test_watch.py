@@ -1,4 +1,4 @@
-"""What is watched is shown where and when it should be, means what it says, and changes nothing."""
+"""Watchers show what they should, when they should, with the right values, and change nothing."""
 
 import html
 import io
@@ -61,7 +61,7 @@ DEV = [
 
 @pytest.fixture
 def data(tmp_path: Path, tokenizer: Tokenizer) -> TranslationData:
-    """Twelve training pairs, eight dev pairs, of which one is blank."""
+    """Return data of twelve training pairs and eight dev pairs, one of them blank."""
     paths = {}
     for split, lines in {"train": ["Ler nin gaser.", "Ka gun {name} ne?", "Foz su femim."] * 4, "dev": DEV}.items():
         write_lines(tmp_path / f"{split}.avi", lines)
@@ -98,7 +98,7 @@ def task(build_model: Callable[..., Transformer], tokenizer: Tokenizer) -> Calla
 
 
 def fit(task: TranslationTask, data: TranslationData, folder: Path, *watchers: L.Callback, **options: Any) -> None:
-    """Five updates, validated after the second, fourth and last of them."""
+    """Train for five updates, validated after the second, the fourth and the last one."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     default: dict[str, Any] = {"logger": TensorBoardLogger(folder, name="", version=""), "num_sanity_val_steps": 1}
     with warnings.catch_warnings():
@@ -121,7 +121,7 @@ def fit(task: TranslationTask, data: TranslationData, folder: Path, *watchers: L
 
 
 class StopAndValidate(L.Callback):
-    """Lets a validation follow the last update, as a run does."""
+    """Callback that lets a validation follow the last update, as in a run."""
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         trainer.should_stop = trainer.global_step >= trainer.max_steps
@@ -254,7 +254,7 @@ def test_averaged_weights_are_looked_at_while_they_are_there(
     fit(task(), data, tmp_path, Looks(every=1), Validated(), average)
     assert len(seen) == 3
     assert torch.equal(seen[-1][0], validated[-1])
-    assert not torch.equal(*seen[-1])  # during a validation the two have changed places
+    assert not torch.equal(*seen[-1])  # during a validation the two are swapped
 
 
 # ------------------------------------------------------------------------------------------------- sentences
@@ -343,7 +343,7 @@ def statistics(*sentences: Tensor, causal: bool = False) -> HeadSums:
 
 
 def one_hot(keys: list[int], n_keys: int) -> Tensor:
-    """A head whose queries look at these keys (1, Q, M)."""
+    """Return the weights of a head whose queries attend to these keys (1, Q, M)."""
     return torch.nn.functional.one_hot(torch.tensor(keys), n_keys)[None].float()
 
 
@@ -364,7 +364,7 @@ def test_entropy_is_one_where_all_is_alike_and_zero_where_one_key_is_seen(causal
 def test_entropy_is_a_mean_over_queries_as_a_share_of_their_own_most() -> None:
     weights = torch.tensor([[[0.5, 0.5, 0, 0], [0.25, 0.25, 0.25, 0.25], [1, 0, 0, 0]]])
     assert float(statistics(weights).entropy) == pytest.approx(0.5)
-    # Queries see 1, 2 and 3 keys; the first says nothing.
+    # Queries see 1, 2 and 3 keys; the first one is ignored.
     weights = torch.tensor([[[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0]]])
     assert float(statistics(weights, causal=True).entropy) == pytest.approx(0.5)
 
@@ -372,12 +372,12 @@ def test_entropy_is_a_mean_over_queries_as_a_share_of_their_own_most() -> None:
 @pytest.mark.parametrize(
     ("keys", "dead"),
     [
-        ([lambda q, m: 0], True),  # always the first
+        ([lambda q, m: 0], True),  # always the first token
         ([lambda q, m: m - 1], True),  # always </s>
-        ([lambda q, m: m - 2], True),  # always what stands before it
-        ([lambda q, m: q], False),  # itself
-        ([lambda q, m: max(q - 1, 0)], False),  # the one before
-        ([lambda q, m: 0, lambda q, m: m - 1], False),  # now the one and now the other
+        ([lambda q, m: m - 2], True),  # always the token before </s>
+        ([lambda q, m: q], False),  # the token itself
+        ([lambda q, m: max(q - 1, 0)], False),  # the token before
+        ([lambda q, m: 0, lambda q, m: m - 1], False),  # sometimes the first token, sometimes the last
     ],
 )
 def test_a_head_is_dead_that_looks_at_one_place_whatever_it_is_asked(
@@ -450,7 +450,7 @@ def test_layers_and_heads_that_there_are_not_are_refused(
     build_model: Callable[..., Transformer], options: Any, message: str
 ) -> None:
     model = build_model("model.n_decoder_layers=1")
-    for trial in (model, model.to("meta")):  # before there is data, a model has no values
+    for trial in (model, model.to("meta")):  # before data are read, a model has no values
         with pytest.raises(UserError, match=message):
             AttentionMaps(**options).check(trial)
 
@@ -506,7 +506,7 @@ def test_any_text_can_be_drawn_without_a_warning(tmp_path: Path) -> None:
     logged = Loggers([CSVLogger(tmp_path, name="", version="")])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.simplefilter("ignore", ResourceWarning)  # of what other tests have left
+        warnings.simplefilter("ignore", ResourceWarning)  # caused by other tests
         logged.figure("a/b", pixels(draw([Panel("p", np.eye(len(texts)))], "t", texts, texts)), 3)
     assert picture((tmp_path / "figures/a/b/3.png").read_bytes()).size[0] > 100
 
