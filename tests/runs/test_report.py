@@ -1,4 +1,4 @@
-"""The figures in a run's reports add up."""
+"""The numbers in a run's reports add up."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Processes that collate and tokenize, also on systems other than Linux."""
+"""Processes that collate and tokenise, also on systems other than Linux."""
 
 import multiprocessing
 import os

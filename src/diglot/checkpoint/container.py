@@ -66,7 +66,7 @@ class _Header(NamedTuple):
     tensors: dict[str, _Entry]
     tree: str  # the JSON of everything but the tensors
     checksums: dict[str, str]
-    size: int  # in bytes, including those of its length
+    size: int  # in bytes, including the field with its length
 
 
 def write(tree: Any, file: BinaryIO) -> None:

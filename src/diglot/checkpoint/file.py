@@ -1,4 +1,4 @@
-"""Complete checkpoints: model, tokenizer and search are rebuilt from the file alone, and loading it runs no code."""
+"""Self-contained checkpoints: model, tokenizer and search are rebuilt from the file alone; loading it runs no code."""
 
 import math
 from collections.abc import Collection, Iterator

@@ -119,7 +119,7 @@ def check(file: BinaryIO, checksums: bool = True) -> int:
 def _check_end(file: BinaryIO) -> None:
     """Check that a file ends as torch.save ends it.
 
-    Readers of zip files may disagree if data come before or after the archive, or if it has two ends.
+    Readers of zip files may disagree if data come before or after the archive, or if there are two ends.
     """
     size = file.seek(0, 2)
     file.seek(max(0, size - _END.size))

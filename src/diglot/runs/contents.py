@@ -24,7 +24,7 @@ NAMES = {
 
 
 def contents(config: Any, corpus: Corpus, texts: Contents) -> Contents:
-    """Return the contents that a run with a config reads.
+    """Return the hash or name of each input that a run with a config reads.
 
     Args:
         config: the run's config.

@@ -35,7 +35,7 @@ from diglot.training.watch import Watcher
 
 
 class TrainerKeys(TypedDict):
-    """Keys of the config's node `trainer` that Lightning does not have, or whose values mean more here."""
+    """Keys of the config's node `trainer` that Lightning does not have, or that accept more values here."""
 
     precision: int | str  # also "auto"
     max_steps: int | None  # null: the budget decides
@@ -95,7 +95,7 @@ class Plan:
         return cls(config, budget, corpus, initial, data, watchers, callbacks, options, processes)
 
     def prepare_data(self) -> None:
-        """Read, tokenize and split the text, once for all processes."""
+        """Read, tokenise and split the text, once for all processes."""
         self.processes.rendezvous()
         refuse_other_config(self.config, self.processes)
         with self.processes.first_alone():
@@ -202,7 +202,7 @@ def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes
                 enable_checkpointing=False,
                 enable_progress_bar=False,
             )
-        except Exception as error:  # Lightning and its plugins raise all kinds of exceptions
+        except Exception as error:  # Lightning and what it probes raise all kinds of exceptions
             raise UserError(f"trainer: {error}") from None
 
     trainer = trial(config.trainer.strategy)

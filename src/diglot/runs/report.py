@@ -138,7 +138,7 @@ def write_results(
 
 
 def end_report(writer: CheckpointWriter, throughput: Throughput, updates: int, scores: Sequence[Score]) -> str:
-    """Return a summary of what a run has achieved."""
+    """Return a summary of a run's training."""
     signature = "".join(f" ({score.signature})" for score in scores if score.name == "BLEU")
     return (
         f"Trained {updates:,} updates in {throughput.seconds / 60:.1f} minutes without validations "

@@ -53,7 +53,7 @@ def newest_unfinished(folder: str | None, config: dict[str, Any], now: Contents)
 
     Args:
         folder: the run's folder; None for any folder under runs/.
-        config: the present config.
+        config: the current config.
         now: the contents that it reads.
 
     Raises:
@@ -82,7 +82,7 @@ def finished_line(folder: Path, config: dict[str, Any], read_now: Callable[[], C
 
     Args:
         folder: the run's folder.
-        config: the present config. If it counts in passes, the length is not known yet, and the result is None.
+        config: the current config. If it counts in passes, the length is not known yet, and the result is None.
         read_now: returns the contents that the config reads.
 
     Raises:
@@ -147,9 +147,9 @@ def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: 
 
     Args:
         folder: the run's folder.
-        config: the present config.
-        tokenizer: the present tokenizer.
-        shards: the present training text.
+        config: the current config.
+        tokenizer: the current tokenizer.
+        shards: the current training text.
         now: the contents that the config reads.
 
     Raises:

@@ -1,8 +1,8 @@
 """Atomic files and folders, and removal of what killed processes have left behind.
 
-A file in progress lies next to its final name, as `.NAME.diglot-XXXXXXXX.tmp` with eight hexadecimal digits. It is
-locked by the process that writes it. The lock ends with the process, however that ends, so an unlocked file belongs to
-no process any more. Only names with that mark are ever removed: files of other programs and of people stay.
+A file or folder in progress lies next to its final name, as `.NAME.diglot-XXXXXXXX.tmp` with eight hexadecimal digits.
+The process that creates it locks it. The lock ends with the process, however that ends, so what is not locked belongs
+to no process any more. Only names with that mark are ever removed: files of other programs and of people stay.
 """
 
 import errno
@@ -95,7 +95,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 def locked(path: Path, waiting: Callable[[], AbstractContextManager]) -> Iterator[None]:
     """Lock a file during the block, so that only one process at a time runs it, however the others end.
 
-    The file is removed when no process needs it any more.
+    The file is removed after the block.
 
     Args:
         path: the file to lock.
@@ -189,7 +189,7 @@ def _shortened(name: str) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write a folder's names to disk, if its file system supports it."""
+    """Flush a folder's entries to disk, if its file system supports it."""
     descriptor = open_folder(folder)
     if descriptor is not None:
         try:
@@ -199,7 +199,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync(descriptor: int) -> None:
-    """Write a file's content to disk, if its file system supports it.
+    """Flush a file's content to disk, if its file system supports it.
 
     Raises:
         OSError: if the disk is full or broken.
@@ -237,7 +237,7 @@ def lock(descriptor: int) -> bool | None:
 
 
 def _ours(temporary: Path, descriptor: int) -> bool:
-    """Lock what was just created. Return False if another process removed it as a leftover before."""
+    """Lock what was just created. Return False if another process removed it as a leftover first."""
     is_locked = lock(descriptor)
     return is_locked is None or (is_locked and _is(temporary, descriptor))
 

@@ -19,11 +19,11 @@ from diglot.system import progress
 from diglot.system.quoting import printable
 
 say = logging.getLogger("diglot").info  # our own messages
-warn = logging.getLogger("diglot").warning  # also shown, on stderr, by commands whose output is for programs
+warn = logging.getLogger("diglot").warning  # shown, on stderr, even by commands whose output is for other programs
 
 
 class PrintHandler(logging.Handler):
-    """Handler that prints to the present standard output, which a progress bar may have replaced."""
+    """Handler that prints to the current standard output, which a progress bar may have replaced."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(printable(self.format(record), keep="\n\t"), flush=True)

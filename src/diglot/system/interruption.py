@@ -1,7 +1,7 @@
 """Signals that ask a command to end, from its first import to its last line.
 
 The command prints one line and exits with 128 + the signal's number. During training, diglot.training.signals handles
-signals and saves the run. Before and after, the line says how to resume the run (`set_outcome`).
+signals and saves the run. Before and after, `set_outcome` sets the run's exit status and how to resume it.
 """
 
 import contextlib

@@ -21,7 +21,7 @@ _written: dict[str, str] = {}  # value from the environment -> the config's expr
 
 
 def is_secret(value: Any) -> bool:
-    """Return whether a value from the environment may be a secret: a text that is not very short, or what holds one.
+    """Return whether an environment value may be a secret: a text that is not very short, or a container of one.
 
     Numbers, true, false and null are not secrets.
     """

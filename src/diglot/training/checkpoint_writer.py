@@ -1,4 +1,4 @@
-"""Callbacks that write a run's checkpoints (no other code does) and check a run that resumes from one."""
+"""Callbacks that write a run's checkpoints and check a resumed run. No other code writes a run's checkpoints."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -81,7 +81,7 @@ class CheckpointWriter(L.Callback):
         # A validation may take minutes. Save now, so that the updates before it survive whatever ends it.
         if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        # When the run resumes, values that an interrupted validation logged are recognized by their time. Keep the
+        # When the run resumes, values that an interrupted validation logged are recognised by their time. Keep the
         # first start time, in case the validation is interrupted more than once.
         self.state.validation_due_since = self.state.validation_due_since or now()
         self.save(trainer)
@@ -117,7 +117,7 @@ class CheckpointWriter(L.Callback):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Add to an error that prevents a checkpoint from being written how to resume the run."""
+        """Extend the error of a failed write with how to resume the run."""
         try:
             yield
         except UserError as error:
@@ -230,8 +230,8 @@ class MissedValidation(L.Callback):
 
     Args:
         writer: knows which updates were validated, and whether a validation is due.
-        total_updates: length of the run. If all updates are done, the trainer is built with one more, because Lightning
-            would otherwise do nothing; this callback restores the right number.
+        total_updates: length of the run. If all updates are done, the trainer is built with one more update, because
+            Lightning would otherwise do nothing. This callback restores the right number.
     """
 
     def __init__(self, writer: CheckpointWriter, total_updates: int) -> None:

@@ -104,7 +104,7 @@ class CSVLogger(Logger):
     def _rows(self) -> list[Row]:
         """Return the rows of the file, except those with too many fields.
 
-        Such a row begins with a row that a full disk has truncated; the next row was then appended to it.
+        Such a row arises if a full disk truncates a row and the next row is appended to it.
         """
         with self.file.open(newline="", encoding="utf-8") as file:
             return [row for row in csv.DictReader(file) if None not in row]

@@ -142,7 +142,7 @@ class EventWriter(SummaryWriter):
 def logged_at(folder: Path, step: int, until: float | None) -> list[Event]:
     """Return the events of a step up to a time in a folder's files, the last one of each tag; without a time, none.
 
-    The clock `now` is reset, so that its next time follows the folder's events but no other times that it has returned.
+    The clock `now` is reset: its next time exceeds those of the folder's events, whatever times it has returned before.
     """
     now.latest = 0.0
     found: dict[str, Event] = {}

@@ -12,12 +12,12 @@ class HeadSums:
         causal: whether query i sees keys 0 to i, as in decoder self-attention; otherwise each query sees all keys.
     """
 
-    DEAD = 0.98  # share of the maximum from which a head counts as dead
+    DEAD = 0.98  # from this share of the maximum on, a head counts as dead
 
     def __init__(self, causal: bool) -> None:
         self.causal = causal
         self._queries = 0
-        self._entropy: list[Tensor] = []  # normalized entropy of each sentence, summed over queries (H,)
+        self._entropy: list[Tensor] = []  # normalised entropy of each sentence, summed over queries (H,)
         self._received: list[Tensor] = []  # weight that each key receives, per sentence, summed over queries (M, H)
 
     def add(self, weights: Tensor) -> None:
@@ -42,7 +42,7 @@ class HeadSums:
         """Mean entropy of each head's weights, as a share of the maximum that a query's keys allow (H,).
 
         0 means that each query attends to one key, 1 that it attends to all keys equally. Clark et al. (2019)
-        characterize heads by their entropy, Voita et al. (2019) by something like its opposite, the mean of a head's
+        characterise heads by their entropy, Voita et al. (2019) by something like its opposite, the mean of a head's
         largest weights.
         """
         return (torch.stack(self._entropy).sum(0) / self._queries).clamp(0, 1)

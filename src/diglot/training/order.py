@@ -23,6 +23,7 @@ def in_order(
     """Return a run's callbacks in the order in which Lightning calls each of their hooks.
 
     The order follows these rules:
+
     - A callback that ends the run comes before any that would see a batch that is not trained on.
     - A callback that changes the run (a user's callback may stop it) comes before the checkpoint that holds the change.
     - A callback that reports and times a validation comes after everything that is part of it.
@@ -31,10 +32,10 @@ def in_order(
     Args:
         probe: remembers each batch, in case it does not fit into memory.
         scores: scores validations.
-        users: look at scores and models, and may end the run.
+        users: watchers and the user's callbacks, which look at scores and models and may end the run.
         writer: writes checkpoints.
         reports: report the results of validations.
-        throughput: measures everything except validations.
+        throughput: measures speed outside validations.
         signals: ends the run if a signal asks for it.
         n_updates: length of the run.
     """

@@ -128,10 +128,10 @@ class Launcher(ScriptLauncher):
 
 
 def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) -> None:
-    """Run in a thread of the process that started the others, and end it with the first of them that fails.
+    """End this process, from a thread of it, as soon as one of the processes that it started fails.
 
-    If this process is waiting for the failed one, it notices the failure itself, and has ended before this function
-    ends it.
+    If this process is waiting for the failed one, it notices the failure itself and ends before this function would end
+    it.
     """
     while not is_over.wait(_INTERVAL):
         failed = {rank: other.returncode for rank, other in enumerate(others, start=2) if other.poll()}
@@ -173,7 +173,7 @@ def end_with_first() -> None:
 
 
 def end_others(trainer: L.Trainer) -> None:
-    """End the processes that Lightning started for this one if it fails: they would wait for it forever."""
+    """End the processes that Lightning started for this one, which has failed: they would wait for it forever."""
     deadline = time.monotonic() + _PATIENCE
     for other in getattr(trainer.strategy.launcher, "procs", []):
         try:

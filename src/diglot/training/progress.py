@@ -13,7 +13,7 @@ from diglot.training.lightning_seams import DescribedBar
 
 
 class UpdateBar(DescribedBar):
-    """Lightning's progress bar, which counts updates and shows the pass."""
+    """Lightning's progress bar, which counts updates and shows the pass over the data."""
 
     first_description = "pass 0.0"
 

@@ -104,7 +104,7 @@ class Signals(L.Callback):
         # If a validation follows, it writes a checkpoint before it begins.
         if number and trainer.global_step % self.validate_every and not trainer.should_stop:
             # Do not end the run yet: this update's values have not been logged, and a checkpoint must never be ahead of
-            # the curves. Keep the present state of Lightning's loops, from which the run will resume.
+            # the curves. Keep the current state of Lightning's loops, from which the run will resume.
             self._leaves, self._loops = number, loops_state(trainer)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -14,8 +14,8 @@ from diglot.data.batch import Batch
 class Throughput(L.Callback):
     """Callback that logs speed, padding share, waiting time and memory as often as the trainer logs.
 
-    It also sums training time and target tokens over the run. It measures everything except validations, including what
-    other callbacks do in them (see diglot.training.order).
+    It also sums training time and target tokens over the run. Validations are not measured, nor is what other callbacks
+    do in them (see diglot.training.order).
 
     Attributes:
         seconds: training time so far, including earlier parts of a resumed run.
@@ -29,8 +29,8 @@ class Throughput(L.Callback):
         self._interval: dict[str, float] = {"seconds": 0.0, "tokens": 0, "updates": 0, "waited": 0.0}
         self._update = 0
         self._waited = 0.0  # the loader's waiting time when the interval began
-        self._real: torch.Tensor | int = 0  # tokens and positions in the interval's batches on this process
-        self._places = 0
+        self._real: torch.Tensor | int = 0  # real tokens in the interval's batches on this process
+        self._places = 0  # all positions in these batches, with padding
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._began, self._update = time.perf_counter(), trainer.global_step
