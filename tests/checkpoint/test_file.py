@@ -13,7 +13,6 @@ from omegaconf import DictConfig
 
 from diglot.checkpoint import container
 from diglot.checkpoint import file as checkpoint
-from diglot.checkpoint.atomic_io import AtomicCheckpointIO
 from diglot.config import changes, resolved
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
@@ -75,7 +74,7 @@ def write_old(path: Path, content: dict[str, Any]) -> None:
 
 
 def write_new(path: Path, content: dict[str, Any]) -> None:
-    AtomicCheckpointIO(checkpoint.read).save_checkpoint(content, path)
+    checkpoint.write(content, path)
 
 
 @pytest.mark.parametrize("write", [write_old, write_new])

@@ -5,7 +5,7 @@ from omegaconf import OmegaConf
 
 from diglot.config import build_corpus, build_data, keys_of, mistakes
 from diglot.data.corpus import Corpus, Sample
-from diglot.data.module import DataOptions
+from diglot.data.options import DataOptions
 from diglot.data.sampling import Sampling
 from diglot.errors import UserError
 

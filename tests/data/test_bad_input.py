@@ -14,7 +14,8 @@ import pytest
 from diglot.data import preparation
 from diglot.data.corpus import Corpus, Files, Sample
 from diglot.data.mixed import Mixed
-from diglot.data.module import DataOptions, TranslationData
+from diglot.data.module import TranslationData
+from diglot.data.options import DataOptions
 from diglot.data.preparation import Cleaning, prepare
 from diglot.data.shards import open_shards
 from diglot.data.text import ParallelText, read_lines, write_lines, zstd

@@ -18,7 +18,8 @@ from diglot.data.batching import WIDTH_STEP
 from diglot.data.corpus import Corpus, Files, Sample
 from diglot.data.flat import FlatIds
 from diglot.data.mixed import Mixed
-from diglot.data.module import DataOptions, TimedLoader, TranslationData, eval_batches
+from diglot.data.module import TimedLoader, TranslationData, eval_batches
+from diglot.data.options import DataOptions
 from diglot.data.sampling import Sampling
 from diglot.data.shards import ABOUT
 from diglot.data.text import ParallelText, write_lines

@@ -32,7 +32,8 @@ from diglot.data import preparation
 from diglot.data.batch import Batch
 from diglot.data.batching import Batching, MicroBatch, Mixture, StreamPosition, Updates
 from diglot.data.corpus import Corpus, Files, Sample
-from diglot.data.module import DataOptions, TranslationData
+from diglot.data.module import TranslationData
+from diglot.data.options import DataOptions
 from diglot.data.preparation import DROPPED, Cleaning, prepare
 from diglot.data.shards import Shards, ShardWriter
 from diglot.data.text import MixedText, Parallel, ParallelText, write_lines, zstd

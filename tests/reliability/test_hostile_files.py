@@ -30,7 +30,8 @@ from diglot import config as root
 from diglot.checkpoint import container
 from diglot.checkpoint import file as checkpoint
 from diglot.config.differences import read_config
-from diglot.data.module import DataOptions, TranslationData
+from diglot.data.module import TranslationData
+from diglot.data.options import DataOptions
 from diglot.data.sampling import Sampling
 from diglot.data.tokenizer import TokenizerTrainer
 from diglot.errors import UserError

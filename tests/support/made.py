@@ -9,7 +9,6 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from diglot.checkpoint import file as checkpoint
-from diglot.checkpoint.atomic_io import AtomicCheckpointIO
 from diglot.config import build
 from diglot.data.tokenizer import Tokenizer
 
@@ -31,7 +30,7 @@ def checkpoint_content(
 
 def write_checkpoint(path: Path, content: dict[str, Any]) -> Path:
     """Write it as a run does."""
-    AtomicCheckpointIO(checkpoint.read).save_checkpoint(content, path)
+    checkpoint.write(content, path)
     return path
 
 

@@ -9,7 +9,8 @@ from lightning.pytorch.plugins import Precision
 from torch import Tensor, nn
 
 from diglot.data.corpus import Sample
-from diglot.data.module import DataOptions, TranslationData
+from diglot.data.module import TranslationData
+from diglot.data.options import DataOptions
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.training import largest

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from diglot.config import CONF, build
 from diglot.data.corpus import Files
-from diglot.data.module import DataOptions, TranslationData
+from diglot.data.module import TranslationData
+from diglot.data.options import DataOptions
 from diglot.data.text import write_lines
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import BeamSearch

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from diglot import __version__
 from diglot.checkpoint import file as checkpoint
-from diglot.checkpoint.atomic_io import AtomicCheckpointIO
 from diglot.config import without_folders
 from diglot.config.carried import CONFIG
 from diglot.data.text import refuse_address
@@ -119,7 +118,7 @@ def average(files: Sequence[Path], output: Path, trust: Collection[str] = ()) ->
     record |= {"version": __version__, "mean_of": without_folders(mean.members)}
     record["config"] = without_folders(record["config"])
     content = {"diglot": record, "state_dict": mean.weights()}
-    AtomicCheckpointIO(checkpoint.read).save_checkpoint(content, output)
+    checkpoint.write(content, output)
     return record
 
 

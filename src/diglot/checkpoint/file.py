@@ -33,6 +33,7 @@ from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import Search
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
+from diglot.system.atomic import atomic_file
 from diglot.system.console import warn
 from diglot.system.masking import shortened
 from diglot.system.quoting import printable, reading
@@ -167,6 +168,24 @@ def read(path: Path, warns: bool = True) -> dict[str, Any]:
         _warn_of_old_format(path.absolute())
     ours["format"] = FORMAT
     return content
+
+
+def write(content: dict[str, Any], path: Path) -> None:
+    """Write a checkpoint atomically: write the file next to its final name, check it, and rename it.
+
+    Raises:
+        UserError: if a value in it cannot be stored exactly, or the file cannot be written.
+    """
+    try:
+        with atomic_file(path) as whole:
+            container.write(content, whole)
+            whole.flush()
+            container.check(Path(whole.name))
+    except UserError as error:
+        hint = "what a callback of your own keeps must be plain data and tensors"
+        raise UserError(f"{path}: the checkpoint cannot be written: {error} ({hint})") from None
+    except OSError as error:
+        raise UserError(f"{path}: the checkpoint cannot be written ({error.strerror or error})") from error
 
 
 def is_of_old_format(path: Path) -> bool:

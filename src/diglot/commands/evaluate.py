@@ -20,7 +20,7 @@ from diglot.commands.translate import load_translator
 from diglot.config import build_corpus, resolved, trusted
 from diglot.data.corpus import Corpus, Files
 from diglot.data.language import BleuTokenizer
-from diglot.data.module import DataOptions
+from diglot.data.options import DataOptions
 from diglot.data.text import PairFiles
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import Baseline, EvaluationSet, Hypotheses, evaluate, kept_text, read_lines_for, table

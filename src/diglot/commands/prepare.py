@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from diglot.commands.frame import command
 from diglot.config import build, build_corpus, build_data
-from diglot.data.module import DataOptions
+from diglot.data.options import DataOptions
 from diglot.data.tokenizer import TokenizerSource
 from diglot.system.quoting import printable
 

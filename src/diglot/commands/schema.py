@@ -5,7 +5,7 @@ from typing import Annotated, Literal, TypedDict
 from omegaconf import DictConfig
 
 from diglot.data.language import BleuTokenizer
-from diglot.data.module import DataOptions
+from diglot.data.options import DataOptions
 from diglot.runs.plan import TrainerKeys
 from diglot.sweeps.sweep import SweepKeys
 

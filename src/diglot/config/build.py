@@ -6,7 +6,7 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from hydra.errors import HydraException
@@ -20,11 +20,14 @@ from diglot.config.meaning import meaning_of
 from diglot.config.secrets import without_secrets
 from diglot.config.storable import check_language, check_number_of_weights, check_parts, check_search, trusted
 from diglot.data.corpus import Corpus
-from diglot.data.module import DataOptions, TranslationData
+from diglot.data.options import DataOptions
 from diglot.data.sampling import Sampling
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
+
+if TYPE_CHECKING:
+    from diglot.data.module import TranslationData
 
 _TO_HYDRA = ("_partial_", "_recursive_", "_convert_")  # options of `instantiate`
 
@@ -76,8 +79,10 @@ def build_corpus(node: DictConfig) -> Corpus:
 
 def build_data(
     node: DictConfig, corpus: Corpus, tokenizer: TokenizerSource | Tokenizer, sampling: Sampling, seed: int
-) -> TranslationData:
+) -> "TranslationData":
     """Build the data module. Its options are the keys of the data node that `DataOptions` has."""
+    from diglot.data.module import TranslationData  # imports Lightning, which takes seconds
+
     shared = parameters_of(DataOptions)
     target = f"{DataOptions.__module__}.{DataOptions.__qualname__}"
     options = build({"_target_": target} | {key: v for key, v in resolved(node).items() if key in shared}, "data")

@@ -141,6 +141,8 @@ class RelativeBias(PositionEncoding):
         if max_distance <= n_exact:
             raise ValueError(f"max_distance ({max_distance}) must be above {n_exact}, which have buckets of their own")
         self.max_distance = max_distance
+        n_far = (n_buckets if causal else n_buckets // 2) - n_exact
+        self.starts = bucket_starts(n_exact, n_far, max_distance)
         self.table = nn.Embedding(n_buckets, n_heads)
 
     def reset_parameters(self) -> None:
@@ -160,11 +162,10 @@ class RelativeBias(PositionEncoding):
             base = (offset > 0) * n_buckets
             distance = offset.abs()
         n_exact = n_buckets // 2
-        starts = torch.tensor(bucket_starts(n_exact, n_buckets - n_exact, self.max_distance), device=offset.device)
+        starts = torch.tensor(self.starts, device=offset.device)
         return base + distance.clamp(max=n_exact) + torch.bucketize(distance, starts, right=True)
 
 
-@torch.compiler.assume_constant_result
 def bucket_starts(n_exact: int, n_far: int, max_distance: int) -> tuple[int, ...]:
     """Return the smallest distance of each logarithmic bucket of `RelativeBias` after the first, in order.
 

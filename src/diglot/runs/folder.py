@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,8 +19,10 @@ from diglot.data.text import refuse_address, write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.system.atomic import lock, lock_name, locked, open_folder, remove_leftovers
-from diglot.training.processes import Processes
-from diglot.training.run import Budget
+
+if TYPE_CHECKING:  # these modules import Lightning, which takes seconds
+    from diglot.training.processes import Processes
+    from diglot.training.run import Budget
 
 PACKAGES = ("torch", "lightning", "hydra-core", "sentencepiece", "datasets", "sacrebleu", "numpy")
 
@@ -39,7 +41,7 @@ HOLD_ATTEMPTS = 5
 held: list[int] = []  # descriptors of the folders that this process keeps locked until it ends
 
 
-def run_folder(budget: Budget, name: str, resume: str | None, processes: Processes) -> Path:
+def run_folder(budget: "Budget", name: str, resume: str | None, processes: "Processes") -> Path:
     """Return the run's folder, which the first process finds or creates for all.
 
     Args:
@@ -129,7 +131,7 @@ def is_held(folder: Path) -> bool:
 
 
 @contextmanager
-def one_at_a_time(budget: Budget, processes: Processes) -> Iterator[None]:
+def one_at_a_time(budget: "Budget", processes: "Processes") -> Iterator[None]:
     """Let one process at a time find and lock its run's folder, so that the next one sees that it is taken.
 
     If the lock cannot be created, the block runs without it. A folder to be resumed may still be writable; creating a
