@@ -1,4 +1,4 @@
-"""Multi-head attention (Vaswani et al., 2017), grouped or not, with an optional key-value cache."""
+"""Multi-head attention (Vaswani et al., 2017), optionally grouped-query, with an optional key/value cache."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from diglot.model.position import PositionEncoding
 
 
 class Visibility(NamedTuple):
-    """Who may look at whom in one attention, as `scaled_dot_product_attention` takes it; made once for a whole stack.
+    """The mask arguments of `scaled_dot_product_attention`, computed once and shared by all layers of a stack.
 
     Attributes:
-        mask: boolean, True where information may flow, or a float bias with -inf where it may not; broadcasts to
-            (B, H, Q, M). None: everything may be seen.
-        is_causal: instead of a mask, each token sees itself and what came before; the fused kernels need it said so.
+        mask: boolean, True where attention is allowed, or a float bias with -inf where it is not; broadcasts to
+            (B, H, Q, M). None: no restriction.
+        is_causal: whether attention is causal; used instead of a mask, because the fused kernels need this flag.
     """
 
     mask: Tensor | None = None
@@ -26,20 +26,20 @@ class Visibility(NamedTuple):
 def visibility(
     mask: Tensor | None, bias: Tensor | None, queries: Tensor, keys: Tensor, causal: bool, dtype: torch.dtype
 ) -> Visibility:
-    """Merge all that restricts one stack's self-attention.
+    """Combine mask, bias and causality into the mask arguments of a stack's self-attention.
 
     Args:
-        mask: boolean, True where information may flow: (B, M), the same for all queries, or (B, Q, M); None:
-            everywhere.
+        mask: boolean, True where attention is allowed: (B, M), the same for all queries, or (B, Q, M). None: no
+            restriction.
         bias: float (H, Q, M), added to the scores.
-        queries: positions (Q,) of the tokens that look.
-        keys: positions (M,) of the tokens looked at.
-        causal: whether a token may only look at itself and what came before.
-        dtype: the type of the queries, which a bias must share.
+        queries: positions (Q,) of the queries.
+        keys: positions (M,) of the keys.
+        causal: whether a token may attend only to itself and earlier tokens.
+        dtype: dtype of the queries; the bias must have the same.
     """
     if mask is not None:
         mask = mask[:, None, None] if mask.dim() == 2 else mask[:, None]
-    if causal and len(queries) > 1:  # a single query is the newest token: it may see all keys there are
+    if causal and len(queries) > 1:  # a single query is the newest token, which may attend to all keys
         if mask is None and bias is None and len(queries) == len(keys):
             return Visibility(is_causal=True)
         past = keys[None, :] <= queries[:, None]
@@ -51,10 +51,10 @@ def visibility(
 
 
 def weights_of(q: Tensor, k: Tensor, visible: Visibility) -> Tensor:
-    """What `scaled_dot_product_attention` weighs the values with, in float32: (B, H, Q, M).
+    """Compute the attention weights (B, H, Q, M) of `scaled_dot_product_attention`, in float32.
 
-    Each row sums to one; that of a query that may see nothing is zero. Where there are fewer heads of keys than of
-    queries, neighbouring heads of queries share one.
+    Each row sums to one, or is all zeros if the query may attend to nothing. If there are fewer key heads than query
+    heads, neighbouring query heads share a key head.
     """
     k = k.repeat_interleave(q.size(1) // k.size(1), 1)
     scores = q.float() @ k.float().transpose(-2, -1) / q.size(-1) ** 0.5  # (B, H, Q, K) -> (B, H, Q, M)
@@ -68,9 +68,9 @@ def weights_of(q: Tensor, k: Tensor, visible: Visibility) -> Tensor:
 
 
 class KeyValueCache:
-    """The keys and values that one attention has seen while decoding, each (B, n_kv_heads, M, K).
+    """Cache of the keys and values of one attention during decoding, each (B, n_kv_heads, M, K).
 
-    They stand in buffers with room for more, which double when they are full: what is there is seldom copied.
+    A full buffer is replaced by one about twice as large, so that entries are rarely copied.
     """
 
     def __init__(self) -> None:
@@ -81,10 +81,10 @@ class KeyValueCache:
         return self._seen
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the newest keys and values and return all."""
+        """Append the newest keys and values, and return all of them."""
         before, self._seen = self._seen, self._seen + keys.size(2)
         if self._buffers is None:
-            self._buffers = keys, values  # without room: behind a source's nothing follows
+            self._buffers = keys, values  # no spare room: nothing is appended to the keys of a source
         elif self._seen > self._buffers[0].size(2):
             old_keys, old_values = (old[:, :, :before] for old in self._buffers)
             self._buffers = self._with_room(old_keys), self._with_room(old_values)
@@ -94,7 +94,7 @@ class KeyValueCache:
         return self.all()
 
     def all(self) -> tuple[Tensor, Tensor]:
-        """All keys and values seen."""
+        """Return all cached keys and values."""
         assert self._buffers is not None
         keys, values = self._buffers
         return keys[:, :, : self._seen], values[:, :, : self._seen]
@@ -105,28 +105,28 @@ class KeyValueCache:
         return new
 
     def select(self, rows: Tensor) -> None:
-        """Keep these batch rows, in this order."""
+        """Keep only these batch rows, in this order."""
         if self._buffers is not None:
             keys, values = self._buffers
             self._buffers = keys[rows], values[rows]
 
 
 class Attention(nn.Module):
-    """What self- and cross-attention share: four projections and the weighted sum between them.
+    """Base of self- and cross-attention: four projections and scaled dot-product attention.
 
     Args:
         d_model: width D of input and output.
-        n_heads: number H of heads.
+        n_heads: number H of query heads.
         d_head: width K of a head.
-        dropout: share of the attention weights that training drops.
-        n_kv_heads: number of heads of keys and values, each shared by H / n_kv_heads neighbouring heads of queries
+        dropout: dropout probability of the attention weights.
+        n_kv_heads: number of key/value heads, each shared by H / n_kv_heads neighbouring query heads
             (grouped-query attention: Ainslie et al., 2023; with 1, multi-query: Shazeer, 2019); None: H.
-        qk_norm: makes a norm over K; queries pass one and keys another before they are rotated, so that scores stay in
-            bounds (Dehghani et al., 2023); None: no norm.
+        qk_norm: factory of a norm over K. Queries and keys each get their own norm, applied before the rotation, which
+            bounds the scores (Dehghani et al., 2023). None: no norm.
 
     Attributes:
-        watcher: is handed the weights (B, H, Q, M) of each call. The call itself does not use them: the fused kernels
-            never form them. See EncoderDecoder.attention_weights.
+        watcher: called with the attention weights (B, H, Q, M) of each forward pass. They are computed separately,
+            because the fused kernels never materialise them. See EncoderDecoder.attention_weights.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Attention(nn.Module):
 
     def queries(self, x: Tensor) -> Tensor:
         q = self.split_heads(self.query(x))
-        return self.query_norm(q).to(q.dtype)  # under autocast a norm gives float32
+        return self.query_norm(q).to(q.dtype)  # under autocast, a norm returns float32
 
     def keys(self, x: Tensor) -> Tensor:
         k = self.split_heads(self.key(x))
@@ -164,7 +164,7 @@ class Attention(nn.Module):
         return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)  # (B, T, H K) -> (B, H, T, K)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> Tensor:
-        """Queries (B, H, Q, K) look at keys and values (B, n_kv_heads, M, K): (B, Q, D)."""
+        """Attend from queries (B, H, Q, K) to keys and values (B, n_kv_heads, M, K); return (B, Q, D)."""
         if self.watcher is not None:
             self.watcher(weights_of(q, k, visible))
         dropout = self.dropout if self.training else 0.0
@@ -175,7 +175,7 @@ class Attention(nn.Module):
 
 
 class SelfAttention(Attention):
-    """Each token looks at its own sequence."""
+    """Self-attention, with an optional key/value cache for decoding."""
 
     def forward(
         self,
@@ -185,9 +185,9 @@ class SelfAttention(Attention):
         positions: Tensor,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """Tokens x (B, T, D) at positions (T,), the new ones only when there is a cache, to (B, T, D).
+        """Map tokens x (B, T, D) at positions (T,) to (B, T, D); with a cache, x holds the new tokens only.
 
-        With a cache the new tokens of all hypotheses of a sentence stand in its row, side by side.
+        With a cache, the row of a sentence holds the new tokens of all its hypotheses side by side.
         """
         q = position.rotate(self.queries(x), positions)
         k = position.rotate(self.keys(x), positions)
@@ -198,12 +198,12 @@ class SelfAttention(Attention):
 
 
 class CrossAttention(Attention):
-    """Target tokens look at the encoded source, whose keys and values are projected once for a whole search."""
+    """Attention from target tokens to the encoded source, whose keys and values are projected once per search."""
 
     def forward(self, x: Tensor, memory: Tensor, visible: Visibility, cache: KeyValueCache | None = None) -> Tensor:
-        """Target tokens x (n B, T, D) look at memory (B, S, D): (n B, T, D).
+        """Attend from target tokens x (n B, T, D) to memory (B, S, D); return (n B, T, D).
 
-        n neighbouring rows share a sentence's memory, keys and values instead of holding n copies of them.
+        n neighbouring rows share the memory, keys and values of a sentence, without n copies of them.
         """
         if cache:
             k, v = cache.all()

@@ -1,4 +1,4 @@
-"""The small interface that training, search and evaluation know a model by, and what all such models share."""
+"""The interface that training, search and evaluation use, and the base class of all models."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Let a model compute without dropout, and leave each of its modules in the mode that it was in."""
+    """Put a model into evaluation mode, and restore the mode of each of its modules on exit."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
@@ -21,14 +21,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class AttentionWeights(NamedTuple):
-    """How much each query looks at each key: for each layer a float32 tensor (B, H, Q, M), whose rows sum to one.
+    """Attention weights: one float32 tensor (B, H, Q, M) per layer, whose rows sum to one.
 
-    A model that lacks a kind of attention has no layers of it.
+    The list of an attention that the model does not have is empty.
 
     Attributes:
-        encoder: of source tokens looking at source tokens (B, H, S, S).
-        decoder: of target tokens looking at themselves and what came before (B, H, T, T).
-        cross: of target tokens looking at source tokens (B, H, T, S).
+        encoder: self-attention of the source tokens (B, H, S, S).
+        decoder: causal self-attention of the target tokens (B, H, T, T).
+        cross: attention from target to source tokens (B, H, T, S).
     """
 
     encoder: list[Tensor]
@@ -37,46 +37,49 @@ class AttentionWeights(NamedTuple):
 
 
 class Watchable(Protocol):
-    """An attention that can be watched.
+    """An attention module whose weights can be observed.
 
     Attributes:
-        watcher: is handed the weights (B, H, Q, M) of each call.
+        watcher: called with the attention weights (B, H, Q, M) of each forward pass.
     """
 
     watcher: Callable[[Tensor], None] | None
 
 
 class Cache(Protocol):
-    """What a decoder remembers during a search, so that each step computes the newest token only."""
+    """The state that a decoder keeps during a search, so that each step computes only the newest token."""
 
     def __len__(self) -> int:
-        """How many target tokens it has seen."""
+        """Return the number of target tokens seen."""
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
-        """Keep these rows, in this order: of the hypotheses (n B,), each again in a row of its own sentence, and, where
-        some sentences are done, of the sentences. n may change."""
+        """Keep only these rows, in this order; n may change.
+
+        Args:
+            hypotheses: rows (n B,) of the hypotheses to keep; each stays within the rows of its sentence.
+            sentences: rows of the sentences to keep, if some are done; None: all.
+        """
 
 
 class EncoderDecoder(nn.Module):
-    """Source tokens in, logits of target tokens out: the base of all models.
+    """Base class of all models, which map source tokens to logits of target tokens.
 
-    A model says how to encode, how to decode against a memory, what a decoder's cache is, and where its attentions are;
-    all commands use nothing else of it.
+    A subclass implements encode, decode, new_cache and attentions; the commands use nothing else of a model.
 
     Args:
         src_vocab_size: number of source token ids.
         tgt_vocab_size: number V of target token ids.
         d_model: width D of the token vectors.
-        tying: which of the three embedding matrices are one: none; the decoder's input and output (target: Press and
-            Wolf, 2017); or these and the encoder's input (all: Vaswani et al., 2017).
+        tying: which embedding matrices are shared: "none"; "target", the decoder's input and output (Press and Wolf,
+            2017); or "all", these and the encoder's input (Vaswani et al., 2017).
 
     Raises:
-        ValueError: if one matrix is to serve two vocabularies of different sizes.
+        ValueError: tying is unknown, or is "all" for vocabularies of different sizes.
     """
 
-    max_src_positions: int | None = None  # the longest source that the model knows, in tokens; None: any length
+    max_src_positions: int | None = None  # the longest source that the model accepts, in tokens; None: any length
     max_tgt_positions: int | None = None  # the longest target
-    compiles_whole = True  # whether torch.compile makes one graph of it, whatever the lengths
+    compiles_whole = True  # whether torch.compile captures a single graph for all lengths
 
     def __init__(
         self, src_vocab_size: int, tgt_vocab_size: int, d_model: int, tying: Literal["none", "target", "all"]
@@ -94,55 +97,62 @@ class EncoderDecoder(nn.Module):
             self.output.weight = self.tgt_embedding.weight
 
     def reset_embeddings(self) -> None:
-        """Draw the embeddings with deviation d_model^-0.5: scaled by sqrt(d_model) on the way in they have variance 1,
-        and as output weights they give logits of variance 1."""
+        """Initialise the embeddings with standard deviation d_model^-0.5.
+
+        Input vectors are scaled by sqrt(d_model), so they have variance 1. As output weights, the same values give
+        logits of variance 1.
+        """
         for weight in (self.src_embedding.weight, self.tgt_embedding.weight, self.output.weight):
             nn.init.normal_(weight, std=self.d_model**-0.5)
 
     def vectors(self, tokens: Tensor, embedding: nn.Embedding) -> Tensor:
-        """Tokens (B, T) to vectors (B, T, D)."""
+        """Embed tokens (B, T) as vectors (B, T, D)."""
         return embedding(tokens) * self.d_model**0.5
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """Source tokens (B, S) to memory (B, S, ...). `src_mask` (B, S) is True on tokens, and what is padded stands at
-        the end; None: nothing is padded."""
+        """Encode source tokens (B, S) into memory (B, S, ...).
+
+        Args:
+            src: source tokens, padded at the end.
+            src_mask: (B, S), True on tokens and False on padding; None: no padding.
+        """
         raise NotImplementedError
 
     def decode(self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None, cache: Any = None) -> Tensor:
-        """Target tokens (n B, T), the new ones only when there is a cache (see new_cache), to logits (n B, T, V).
+        """Map target tokens (n B, T) to logits (n B, T, V); with a cache, `tgt` holds the new tokens only.
 
-        `memory` (B, S, ...) and `src_mask` (B, S) have a row a sentence; `tgt` has n neighbouring rows for each.
+        `memory` (B, S, ...) and `src_mask` (B, S) have one row per sentence; `tgt` has n neighbouring rows for each.
         """
         raise NotImplementedError
 
     def new_cache(self) -> Cache:
-        """What decode fills during a search."""
+        """Return an empty cache, which decode fills during a search."""
         raise NotImplementedError
 
     def attentions(self) -> dict[str, Sequence[Watchable]]:
-        """The attentions of each kind (see AttentionWeights), from the first layer to the last."""
+        """Return the attentions of each kind (see AttentionWeights), from the first layer to the last."""
         raise NotImplementedError
 
     def forward(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """Source tokens (B, S) and the target so far (B, T) to logits (B, T, V) of each next target token."""
+        """Map source tokens (B, S) and decoder inputs (B, T) to logits (B, T, V) of each next target token."""
         return self.decode(tgt_in, self.encode(src, src_mask), src_mask)
 
     @torch.no_grad()
     def attention_weights(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor | None = None) -> AttentionWeights:
-        """Who looks at whom when source tokens (B, S) and the target so far (B, T) are read, without dropout.
+        """Compute the attention weights for source tokens (B, S) and decoder inputs (B, T), without dropout.
 
-        Computed aside in the weights' own precision, as translations are: the model, its mode, its gradients and the
-        random numbers stay as they were.
+        They are computed in the dtype of the parameters, without autocast, as in translation. The model, its mode, its
+        gradients and the random number generators are left unchanged.
         """
         found: dict[str, list[list[Tensor]]] = {kind: [] for kind in AttentionWeights._fields}
         attentions = self.attentions()
         try:
             for kind, layers in attentions.items():
                 for attention in layers:
-                    calls: list[Tensor] = []  # one for all target tokens, or one for each
+                    calls: list[Tensor] = []  # one call for all target tokens, or one per token
                     found[kind].append(calls)
                     attention.watcher = calls.append
-            # The meta device, on which a model is only tried, knows no autocast.
+            # The meta device, used to try out a model, does not support autocast.
             autocast = nullcontext() if src.is_meta else torch.autocast(src.device.type, enabled=False)
             with evaluating(self), autocast:
                 self.decode(tgt_in, self.encode(src, src_mask), src_mask)

@@ -1,4 +1,4 @@
-"""Position-wise feed-forward networks: one class per kind."""
+"""Position-wise feed-forward networks, one class per kind."""
 
 from collections.abc import Callable
 
@@ -8,13 +8,13 @@ from diglot.model.dropout import Dropout
 
 
 class FeedForward(nn.Module):
-    """Widen, bend, narrow: each token for itself (Vaswani et al., 2017).
+    """Two linear layers with an activation between them, applied to each token separately (Vaswani et al., 2017).
 
     Args:
         d_model: width D of input and output.
-        d_ff: width in between.
-        dropout: share of the inner activations that training drops.
-        activation: makes the module in between.
+        d_ff: inner width.
+        dropout: dropout probability of the inner activations.
+        activation: factory of the activation module.
     """
 
     def __init__(self, d_model: int, d_ff: int, dropout: float, activation: Callable[[], nn.Module]) -> None:
@@ -23,14 +23,15 @@ class FeedForward(nn.Module):
         self.dropout, self.down = Dropout(dropout), nn.Linear(d_ff, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
+        """Map (B, T, D) to (B, T, D)."""
         return self.down(self.dropout(self.activation(self.up(x))))
 
 
 class GatedFeedForward(FeedForward):
-    """A second, bent projection says how much of each inner value passes (GLU variants: Shazeer, 2020).
+    """Feed-forward network with a gate: a second, activated projection multiplies the first (GLU: Shazeer, 2020).
 
-    Its three matrices are 2/3 as wide, to a multiple of 8, so that it has as many weights as a plain network of d_ff.
+    The inner width is 2/3 of d_ff, rounded to a multiple of 8, so that the three matrices together have about as many
+    parameters as the two of an ungated network.
     """
 
     def __init__(self, d_model: int, d_ff: int, dropout: float, activation: Callable[[], nn.Module]) -> None:

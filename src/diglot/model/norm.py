@@ -1,12 +1,12 @@
-"""Norms beside torch's LayerNorm: one class per kind, made from the width."""
+"""Norms other than torch's LayerNorm, one class per kind, constructed from the width."""
 
 from torch import Tensor, nn
 
 
 class RMSNorm(nn.RMSNorm):
-    """Divide by the root mean square; no mean is taken off, no bias added (Zhang and Sennrich, 2019).
+    """Division by the root mean square, without subtracting a mean or adding a bias (Zhang and Sennrich, 2019).
 
-    As LayerNorm under autocast on a GPU, it computes in its weights' own type.
+    It computes in the dtype of its weight, as LayerNorm does under autocast on a GPU.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""How tokens learn where they stand: one class per position encoding.
+"""Position encodings, one class each.
 
-An encoding overrides only the hooks it needs; every other hook leaves its input alone. `positions` are absolute, so
-that decoding one token at a time with a cache is no second code path.
+An encoding overrides only the hooks that it needs; the default hooks change nothing. `positions` are absolute, so that
+decoding one token at a time with a cache needs no separate code path.
 """
 
 import math
@@ -11,23 +11,23 @@ from torch import Tensor, nn
 
 
 class PositionEncoding(nn.Module):
-    """No position information, and the base of all encodings. One instance serves a whole stack.
+    """Base of all encodings; on its own, no position information. All layers of a stack share one instance.
 
     Args:
         d_model: width D of the token vectors.
         n_heads: number H of heads of the stack's self-attention.
         d_head: width K of a head.
-        causal: whether the stack is a decoder, whose tokens look only at what came before.
+        causal: whether the stack is a decoder, whose self-attention is causal.
     """
 
-    max_positions: int | None = None  # how many positions the encoding knows; None: any number
+    max_positions: int | None = None  # how many positions the encoding supports; None: any number
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
         super().__init__()
         self.d_model, self.n_heads, self.d_head, self.causal = d_model, n_heads, d_head, causal
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Add positions (T,) to token vectors x (B, T, D)."""
+        """Add an encoding of positions (T,) to token vectors x (B, T, D)."""
         return x
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -35,12 +35,12 @@ class PositionEncoding(nn.Module):
         return x
 
     def bias(self, queries: Tensor, keys: Tensor) -> Tensor | None:
-        """What to add to the scores of queries at positions (Q,) looking at keys at positions (M,): (H, Q, M)."""
+        """Return the bias (H, Q, M) of the attention scores for queries at positions (Q,) and keys at (M,)."""
         return None
 
 
 def _frequencies(width: int, base: float, device: torch.device) -> Tensor:
-    """One angular frequency for each pair of dimensions: base^(-2i / width), float32 (width / 2,)."""
+    """Return one angular frequency per pair of dimensions, base^(-2i / width), as float32 (width / 2,)."""
     exponents = torch.arange(0, width, 2, device=device, dtype=torch.float32) / width
     return base**-exponents
 
@@ -59,10 +59,14 @@ class Sinusoidal(PositionEncoding):
 
 
 class Learned(PositionEncoding):
-    """One trained vector for each position (Gehring et al., 2017).
+    """One trained vector per position, added to the embeddings (Gehring et al., 2017).
+
+    Args:
+        d_model, n_heads, d_head, causal: see PositionEncoding.
+        max_positions: number of positions; later ones have no vector.
 
     Raises:
-        ValueError: for positions from `max_positions` on, which have no vector.
+        ValueError: max_positions is not positive.
     """
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, max_positions: int = 512) -> None:
@@ -80,7 +84,7 @@ class Learned(PositionEncoding):
 
 
 class Rotary(PositionEncoding):
-    """Rotate each pair of query and key dimensions by an angle that grows with position (Su et al., 2021)."""
+    """Rotation of each pair of query and key dimensions by an angle proportional to position (Su et al., 2021)."""
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10_000.0) -> None:
         super().__init__(d_model, n_heads, d_head, causal)
@@ -91,7 +95,7 @@ class Rotary(PositionEncoding):
         self.base = base
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        # Angles stay in float32 whatever the model's type (bfloat16 cannot count past 256); cos and sin are cast.
+        # Compute the angles in float32, because bfloat16 cannot represent all integers above 256; cast cos and sin.
         angles = positions[:, None].float() * _frequencies(self.d_head, self.base, x.device)  # (T, K / 2)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         even, odd = x[..., 0::2], x[..., 1::2]
@@ -99,14 +103,18 @@ class Rotary(PositionEncoding):
 
 
 class Alibi(PositionEncoding):
-    """Penalise distant keys linearly, each head with a slope of its own (Press et al., 2022).
+    """Linear penalty on the distance of a key, with a different slope per head (Press et al., 2022).
 
-    The paper treats decoders. An encoder looks both ways, and one slope for both would make a sentence and its reversal
-    look alike: here keys to the right of the query are penalised half as much as keys at the same distance to the left.
+    The paper covers decoders only. In an encoder, equal slopes in both directions could not distinguish a sentence from
+    its reversal. So keys to the right of the query get half the penalty of keys at the same distance to the left.
     """
 
     def slopes(self) -> list[float]:
-        """One slope for each head: 2^(-8h / H) for a power of two, else the powers between (the authors' rule)."""
+        """Return one slope per head.
+
+        For H a power of two, head h (from 1) gets 2^(-8h / H). Otherwise, the remaining heads get every other slope of
+        the next power of two, as in the authors' code.
+        """
 
         def geometric(n: int) -> list[float]:
             return [2.0 ** (-8 * (i + 1) / n) for i in range(n)]
@@ -116,17 +124,18 @@ class Alibi(PositionEncoding):
 
     def bias(self, queries: Tensor, keys: Tensor) -> Tensor:
         slopes = torch.tensor(self.slopes(), device=keys.device)
-        offset = (keys[None, :] - queries[:, None]).float()  # negative to the left
+        offset = (keys[None, :] - queries[:, None]).float()  # negative for keys to the left
         distance = torch.where(offset > 0, 0.5 * offset, -offset)
         return -slopes[:, None, None] * distance
 
 
 class RelativeBias(PositionEncoding):
-    """A learned score for each head and bucketed distance (T5: Raffel et al., 2020).
+    """Learned bias per head and bucket of distances (T5: Raffel et al., 2020).
 
     Args:
-        n_buckets: how many distances are told apart; an encoder gives each direction half of them.
-        max_distance: from this distance on, all fall into the last bucket.
+        d_model, n_heads, d_head, causal: see PositionEncoding.
+        n_buckets: number of buckets; an encoder uses half of them for each direction.
+        max_distance: distances from this one on share the last bucket.
     """
 
     def __init__(
@@ -152,7 +161,7 @@ class RelativeBias(PositionEncoding):
         return self.table(self.bucket(keys[None, :] - queries[:, None])).permute(2, 0, 1)  # (Q, M, H) -> (H, Q, M)
 
     def bucket(self, offset: Tensor) -> Tensor:
-        """Map key-minus-query offsets to buckets: one each when near, logarithmic when far."""
+        """Map offsets (key minus query) to buckets: one per offset when near, logarithmic when far."""
         n_buckets = self.table.num_embeddings
         base = torch.zeros_like(offset)
         if self.causal:
@@ -170,19 +179,19 @@ def bucket_starts(n_exact: int, n_far: int, max_distance: int) -> tuple[int, ...
     """Return the smallest distance of each logarithmic bucket of `RelativeBias` after the first, in order.
 
     The bucket of a distance d is n_exact + n_far * log(d / n_exact) / log(max_distance / n_exact), rounded down. That
-    is often exactly an integer, where the rounding of a processor's logarithm would decide, and a checkpoint has to
-    mean the same everywhere: so such ties are decided by integers.
+    value is often exactly an integer; then the bucket would depend on how the processor rounds its logarithm. A
+    checkpoint must give the same buckets on every machine, so such ties are decided in integer arithmetic.
 
     Args:
-        n_exact: number of distances with a bucket of their own.
+        n_exact: number of distances that have their own bucket.
         n_far: number of logarithmic buckets.
-        max_distance: from this distance on, all fall into the last bucket.
+        max_distance: distances from this one on share the last bucket.
     """
     starts = []
     for bucket in range(1, n_far):
         start = n_exact * (max_distance / n_exact) ** (bucket / n_far)
         nearest = round(start)
-        if abs(start - nearest) > 1e-12 * start:  # far more than float64 errs
+        if abs(start - nearest) > 1e-12 * start:  # far above the rounding error of float64
             starts.append(math.ceil(start))
             continue
         divisor = math.gcd(bucket, n_far)

@@ -1,4 +1,4 @@
-"""What the Transformer replaced: recurrent networks with additive attention between them (Bahdanau et al., 2015)."""
+"""The recurrent baseline: GRUs with additive attention (Bahdanau et al., 2015)."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -11,15 +11,16 @@ from diglot.model.encoder_decoder import EncoderDecoder, Watchable
 
 
 class AdditiveAttention(nn.Module):
-    """One head that scores a query and a key by a small network: v . tanh(W q + U k).
+    """Single-head additive attention, with scores v . tanh(W q + U k).
 
     Args:
         d_query: width of a query.
-        d_memory: width of what is looked at.
-        d_attention: width A of the network.
+        d_memory: width of the memory.
+        d_attention: inner width A.
 
     Attributes:
-        watcher: is handed the weights (B, 1, n, S) of each call. See EncoderDecoder.attention_weights.
+        watcher: called with the attention weights (B, 1, n, S) of each forward pass. See
+            EncoderDecoder.attention_weights.
     """
 
     def __init__(self, d_query: int, d_memory: int, d_attention: int) -> None:
@@ -30,9 +31,9 @@ class AdditiveAttention(nn.Module):
         self.score = nn.Linear(d_attention, 1, bias=False)
 
     def forward(self, queries: Tensor, keys: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
-        """Queries (n B, d_query), n for each sentence, look at memory (B, S, d_memory): (n B, d_memory).
+        """Attend from queries (n B, d_query), n per sentence, to memory (B, S, d_memory); return (n B, d_memory).
 
-        `keys` (B, S, A) is the memory after `key`, which a whole search computes once.
+        `keys` (B, S, A) is the memory projected by `key`, which a search computes only once.
         """
         q = self.query(queries).view(memory.size(0), -1, 1, keys.size(-1))  # (n B, A) -> (B, n, 1, A)
         scores = self.score(torch.tanh(q + keys[:, None])).squeeze(-1)  # (B, n, S)
@@ -41,14 +42,14 @@ class AdditiveAttention(nn.Module):
             scores = scores.masked_fill(~mask[:, None], torch.finfo(scores.dtype).min)
         weights = scores.softmax(-1)
         if mask is not None:
-            weights = weights * mask[:, None]  # of a sentence of padding alone: zero
+            weights = weights * mask[:, None]  # all zeros for a row of nothing but padding
         if self.watcher is not None:
             self.watcher(weights[:, None].float())
         return (weights.to(memory.dtype) @ memory).flatten(0, 1)
 
 
 class GruCache:
-    """The decoder's state (n B, d_hidden), a row a hypothesis, and the attention's keys (B, S, A), a row a sentence."""
+    """Cache of the decoder state (n B, d_hidden), one row per hypothesis, and the keys (B, S, A), one per sentence."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -66,26 +67,28 @@ class GruCache:
 
 
 class GruAttention(EncoderDecoder):
-    """A GRU reads the source in both directions, another one writes, looking back before each token (RNNsearch).
+    """Bidirectional GRU encoder and GRU decoder with additive attention (RNNsearch: Bahdanau et al., 2015).
 
-    Memory is (B, S, 2 d_hidden): the states of both directions. The decoder starts from the backward state of the first
-    token; before target token i it looks at memory with its state s_(i-1), its GRU takes the embedding and what it saw
-    to s_i, and logits are read from s_i, the embedding and what it saw through a layer of maxout pairs. (Where the
-    paper's section 3.1 says s_i its appendix says s_(i-1): this is section 3.1. The unit is torch's, whose reset gate
-    acts on what the recurrent weights give, and not, as in the paper, on the state before them.)
+    The memory (B, S, 2 d_hidden) concatenates the encoder states of both directions. The initial decoder state is
+    computed from the backward state of the first source token. At each step i, the decoder attends to the memory with
+    its state s_(i-1), then updates it to s_i from the embedded target token and the attention's result. The logits are
+    computed from s_i, the embedding and that result through a maxout layer over pairs.
+
+    For the logits, section 3.1 of the paper uses s_i and its appendix s_(i-1); this follows section 3.1. The GRU is
+    torch's: its reset gate is applied after the recurrent weights, whereas the paper applies it before them.
 
     Args:
         src_vocab_size, tgt_vocab_size, tying: see EncoderDecoder.
         d_model: width D of the token vectors.
         d_hidden: width of each GRU's state.
         d_attention: inner width of the attention.
-        dropout: share dropped of embeddings, memory and what logits are read from.
+        dropout: dropout probability of embeddings, memory and the maxout layer's output.
 
     Raises:
-        ValueError: if a size is not positive, or the share none.
+        ValueError: a size is not positive, or dropout is not in [0, 1).
     """
 
-    compiles_whole = False  # the decoder is a loop over target tokens
+    compiles_whole = False  # the decoder loops over target tokens
 
     def __init__(
         self,
@@ -113,7 +116,7 @@ class GruAttention(EncoderDecoder):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew: recurrent ones orthogonal as in the paper, others by Glorot and Bengio (2010)."""
+        """Reinitialise all weights: recurrent ones orthogonal, as in the paper; others by Glorot and Bengio (2010)."""
         for name, parameter in self.named_parameters():
             if "bias" in name:
                 nn.init.zeros_(parameter)
@@ -126,10 +129,10 @@ class GruAttention(EncoderDecoder):
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         x = self.dropout(self.vectors(src, self.src_embedding))
-        forward, _ = self.reader(x)  # what is padded stands at the end, and what came before does not see it
+        forward, _ = self.reader(x)  # padding is at the end, so it does not influence the states of tokens
         here = torch.arange(src.size(1), device=src.device)
         lengths = src.size(1) if src_mask is None else src_mask.sum(1, keepdim=True)
-        # Where each token stands in the reversed sentence; the same turns it back. Padding stays behind it.
+        # Indices that reverse each sentence and leave the padding behind it; applied twice, they restore the order.
         reversal = ((lengths - 1 - here) % src.size(1)).expand(src.shape)[..., None]  # (B, S, 1)
         backward, _ = self.backward_reader(x.gather(1, reversal.expand_as(x)))
         backward = backward.gather(1, reversal.expand_as(backward))

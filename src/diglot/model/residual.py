@@ -1,4 +1,4 @@
-"""Where a sublayer's normalisation and skip connection stand: one class per norm placement."""
+"""Residual connections around sublayers, one class per norm placement."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -9,7 +9,7 @@ from diglot.model.dropout import Dropout
 
 
 class Depth(NamedTuple):
-    """How many layers the encoder and the decoder have, and which of the two a sublayer belongs to."""
+    """The numbers of encoder and decoder layers, and the stack that a sublayer belongs to."""
 
     encoder: int
     decoder: int
@@ -17,17 +17,19 @@ class Depth(NamedTuple):
 
 
 class Residual(nn.Module):
-    """A sublayer in its norm, dropout and skip connection. Extra arguments pass through to the sublayer.
+    """Base of the norm placements: a sublayer with norm, dropout and skip connection.
+
+    Extra arguments of the forward pass are passed to the sublayer.
 
     Args:
         sublayer: maps (B, T, D) to (B, T, D).
         d_model: width D.
-        norm: makes a norm over D.
-        dropout: share of the sublayer's output that training drops.
-        depth: of the model.
+        norm: factory of a norm over D.
+        dropout: dropout probability of the sublayer's output.
+        depth: the numbers of layers, and this sublayer's stack.
     """
 
-    needs_final_norm = False  # whether a stack of these ends on a stream that no norm has seen
+    needs_final_norm = False  # whether the output of the last layer is not normalised
 
     def __init__(
         self, sublayer: nn.Module, d_model: int, norm: Callable[[int], nn.Module], dropout: float, depth: Depth
@@ -38,11 +40,11 @@ class Residual(nn.Module):
         self.dropout = Dropout(dropout)
 
     def reset_sublayer(self) -> None:
-        """Draw the sublayer's weights anew where the placement asks for others than the model's own draw."""
+        """Reinitialise the sublayer's weights if the placement prescribes its own initialisation."""
 
 
 class PostNorm(Residual):
-    """Norm after the sum, as first published (Vaswani et al., 2017)."""
+    """Norm after the sum, as in the original Transformer (Vaswani et al., 2017)."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return self.norm(x + self.dropout(self.sublayer(x, *args, **kwargs)))
@@ -58,7 +60,7 @@ class PreNorm(Residual):
 
 
 class SandwichNorm(PreNorm):
-    """Pre-norm with a second norm on what the sublayer gives, before the sum (Ding et al., 2021)."""
+    """Pre-norm with a second norm on the sublayer's output, before the sum (Ding et al., 2021)."""
 
     def __init__(
         self, sublayer: nn.Module, d_model: int, norm: Callable[[int], nn.Module], dropout: float, depth: Depth
@@ -71,14 +73,14 @@ class SandwichNorm(PreNorm):
 
 
 class DeepNorm(Residual):
-    """Post-norm with a heavier skip and lighter sublayers, for stacks of hundreds of layers (Wang et al., 2022).
+    """Post-norm with an up-weighted skip and down-scaled sublayers, for very deep stacks (Wang et al., 2022).
 
     Args:
         sublayer, d_model, norm, dropout, depth: see Residual.
-        alpha: what the skip is multiplied with; None: 0.81 (N^4 M)^(1/16) in an encoder of N layers beside a decoder of
-            M layers, and (3 M)^(1/4) in that decoder.
-        beta: gain of the draw of feed-forward, value and output projections; None: 0.87 (N^4 M)^(-1/16) and
-            (12 M)^(-1/4).
+        alpha: factor of the skip connection. None: for N encoder and M decoder layers, 0.81 (N^4 M)^(1/16) in the
+            encoder and (3 M)^(1/4) in the decoder.
+        beta: gain of the initialisation of feed-forward, value and output projections. None: 0.87 (N^4 M)^(-1/16) in
+            the encoder and (12 M)^(-1/4) in the decoder.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class EncoderLayer(nn.Module):
 
 
 class LayerCache:
-    """What one decoder layer remembers during a search: a row for each sentence."""
+    """Key/value caches of one decoder layer, one row per sentence."""
 
     def __init__(self) -> None:
         self.target, self.source = KeyValueCache(), KeyValueCache()
@@ -52,14 +52,15 @@ class DecoderLayer(nn.Module):
 
 
 class DecoderCache:
-    """The keys and values of each layer, and which of them belong to which hypothesis.
+    """Key/value caches of all decoder layers, and a mask from hypotheses to their keys.
 
-    The hypotheses of a sentence share a row: each step puts the keys of all of them there, side by side. When a search
-    drops some hypotheses and extends others twice, no key moves: what changes is who sees which of them.
+    All hypotheses of a sentence share a row, to which each step appends their keys side by side. When a search drops
+    some hypotheses and extends others twice, no key moves; only the mask changes.
 
     Attributes:
-        positions: of the keys, in their order (M,).
-        seen: (B, n, M), True on the keys of a hypothesis' own past; None: there is one hypothesis, which sees all.
+        positions: positions of the keys, in the order of the cache (M,).
+        seen: (B, n, M), True on the keys of a hypothesis's own past; None: there is one hypothesis, which attends to
+            all keys.
     """
 
     def __init__(self, n_layers: int) -> None:
@@ -72,11 +73,11 @@ class DecoderCache:
         return self._length
 
     def extend(self, n: int, length: int, n_sentences: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
-        """Make room for `length` new tokens of each of n hypotheses a sentence.
+        """Register `length` new tokens (T) for each of the n hypotheses of a sentence.
 
         Returns:
-            The positions (n T,) of the new tokens, a hypothesis after the other, and who sees what (B, n T, M), or None
-            where what is new sees all that there is and what came before itself.
+            The positions (n T,) of the new tokens, hypothesis by hypothesis, and a mask (B, n T, M) of the keys that
+            each may attend to. The mask is None if there is only one hypothesis, so that causality is enough.
         """
         new = torch.arange(self._length, self._length + length, device=device).repeat(n)
         self._length += length
@@ -106,7 +107,7 @@ class DecoderCache:
 
 
 class OneEach(TypedDict):
-    """A number for the attentions of each kind: the encoder's and the decoder's self-attention, and cross-attention."""
+    """One number per kind of attention: encoder and decoder self-attention, and cross-attention."""
 
     encoder: int | None
     decoder: int | None
@@ -114,7 +115,7 @@ class OneEach(TypedDict):
 
 
 class Heads(NamedTuple):
-    """The heads of one kind of attention: how many, how wide, and how many of keys and values."""
+    """The heads of one kind of attention: number of query heads, width, and number of key/value heads."""
 
     n_heads: int
     d_head: int
@@ -134,31 +135,31 @@ def _check_shares(**shares: float) -> None:
 
 
 class Transformer(EncoderDecoder):
-    """Attention alone, in layers whose parts are chosen one by one.
+    """Encoder-decoder Transformer (Vaswani et al., 2017) whose parts are interchangeable.
 
     Args:
         src_vocab_size, tgt_vocab_size, tying: see EncoderDecoder.
         d_model: width D of the token vectors.
-        n_heads: number H of attention heads, for all attentions or for each kind.
-        d_head: width K of a head, likewise; None: d_model / n_heads.
-        n_kv_heads: number of heads of keys and values, likewise; None: as many as n_heads.
-        qk_norm: whether queries and keys pass a norm.
+        n_heads: number H of attention heads, for all attentions or per kind.
+        d_head: width K of a head, for all attentions or per kind; None: d_model / n_heads.
+        n_kv_heads: number of key/value heads, for all attentions or per kind; None: n_heads.
+        qk_norm: whether to normalise queries and keys.
         d_ff: inner width of the feed-forward networks.
-        n_encoder_layers: depth of the encoder.
-        n_decoder_layers: depth of the decoder.
-        dropout: share dropped of each sublayer's output.
-        attention_dropout: share dropped of attention weights.
-        activation_dropout: share dropped inside the feed-forward networks.
-        embedding_dropout: share dropped of the embeddings; None: as `dropout`, as in the paper.
-        position: makes a position encoding, from d_model, n_heads, d_head and causal.
-        residual: makes a norm placement, from sublayer, d_model, norm, dropout and depth.
-        norm: makes a norm over D.
-        feed_forward: makes a feed-forward network, from d_model, d_ff and dropout.
-        decoder_position, decoder_residual, decoder_norm, decoder_feed_forward: what the decoder has instead; None: the
-            same.
+        n_encoder_layers: number of encoder layers.
+        n_decoder_layers: number of decoder layers.
+        dropout: dropout probability of each sublayer's output.
+        attention_dropout: dropout probability of the attention weights.
+        activation_dropout: dropout probability inside the feed-forward networks.
+        embedding_dropout: dropout probability of the embeddings; None: the same as `dropout`, as in the paper.
+        position: factory of a position encoding, called with d_model, n_heads, d_head and causal.
+        residual: factory of a norm placement, called with sublayer, d_model, norm, dropout and depth.
+        norm: factory of a norm, called with d_model.
+        feed_forward: factory of a feed-forward network, called with d_model, d_ff and dropout.
+        decoder_position, decoder_residual, decoder_norm, decoder_feed_forward: factories for the decoder; None: the
+            same as for the encoder.
 
     Raises:
-        ValueError: if the sizes do not fit each other.
+        ValueError: a size, a dropout probability or a norm's eps is out of range, or sizes are incompatible.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class Transformer(EncoderDecoder):
         )
         heads = {kind: heads_of(kind, d_model, n_heads, d_head, n_kv_heads) for kind in OneEach.__annotations__}
         for name, make in (("norm", norm), ("decoder_norm", decoder_norm or norm)):
-            eps = getattr(make(d_model), "eps", None)  # torch's norms take any
+            eps = getattr(make(d_model), "eps", None)  # torch's norms accept any value
             if eps is not None and eps <= 0:
                 raise ValueError(f"{name}.eps ({eps}) must be positive")
         super().__init__(src_vocab_size, tgt_vocab_size, d_model, tying)
@@ -251,7 +252,7 @@ class Transformer(EncoderDecoder):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights anew: projections by Glorot and Bengio (2010) unless their norm placement says otherwise."""
+        """Reinitialise all weights: projections by Glorot and Bengio (2010) unless the norm placement overrides it."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -265,7 +266,7 @@ class Transformer(EncoderDecoder):
         self.reset_embeddings()
 
     def embed(self, tokens: Tensor, embedding: nn.Embedding, position: PositionEncoding, positions: Tensor) -> Tensor:
-        """Tokens (B, T) at positions (T,) to vectors (B, T, D)."""
+        """Embed tokens (B, T) at positions (T,) as vectors (B, T, D)."""
         return self.embedding_dropout(position.embed(self.vectors(tokens, embedding), positions))
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
@@ -310,9 +311,9 @@ class Transformer(EncoderDecoder):
 
     @staticmethod
     def _attention_dtype(x: Tensor) -> torch.dtype:
-        """The type that queries will have: under autocast the projections change it."""
+        """Return the dtype of the queries, which the projections change under autocast."""
         device = x.device.type
-        if x.is_meta:  # which knows no autocast
+        if x.is_meta:  # the meta device does not support autocast
             return x.dtype
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
@@ -324,10 +325,10 @@ def heads_of(
     d_head: int | OneEach | None,
     n_kv_heads: int | OneEach | None,
 ) -> Heads:
-    """The heads of one kind of attention.
+    """Return the heads of one kind of attention.
 
     Raises:
-        ValueError: naming the number that does not fit.
+        ValueError: a number is not positive, or does not divide another; the message names it.
     """
 
     def of_kind(name: str, value: int | OneEach | None) -> tuple[str, int | None]:
@@ -355,6 +356,6 @@ def heads_of(
 
 
 def final_norm(stack: nn.ModuleList, norm: Callable[[int], nn.Module], d_model: int) -> nn.Module:
-    """The norm at the end of a stack, where its layers leave that to it."""
+    """Return a norm for the end of a stack, or the identity if its last layer already ends with a norm."""
     last = stack[-1].feed_forward
     return norm(d_model) if isinstance(last, Residual) and last.needs_final_norm else nn.Identity()
