@@ -1,4 +1,4 @@
-"""From logits to hypotheses."""
+"""Searches for translations: beam search, sampling, ensembles, and scores of given targets."""
 
 from diglot.data.special_ids import SpecialIds
 from diglot.decoding.beam import BeamSearch

@@ -1,4 +1,4 @@
-"""The translation that is most like all others that the model might have given."""
+"""Minimum Bayes risk decoding: the sample that is most similar to all other samples."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -13,16 +13,16 @@ from diglot.decoding.state import Hypothesis
 def by_expected_utility(
     hypotheses: list[Hypothesis], read: Callable[[list[int]], str], utility: Literal["chrf", "bleu"]
 ) -> list[Hypothesis]:
-    """A sentence's samples, each text once, the one with the greatest expected utility first; that is their score.
+    """Return one hypothesis per distinct text, sorted by expected utility, which becomes its score.
 
-    The expectation is over the samples themselves (Eikema and Aziz, 2020): a text is worth the mean of its utility with
-    each of them, itself included, as the reference.
+    The expected utility of a text is its mean utility with each sample, itself included, as the reference (Eikema and
+    Aziz, 2020).
 
     Args:
-        hypotheses: the samples.
-        read: gives the text of token ids.
-        utility: chrf (sacrebleu's chrF2) or bleu (its sentence BLEU, of characters where a script has no blanks
-            between words).
+        hypotheses: samples of one sentence.
+        read: converts token ids to text.
+        utility: chrf (sacrebleu's chrF2) or bleu (its sentence BLEU; on characters if the script does not separate
+            words by spaces).
     """
     texts = [read(hypothesis.tokens) for hypothesis in hypotheses]
     writing = writing_of_text(texts) or SPACED

@@ -1,4 +1,4 @@
-"""Beam search over any encoder-decoder that can encode a source and decode the next token."""
+"""Beam search over any encoder-decoder."""
 
 import copy
 from collections.abc import Callable
@@ -12,26 +12,30 @@ from diglot.decoding.state import Choice, Hypothesis, State, topk
 
 
 class BeamSearch(Search):
-    """Extend the `beam_size` most probable prefixes of every sentence, all sentences of a batch at once.
+    """Beam search, which extends the `beam_size` most probable prefixes of each sentence of a batch.
 
-    A hypothesis Y of |Y| tokens, its </s> counted, scores
+    A hypothesis Y of |Y| tokens, including </s>, has the score
 
         log P(Y) / norm(|Y|) + word_reward |Y| + coverage_penalty sum_s log(min(1, sum_t a_ts))
 
-    where norm(|Y|) = ((5 + |Y|) / 6)^length_penalty and a_ts is how much target token t looked at source token s, the
-    mean over all layers and heads (Wu et al., 2016; the reward: He et al., 2016). A sentence is done when no prefix
-    that is left could still score among its `n_best`, whatever came: nothing is lost by stopping. Only a beam of 1,
-    which is greedy search, ends with its first </s>. A beam as wide as the space finds the best hypothesis there is.
+    where norm(|Y|) = ((5 + |Y|) / 6)^length_penalty and a_ts is the attention weight from target token t to source
+    token s, averaged over all layers and heads (Wu et al., 2016; the reward: He et al., 2016). The search of a sentence
+    stops as soon as no remaining prefix can still reach its `n_best`, so stopping never changes the result. The
+    exception is a beam of 1 (greedy search), which stops at the first </s>. A beam as wide as the search space finds
+    the best hypothesis.
 
     Args:
-        beam_size: prefixes kept for each sentence.
-        n_best: hypotheses that come out, best first, each text once; fewer where no more have ended, or where
+        beam_size: number of prefixes kept per sentence.
+        n_best: number of hypotheses returned, best first, each text once. Fewer are returned if fewer have ended, or if
             several are segmentations of the same text.
-        length_penalty: 0 compares log-probabilities, which favours short output; the paper takes 0.6; "mean" compares
-            the mean log-probability of a token: norm(|Y|) = |Y|.
-        word_reward: what each token adds to the score.
-        coverage_penalty: weight of the penalty for source tokens that were hardly looked at.
+        length_penalty: exponent of the norm. 0 compares log-probabilities, which favours short output; the paper uses
+            0.6. "mean" compares the mean log-probability per token: norm(|Y|) = |Y|.
+        word_reward: amount that each token adds to the score.
+        coverage_penalty: weight of the penalty for source tokens that received little attention.
         min_len_a, min_len_b, max_len_a, max_len_b: see Search.
+
+    Raises:
+        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -72,7 +76,7 @@ class BeamSearch(Search):
         self.coverage_penalty, self.watches_source = coverage_penalty, coverage_penalty > 0
 
     def with_beam(self, beam_size: int) -> "BeamSearch":
-        """The same search with another beam, for the best hypothesis alone."""
+        """Return a copy of this search with another beam size, which returns only the best hypothesis."""
         if beam_size < 1:
             raise ValueError(f"beam_size ({beam_size}) must be positive")
         other = copy.copy(self)
@@ -81,7 +85,7 @@ class BeamSearch(Search):
         return other
 
     def ranked(self, hypotheses: list[Hypothesis], read: Callable[[list[int]], str]) -> list[Hypothesis]:
-        """Return the best hypothesis of each text: a text may be segmented in several ways."""
+        """Return the best hypothesis of each text, because several token sequences may decode to the same text."""
         if len(hypotheses) < 2:
             return hypotheses
         best_of_text: dict[str, Hypothesis] = {}
@@ -90,7 +94,7 @@ class BeamSearch(Search):
         return list(best_of_text.values())
 
     def norm(self, length: Any) -> Any:
-        """What the log-probability of a hypothesis of `length` tokens, </s> counted, is divided by."""
+        """Return the divisor of the log-probability of a hypothesis of `length` tokens, including </s>."""
         return length if self.length_penalty == "mean" else ((5 + length) / 6) ** float(self.length_penalty)
 
     def score(self, log_prob: Any, length: Any) -> Any:
@@ -98,8 +102,8 @@ class BeamSearch(Search):
 
     def extend(self, state: State, log_probs: Tensor, length: int) -> Choice:
         n, k = self.n_live, self.n_best
-        # Each prefix can end in one way only, so the best 2 n of all extensions hold n that go on; one more says how
-        # close it was.
+        # Each prefix has only one extension that ends it, so the best 2 n extensions contain n that continue. One more
+        # is needed to detect near ties.
         log_probs, tokens = topk(log_probs, 2 * n + 1)  # (R, n, 2 n + 1)
         totals = (state.scores[..., None] + log_probs).flatten(1)
         totals, places = totals.topk(min(2 * n + 1, totals.size(1)))  # (R, 2 n + 1)
@@ -108,7 +112,7 @@ class BeamSearch(Search):
         ends = tokens == state.eos
         state.note_near_ties(totals[:, n - 1] - totals[:, n])
 
-        # What ends among the best n joins the hypotheses that have ended.
+        # Extensions among the best n that end with </s> join the ended hypotheses.
         ending = (ends & totals.isfinite())[:, :n]
         if ending.any():
             scores = self.score(totals[:, :n], length)
@@ -131,13 +135,14 @@ class BeamSearch(Search):
             state.ended_log_probs = merge(state.ended_log_probs, log_probs[:, :n])
             state.ended_cut = merge(state.ended_cut, cut)
 
-        # The best n of the rest go on.
+        # The best n of the rest continue.
         going, kept = totals.masked_fill(ends, -torch.inf).topk(n + 1)
         state.note_near_ties(going[:, n - 1] - going[:, n])
         state.scores, kept = going[:, :n], kept[:, :n]
         parents, tokens, log_probs = (x.gather(1, kept) for x in (parents, tokens, log_probs))
 
-        # Log-probabilities only fall, the norm is greatest at the limit, and nothing is covered by more than one.
+        # An upper bound of the scores still attainable: log-probabilities only decrease, the norm is greatest at the
+        # limit, and the coverage term is at most 0.
         last = state.limits.to(state.scores.dtype) + 1
         reward = self.word_reward * (last if self.word_reward > 0 else length + 1)
         attainable = state.scores[:, 0] / self.norm(last) + reward

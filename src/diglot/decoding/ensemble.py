@@ -1,4 +1,4 @@
-"""Several models that translate as one."""
+"""Ensembles of models."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from diglot.model import EncoderDecoder
 
 
 class EnsembleCache:
-    """The caches of the models."""
+    """The decoder caches of all models of an ensemble."""
 
     def __init__(self, caches: list[Any]) -> None:
         self.caches = caches
@@ -27,19 +27,19 @@ class EnsembleCache:
 
 
 class Ensemble(EncoderDecoder):
-    """Models of one vocabulary, whose probabilities of each token are averaged.
+    """Ensemble that averages the token probabilities of models with the same vocabularies.
 
     Args:
-        models: at least one.
+        models: at least one model.
 
     Raises:
-        ValueError: they differ in the number of their tokens.
+        ValueError: the models differ in vocabulary size.
     """
 
     def __init__(self, models: Sequence[EncoderDecoder]) -> None:
-        nn.Module.__init__(self)  # it has no embeddings of its own
+        nn.Module.__init__(self)  # skips EncoderDecoder's, as an ensemble has no embeddings
         self._each = list(models)
-        self.models = nn.ModuleList(models)  # so that .to() and .eval() reach them
+        self.models = nn.ModuleList(models)  # registered, so that .to() and .eval() apply to them
         sizes = {(m.src_embedding.num_embeddings, m.tgt_embedding.num_embeddings) for m in models}
         if len(sizes) != 1:
             raise ValueError(f"models of an ensemble must share their vocabularies; these have {sorted(sizes)} tokens")
@@ -48,7 +48,7 @@ class Ensemble(EncoderDecoder):
         self._widths: list[int] = []
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """All memories side by side: (B, S, D of the first + D of the second + ...)."""
+        """Encode with each model and concatenate the memories: (B, S, D of the first + D of the second + ...)."""
         memories = [model.encode(src, src_mask) for model in self._each]
         self._widths = [memory.size(-1) for memory in memories]
         return torch.cat(memories, -1)

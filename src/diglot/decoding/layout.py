@@ -1,14 +1,14 @@
-"""How a model's weights lie in memory while it translates on a CPU."""
+"""Memory layout of a model's weights for decoding on a CPU."""
 
 from torch import nn
 
 
 def pack_for_decoding(model: nn.Module) -> None:
-    """Store the weights of projections with the outputs of an input side by side, in place.
+    """Store the weights of linear layers in column-major order, in place.
 
-    A step of a search multiplies them by as few rows as there are sentences in a batch: so laid out, a CPU is sooner
-    done with it (benchmarks/decode.py). Shapes, names and values stay. A table that is an embedding, too, stays as it
-    is, for of that whole rows are read.
+    Each step of a search multiplies them with only a few rows, which a CPU does faster in this layout
+    (benchmarks/decode.py). Shapes, names and values do not change. A weight shared with an embedding stays row-major,
+    because an embedding reads complete rows.
     """
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     for module in model.modules():

@@ -1,4 +1,4 @@
-"""Draw translations instead of looking for the most probable one."""
+"""Sampling of translations."""
 
 import hashlib
 from collections.abc import Callable
@@ -13,24 +13,29 @@ from diglot.decoding.state import Choice, Hypothesis, State, topk
 
 
 class SamplingSearch(Search):
-    """Draw each token from what the model thinks of it, `n_samples` times independently.
+    """Ancestral sampling of `n_samples` independent translations per sentence.
 
-    A sentence's random numbers come from `seed` and its own tokens, so that its samples are the same wherever it
-    stands. Each token is the one with the greatest sum of log-probability and a number of its own from the Gumbel
-    distribution: the two greatest are seldom so close that rounding decides, however large the vocabulary. Hypotheses
-    come out in the order in which they were drawn; their scores are log-probabilities under the model itself, whatever
-    they were drawn from. With a utility they come out by their expected utility, each text once (minimum Bayes risk:
-    Eikema and Aziz, 2020), which costs n_samples^2 comparisons a sentence.
+    The random numbers of a sentence depend only on `seed` and its tokens, so its samples do not depend on its place in
+    the corpus or batch. Each token is drawn by the Gumbel-max trick: Gumbel noise is added to the log-probabilities and
+    the maximum taken. The two greatest sums are rarely so close that rounding decides, even with a large vocabulary.
+
+    Hypotheses are returned in the order in which they were drawn. Their scores are log-probabilities under the
+    unmodified model, regardless of temperature, top_k and top_p. With a utility, each text is returned once, sorted by
+    expected utility (minimum Bayes risk: Eikema and Aziz, 2020), at the cost of up to n_samples^2 comparisons per
+    sentence.
 
     Args:
-        n_samples: hypotheses of a sentence.
-        temperature: what logits are divided by before tokens are drawn; below 1 the probable become more so.
-        top_k: draw from the k most probable tokens only (Fan et al., 2018); None: from all.
-        top_p: draw from the fewest most probable tokens that have this probability together (the nucleus: Holtzman et
-            al., 2020); None: from all. With top_k: of those.
-        seed: with another one, other samples.
-        utility: chrf (sacrebleu's chrF2) or bleu (its sentence BLEU, 13a), both from 0 to 100; None: none.
+        n_samples: number of hypotheses per sentence.
+        temperature: divisor of the log-probabilities before sampling; below 1 it favours probable tokens.
+        top_k: sample from the k most probable tokens only (Fan et al., 2018); None: from all.
+        top_p: sample from the smallest set of most probable tokens whose total probability reaches this value
+            (nucleus sampling: Holtzman et al., 2020), after top_k and the temperature; None: from all.
+        seed: seed of the random numbers.
+        utility: chrf (sacrebleu's chrF2) or bleu (its sentence BLEU), both from 0 to 100; None: no reranking.
         min_len_a, min_len_b, max_len_a, max_len_b: see Search.
+
+    Raises:
+        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -72,7 +77,7 @@ class SamplingSearch(Search):
         return hypotheses if self.utility is None else by_expected_utility(hypotheses, read, self.utility)
 
     def start(self, state: State, src: Tensor) -> None:
-        # From the CPU's generator, so that a GPU gets the same ones.
+        # Drawn by the CPU's generator, so that a GPU uses the same keys.
         keys = torch.zeros((len(src), self.n_samples, int(state.limits.max()) + 1), dtype=torch.long)
         limits = state.limits.tolist()
         for row, (tokens, padding, limit) in enumerate(zip(src.cpu(), state.padding.cpu(), limits, strict=True)):
@@ -100,15 +105,15 @@ class SamplingSearch(Search):
         return Choice(slots, tokens, log_probs)
 
     def draw(self, log_probs: Tensor, keys: Tensor, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-        """Draw a token from each of log_probs (R, n, V).
+        """Draw one token from each distribution in log_probs (R, n, V).
 
         Args:
-            log_probs: unnormalised, too; -inf: cannot come.
-            keys: of whose random numbers they are drawn (R, n), int64.
-            dtype: to compute in.
+            log_probs: log-probabilities, possibly unnormalised; -inf for tokens that must not be drawn.
+            keys: random number keys (R, n), int64.
+            dtype: dtype of the computation.
 
         Returns:
-            The tokens (R, n), and by how much each was ahead of the next.
+            The tokens (R, n), and the margin of each over the runner-up.
         """
         ids = torch.arange(log_probs.size(-1), device=keys.device)
         if self.top_k is not None:
@@ -125,15 +130,15 @@ class SamplingSearch(Search):
 
 
 def gumbel(keys: Tensor, numbers: Tensor, dtype: torch.dtype) -> Tensor:
-    """Numbers from the standard Gumbel distribution, which depend on a key and a number alone, on every device.
+    """Return standard Gumbel noise that depends only on `keys` and `numbers`, on every device.
 
-    The number-th of those that the generator SplitMix64 (Steele et al., 2014) makes from the key.
+    It is computed from output `numbers` (from 0) of the generator SplitMix64 (Steele et al., 2014) with seed `keys`.
     """
     bits = numbers * _STEP + keys + _STEP  # int64 wraps around
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
         bits = (bits ^ _shifted(bits, shift)) * factor
     bits = bits ^ _shifted(bits, 31)
-    n_bits = 52 if dtype == torch.float64 else 23  # so that neither 0 nor 1 comes out
+    n_bits = 52 if dtype == torch.float64 else 23  # few enough that the result rounds neither to 0 nor to 1
     chances = (_shifted(bits, 64 - n_bits).to(dtype) + 0.5) * 2.0**-n_bits
     return -(-chances.log()).log()
 
@@ -142,5 +147,5 @@ _STEP = -0x61C8864680B583EB
 
 
 def _shifted(bits: Tensor, n: int) -> Tensor:
-    """Shifted to the right without regard to a sign."""
+    """Shift int64 values right logically, i.e. without sign extension."""
     return (bits >> n) & ((1 << (64 - n)) - 1)

@@ -1,4 +1,4 @@
-"""From given targets to their log-probabilities."""
+"""Log-probabilities of given targets."""
 
 import torch
 from torch import Tensor
@@ -10,22 +10,23 @@ from diglot.model import EncoderDecoder, evaluating
 
 @torch.inference_mode()
 def pair_scores(model: EncoderDecoder, src: Tensor, labels: Tensor, special: SpecialIds) -> list[list[float]]:
-    """How probable each token of a target is, after the source and the tokens before it (teacher forcing).
+    """Compute the log-probability of each target token given the source and the tokens before it (teacher forcing).
 
-    In evaluation mode, in float32 at least, so that what else is in the batch changes a value by no more
-    than rounding (below 1e-4). Their sum is the log-probability that a search would give the same tokens.
+    The model runs in evaluation mode and without autocast, and the log-softmax in float32 or wider. So the rest of the
+    batch changes a value only by rounding (below 1e-4). The sum over a target is the log-probability that a search
+    would assign to the same tokens.
 
     Args:
-        model: on the tensors' device; its mode stays what it was.
-        src: source ids, </s> behind each and padding behind that (B, S).
-        labels: target ids in the same way, y </s> (B, T).
-        special: the ids that are no text.
+        model: on the device of the tensors; its mode is restored afterwards.
+        src: source ids (B, S), each sentence followed by </s> and padding.
+        labels: target ids (B, T), each sentence followed by </s> and padding.
+        special: the ids of the special tokens.
 
     Returns:
-        For each pair the natural logarithms of its target tokens' probabilities, that of </s> last.
+        For each pair, the natural log-probabilities of its target tokens, </s> last.
 
     Raises:
-        ValueError: a pair is longer than the model's positions reach; it is named by its row.
+        ValueError: a source or target is longer than the model's maximum; the message names its row.
     """
     for side, ids, longest in (("source", src, model.max_src_positions), ("target", labels, model.max_tgt_positions)):
         lengths = (ids != special.pad).sum(1)
@@ -33,7 +34,7 @@ def pair_scores(model: EncoderDecoder, src: Tensor, labels: Tensor, special: Spe
             row = int(lengths.argmax())
             raise ValueError(f"the {side} of row {row} has {int(lengths[row])} tokens; positions reach to {longest}")
     tgt_in = labels.roll(1, 1)
-    tgt_in[tgt_in == special.eos] = special.pad  # of what comes after </s> nothing is read
+    tgt_in[tgt_in == special.eos] = special.pad  # outputs after </s> are not used
     tgt_in[:, 0] = special.bos
     with evaluating(model), torch.autocast(src.device.type, enabled=False):
         log_probs = log_softmax(model(src, tgt_in, src != special.pad))  # (B, T, V)

@@ -1,4 +1,4 @@
-"""What all searches share: limits, forced and forbidden tokens, the loop over target tokens, and who is done."""
+"""Base of all searches: length limits, forced and forbidden tokens, and the decoding loop."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,25 +12,29 @@ from diglot.data.special_ids import SpecialIds
 from diglot.decoding.state import Choice, History, Hypothesis, State, log_softmax
 from diglot.model import EncoderDecoder
 
-MOST_A, MOST_B = 1_000, 1_000_000  # beyond that a limit is a slip
+MOST_A, MOST_B = 1_000, 1_000_000  # a greater limit is surely a typing error
 
 
 class Search:
-    """The base of all searches. Each sentence is searched as if it were alone: neither its neighbours nor its padding
-    matter, up to the rounding of sums.
+    """Base class of all searches.
+
+    The result for a sentence does not depend on the rest of the batch or on padding, except for rounding.
 
     Args:
-        n_live: hypotheses of a sentence that are extended side by side.
-        n_best: hypotheses of a sentence that come out.
-        min_len_a: a translation has at least min_len_a x (source tokens, </s> not counted) + min_len_b tokens.
+        n_live: number of hypotheses per sentence that are extended in parallel.
+        n_best: number of hypotheses per sentence that are returned.
+        min_len_a: a translation has at least min_len_a x (source tokens without </s>) + min_len_b tokens.
         min_len_b: see min_len_a.
-        max_len_a: a translation has at most max_len_a x (source tokens, </s> not counted) + max_len_b tokens; one that
-            has not ended by then is ended there and marked `cut`. This wins over the minimum.
+        max_len_a: a translation has at most max_len_a x (source tokens without </s>) + max_len_b tokens. A longer one
+            is ended at this length and marked as `cut`. The maximum takes precedence over the minimum.
         max_len_b: see max_len_a.
+
+    Raises:
+        ValueError: a length limit is out of range.
     """
 
-    watches_source = False  # whether the search wants to know what its hypotheses look at
-    n_first = 1  # how many of the hypotheses, which are all the same before it, the first step may extend
+    watches_source = False  # whether the search needs the cross-attention weights
+    n_first = 1  # how many of the initially identical hypotheses the first step extends
 
     def __init__(
         self, *, n_live: int, n_best: int, min_len_a: float, min_len_b: int, max_len_a: float, max_len_b: int
@@ -48,39 +52,41 @@ class Search:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What was chosen, as plain data."""
+        """The arguments of the search and the name of its class, as plain data."""
         return {"search": type(self).__name__} | {
             name: getattr(self, name) for name in signature(type(self)).parameters
         }
 
     def limits(self, src_lengths: Tensor, max_positions: int | None = None) -> Tensor:
-        """The most tokens that each sentence's translation may have, for sources of these lengths, </s> counted."""
+        """Return the maximum number of tokens of each translation, for source lengths that include </s>."""
         limits = (self.max_len_a * (src_lengths - 1) + self.max_len_b).long().clamp(min=1)
         return limits if max_positions is None else limits.clamp(max=max_positions - 1)
 
     def n_positions(self, src_lengths: Tensor, max_positions: int | None = None) -> Tensor:
-        """The most target positions that the search of each such sentence holds: what its memory grows with."""
+        """Return the maximum number of target positions held for each sentence, which determines memory use."""
         return self.n_live * (self.limits(src_lengths, max_positions) + 1)
 
     def score(self, log_prob: Any, length: Any) -> Any:
-        """What a hypothesis of `length` tokens, </s> counted, is compared by, but for what depends on more than that.
-        For numbers and tensors."""
+        """Return the score of a hypothesis of `length` tokens, including </s>; accepts numbers and tensors.
+
+        Terms that depend on more than log-probability and length, such as coverage, are not included.
+        """
         return log_prob
 
     def ranked(self, hypotheses: list[Hypothesis], read: Callable[[list[int]], str]) -> list[Hypothesis]:
-        """A sentence's hypotheses as the search wants them, where that depends on their texts, which `read` gives."""
+        """Filter and sort the hypotheses of a sentence by their texts, which `read` decodes; by default, keep them."""
         return hypotheses
 
     def start(self, state: State, src: Tensor) -> None:
         """Prepare the state for sources (B, S)."""
 
     def extend(self, state: State, log_probs: Tensor, length: int) -> Choice:
-        """Choose how the hypotheses go on, and enter what ends and what is done into the state.
+        """Choose the extensions of the hypotheses, and record ended hypotheses and finished sentences in the state.
 
         Args:
-            state: before the step; its scores become those after it.
-            log_probs: of each next token (R, n, V), -inf where one is forbidden.
-            length: tokens of a hypothesis that ends in this step, </s> counted.
+            state: state before the step; updated in place.
+            log_probs: log-probability of each next token (R, n, V); -inf for forbidden tokens.
+            length: number of tokens, including </s>, of a hypothesis that ends in this step.
         """
         raise NotImplementedError
 
@@ -93,19 +99,19 @@ class Search:
         special: SpecialIds,
         prefixes: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate sources (B, S): for each its hypotheses, at least one and at most `n_best`.
+        """Translate sources (B, S) and return, for each, at least one and at most `n_best` hypotheses.
 
         Args:
-            model: in evaluation mode.
-            src: sources, each ended by </s>, padded at the end.
+            model: a model in evaluation mode.
+            src: sources, each followed by </s> and padding.
             src_mask: True on tokens (B, S).
-            special: the four ids that are no text.
-            prefixes: what each translation has to begin with, as token ids; its log-probability counts like that of
-                any token. None: nothing.
+            special: the ids of the four special tokens.
+            prefixes: token ids that each translation must begin with, whose log-probabilities count like those of other
+                tokens; None: no prefixes.
 
         Raises:
-            ValueError: a prefix is longer than its translation may be, or the search wants cross-attention, and the
-                model has none.
+            ValueError: a prefix is longer than its translation may be or contains a special token, or the search needs
+                cross-attention and the model has none.
         """
         n_all, n, device = src.size(0), self.n_live, src.device
         limits = self.limits(src_mask.sum(1), model.max_tgt_positions)
@@ -117,7 +123,7 @@ class Search:
         n_shared = rules.shared.size(1)
         with _watching(model, self.watches_source) as seen:
             log_probs = log_softmax(model.decode(tgt, memory, src_mask, cache))  # (B, n_shared + 1, V)
-            # Of long outputs sums in float32 would differ in the fourth place from batch to batch.
+            # In float32, the sums of long outputs would vary in the fourth decimal between batches.
             dtype = torch.float32 if device.type == "mps" else torch.float64
             state = State(n, self.n_best, limits, minima, ~src_mask, special.eos, dtype)
             state.scores[:, : self.n_first] = 0.0
@@ -145,7 +151,8 @@ class Search:
                 tokens = choice.tokens
                 if state.coverage is not None:
                     state.coverage = state.coverage.flatten(0, 1)[rows].unflatten(0, (n_rows, n))
-                # Sentences leave in steps: so they are seldom moved, and the shapes that kernels see stay few.
+                # Remove finished sentences only when half are done, so that rows are rarely copied and kernels see few
+                # different shapes.
                 if 2 * n_open <= n_rows:
                     history.keep(state)
                     open_rows = (~state.done).nonzero().flatten()
@@ -162,18 +169,18 @@ class Search:
 
 
 class _Rules:
-    """Which tokens may come. Log-probabilities stay the model's: what may not come takes no chance from the others.
+    """Constraints on the next token. Log-probabilities are not renormalised after tokens are forbidden.
 
     Args:
-        special: pad, unk and bos never come, unless a prefix has an unk.
-        prefixes: what each translation has to begin with.
-        limits: the most tokens of each (B,).
+        special: the special tokens; pad, unk and bos are forbidden, except for an unk in a prefix.
+        prefixes: token ids that each translation must begin with; None: no prefixes.
+        limits: maximum number of tokens of each translation (B,).
 
     Attributes:
-        shared: the tokens in the places that are forced on all (B, P).
+        shared: the prefixes up to the length of the shortest (B, P).
 
     Raises:
-        ValueError: a prefix is too long, or has a special id.
+        ValueError: a prefix is too long, or contains pad, bos or eos.
     """
 
     def __init__(self, special: SpecialIds, prefixes: Sequence[Sequence[int]] | None, limits: Tensor) -> None:
@@ -190,14 +197,16 @@ class _Rules:
         padded = [[*prefix, *[-1] * (width - len(prefix))] for prefix in prefixes]
         self.forced = torch.tensor(padded, dtype=torch.long, device=device).view(len(limits), width)
         self.shared = self.forced[:, : min(map(len, prefixes), default=0)]
-        # So that a step need not ask the device whether a rule concerns it.
+        # Kept on the host, so that a step can skip this rule without synchronising with the device.
         self.soonest_limit = int(limits.min())
 
     def apply(self, state: State, log_probs: Tensor, length: int) -> Tensor:
-        """What is left of log_probs (R, n, V), which are overwritten, where hypotheses that end have `length` tokens,
-        </s> counted."""
+        """Return log_probs (R, n, V) with forbidden tokens set to -inf; the input is overwritten.
+
+        `length` is the number of tokens, including </s>, of a hypothesis that ends in this step.
+        """
         state.at_limit = None
-        if length <= self.forced.size(1):  # before anything is banned: an <unk> may be forced
+        if length <= self.forced.size(1):  # before tokens are banned, because a prefix may contain <unk>
             token = self.forced[state.sentences, length - 1]
             place = token.clamp(min=0)[:, None, None].expand(-1, log_probs.size(1), 1)
             only = torch.full_like(log_probs, -torch.inf).scatter_(2, place, log_probs.gather(2, place))
@@ -205,7 +214,7 @@ class _Rules:
         if length > self.soonest_limit:
             state.at_limit = state.limits < length
             state.wants_more = log_probs.argmax(-1) != self.eos
-            ending = log_probs[:, :, self.eos].nan_to_num(-1e4, neginf=-1e4)  # who gives it no chance must end too
+            ending = log_probs[:, :, self.eos].nan_to_num(-1e4, neginf=-1e4)  # must end even if </s> has probability 0
             log_probs = log_probs.masked_fill(state.at_limit[:, None, None], -torch.inf)
             log_probs[:, :, self.eos] = ending
         if length <= state.latest_minimum:
@@ -217,7 +226,7 @@ class _Rules:
 
 @contextmanager
 def _watching(model: EncoderDecoder, wanted: bool) -> Iterator[list[Tensor]]:
-    """Collect the weights of the cross-attentions (B, H, Q, S) that the model's calls use."""
+    """Collect the cross-attention weights of the model's calls, averaged over heads (B, Q, S)."""
     seen: list[Tensor] = []
     if not wanted:
         yield seen
@@ -235,10 +244,10 @@ def _watching(model: EncoderDecoder, wanted: bool) -> Iterator[list[Tensor]]:
 
 
 def _cover(state: State, seen: list[Tensor], n: int) -> None:
-    """Add what the last call looked at, the mean over layers and heads, to what each hypothesis has covered."""
+    """Add the attention weights of the last call, averaged over layers, to the coverage of each hypothesis."""
     looked = torch.stack(seen).mean(0)  # (R, Q, S)
     seen.clear()
-    if state.coverage is None:  # the first call reads one hypothesis of each sentence
+    if state.coverage is None:  # the first call decodes one hypothesis per sentence
         state.coverage = looked.sum(1, keepdim=True).expand(-1, n, -1).clone()
     else:
         state.coverage = state.coverage + looked

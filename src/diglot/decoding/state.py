@@ -1,23 +1,23 @@
-"""Where a search stands, and what it has chosen so far."""
+"""State and history of a search."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-NEAR = 1e-5  # what is less apart is a near tie
+NEAR = 1e-5  # scores that differ by less are a near tie
 
 
 class Hypothesis(NamedTuple):
     """One translation of a sentence.
 
     Attributes:
-        tokens: ids without <s> and </s>.
-        score: what hypotheses are compared by, higher is better: see the search.
-        cut: whether the length limit ended it against the model's will.
-        log_probs: the model's natural log-probability of each token given all before it, and of </s>.
-        near_tie: whether in the search of its sentence a choice was so close (by NEAR) that the rounding of sums, which
-            differs from batch to batch, may make it otherwise. The same for all hypotheses of a sentence.
+        tokens: token ids without <s> and </s>.
+        score: score of the search, higher is better.
+        cut: whether the length limit ended the hypothesis although the model preferred another token to </s>.
+        log_probs: the model's natural log-probability of each token given those before it, and of </s>.
+        near_tie: whether some choice in the search of the sentence was so close (within NEAR) that rounding, which
+            varies between batches, may change it. The same for all hypotheses of a sentence.
     """
 
     tokens: list[int]
@@ -28,8 +28,11 @@ class Hypothesis(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """How a step extends the hypotheses of the sentences that are searched (R, n): hypothesis j of the next step is
-    hypothesis `parents[:, j]` of this one and one token more, whose log-probability it gets."""
+    """The extensions chosen in a step of the search, each (R, n).
+
+    Hypothesis j of the next step is hypothesis `parents[:, j]` of this step, extended by the token `tokens[:, j]` with
+    log-probability `log_probs[:, j]`.
+    """
 
     parents: Tensor
     tokens: Tensor
@@ -37,27 +40,28 @@ class Choice(NamedTuple):
 
 
 class State:
-    """Where a search stands: R sentences, n hypotheses of each that go on, the best k that have ended.
+    """State of a search: R sentences, with n live hypotheses each, and the best k that have ended.
 
     Attributes:
-        sentences: the number of each sentence in the batch (R,).
-        scores: log-probability of each hypothesis that goes on (R, n); -inf: there is none.
-        ended_scores: scores of those that have ended (R, k); -inf: there is none.
-        ended_steps: the step in which each ended (R, k).
-        ended_parents: which hypothesis of that step it was (R, k).
-        ended_log_probs: of their </s> (R, k).
-        ended_cut: whether the length limit ended them (R, k).
-        done: sentences that need no more steps (R,); they stay until half of all are done, with no hypothesis left.
-        near_tie: sentences in which a choice was close (R,).
-        limits: the most tokens of each sentence's translation (R,).
-        minima: the fewest.
-        latest_minimum: the greatest of them in the batch.
-        padding: True on source tokens that are none (R, S).
+        sentences: index of each sentence in the batch (R,).
+        scores: log-probability of each live hypothesis (R, n); -inf for unused slots.
+        ended_scores: score of each ended hypothesis (R, k); -inf for unused slots.
+        ended_steps: step in which each ended (R, k).
+        ended_parents: index of the live hypothesis that ended (R, k).
+        ended_log_probs: log-probability of each final </s> (R, k).
+        ended_cut: whether the length limit ended each (R, k).
+        done: whether a sentence is finished (R,). Finished sentences have no live hypotheses; they are removed when
+            half of all are finished.
+        near_tie: whether a choice was close (R,).
+        limits: maximum number of tokens of each translation (R,).
+        minima: minimum number of tokens of each translation (R,).
+        latest_minimum: greatest of the minima in the batch.
+        padding: True on padding of the source (R, S).
         eos: the id of </s>.
-        keys: of a search's own random numbers (R, n, T).
-        coverage: how much the hypotheses have looked at each source token (R, n, S), where anybody wants to know.
-        at_limit: sentences of which only </s> may follow now (R,); None: none is there.
-        wants_more: hypotheses of which the model wants to write on, where some are at their limit (R, n).
+        keys: random number keys (R, n, T), if the search uses any.
+        coverage: total attention of each hypothesis to each source token (R, n, S), if the search uses it.
+        at_limit: whether only </s> may follow (R,); None: no sentence is at its limit.
+        wants_more: whether the model prefers another token to </s> (R, n); set while sentences are at their limit.
     """
 
     def __init__(
@@ -88,28 +92,28 @@ class State:
         self.wants_more: Tensor | None = None
 
     def note_near_ties(self, gaps: Tensor) -> None:
-        """Remember the sentences in which a choice was close.
+        """Mark the sentences in which a choice was close.
 
         Args:
-            gaps: between what was chosen and what was not (R, ...); no number: there was no choice.
+            gaps: score differences between what was chosen and what was not (R, ...); NaN or infinity: no choice.
         """
         self.near_tie |= (gaps.abs() < NEAR).view(len(gaps), -1).any(1)
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with these sentences only."""
+        """Keep only these sentences."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(self, name, value[rows])
 
 
 class History:
-    """What each step chose, from which whole hypotheses are read off at the end: nothing is copied on the way.
+    """Record of each step's choices, from which the hypotheses are reconstructed once at the end.
 
     Args:
         n_all: number B of sentences.
-        n: hypotheses of a sentence that go on.
-        n_steps: the most steps there can be.
-        like: whose type and device the log-probabilities share.
+        n: number of live hypotheses per sentence.
+        n_steps: maximum number of steps.
+        like: tensor with the dtype and device of the log-probabilities.
     """
 
     def __init__(self, n_all: int, n: int, n_steps: int, like: Tensor) -> None:
@@ -124,7 +128,7 @@ class History:
         self.log_probs[step, state.sentences] = choice.log_probs
 
     def keep(self, state: State) -> None:
-        """Remember what has ended of the sentences that are done."""
+        """Store the ended hypotheses of the finished sentences."""
         ended = (state.ended_scores, state.ended_steps, state.ended_parents, state.ended_log_probs, state.ended_cut)
         self.ended.append(tuple(x[state.done].cpu() for x in (state.sentences, state.near_tie, *ended)))
 
@@ -157,19 +161,19 @@ class History:
             if score != float("-inf"):
                 log_probs_and_end = [*its_log_probs[:length], end]
                 found[number].append(Hypothesis(its_tokens[:length], score, was_cut, log_probs_and_end, near_tie))
-        # A model that gives no token a chance (its weights are not finite, say) has still one thing to say: nothing.
+        # If no hypothesis has ended, for example because weights are not finite, return an empty one with score -inf.
         return [row or [Hypothesis([], float("-inf"), True, [float("-inf")])] for row in found]
 
 
 def log_softmax(logits: Tensor) -> Tensor:
-    """Log-probabilities, in float32 at least."""
+    """Compute log-probabilities in float32, or in the dtype of the logits if it is wider."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
 
 
 def topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k greatest of each row (..., V), and where they stand, as torch.topk gives them, only sooner on a CPU.
+    """Return the k greatest values of each row (..., V) and their indices, as torch.topk but faster on a CPU.
 
-    The k greatest stand in the k groups with the greatest maxima, and no others need to be sorted.
+    The k greatest values lie in the k groups of 64 with the greatest maxima, so only these groups are sorted.
     """
     size, group = values.size(-1), 64
     n_groups = size // group

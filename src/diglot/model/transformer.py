@@ -77,7 +77,7 @@ class DecoderCache:
 
         Returns:
             The positions (n T,) of the new tokens, hypothesis by hypothesis, and a mask (B, n T, M) of the keys that
-            each may attend to. The mask is None if there is only one hypothesis, so that causality is enough.
+            each may attend to. The mask is None while there has only been one hypothesis; then causality is enough.
         """
         new = torch.arange(self._length, self._length + length, device=device).repeat(n)
         self._length += length
@@ -356,6 +356,6 @@ def heads_of(
 
 
 def final_norm(stack: nn.ModuleList, norm: Callable[[int], nn.Module], d_model: int) -> nn.Module:
-    """Return a norm for the end of a stack, or the identity if its last layer already ends with a norm."""
+    """Return the norm at the end of a stack if its layers need one, else the identity."""
     last = stack[-1].feed_forward
     return norm(d_model) if isinstance(last, Residual) and last.needs_final_norm else nn.Identity()
