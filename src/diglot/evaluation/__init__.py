@@ -1,1 +1,1 @@
-"""Scores of a system: what is translated and compared, in which metrics, and how sure a difference is."""
+"""Evaluation of a system: test sets, metrics and significance tests."""

@@ -1,4 +1,4 @@
-"""What a corpus score hides: how scores change with the source's length, and outputs that are wrong at a glance."""
+"""Breakdown of a corpus score by source length, and counts of obviously wrong outputs."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from diglot.data.forms import comparable
 from diglot.data.language import Writing, writing_of
 from diglot.evaluation.metrics import Scorer
 
-BUCKETS = (5, 10, 20, 30, 40, 50)  # the longest source of each, in units; the last one is open
+BUCKETS = (5, 10, 20, 30, 40, 50)  # the maximum source length of each bucket, in units; a last bucket has no maximum
 LONGEST_LOOP, TIMES = 8, 3
 _THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:\s\d{3})+(?!\d)")  # 1 000 000 000
 _PART = re.compile(r"\d+(?:[.,]\d+)*|[A-Za-z]+|([^\w\s]|_)\1*|\S")
@@ -24,21 +24,21 @@ DEFINITIONS = {
 
 
 def unit_of(writing: Writing) -> str:
-    """What a text's length is counted in: words, which blanks separate, or characters that are no blanks."""
+    """Return the unit of text length: words separated by white space, or characters other than white space."""
     return "words" if writing.has_blanks else "characters"
 
 
 def units(text: str, unit: str) -> list[str]:
-    """A text's words or characters."""
+    """Split a text into its words or characters."""
     return text.split() if unit == "words" else list("".join(text.split()))
 
 
 def has_loop(text: str, writing: Writing) -> bool:
-    """Whether the same 1 to 8 words stand three times in a row somewhere in a text; see `DEFINITIONS`."""
+    """Return whether a text repeats the same 1 to 8 words at least three times in a row; see `DEFINITIONS`."""
     text = _THOUSANDS.sub(lambda number: "".join(number[0].split()), text)
     parts = text.split() if writing.has_blanks else [part[0] for part in _PART.finditer(text)]
     for n in range(1, LONGEST_LOOP + 1):
-        run = 0  # of parts that equal the one n before
+        run = 0  # number of consecutive parts that equal the part n before
         for one, next_one in zip(parts, parts[n:], strict=False):
             run = run + 1 if one == next_one else 0
             if run == (TIMES - 1) * n:
@@ -49,14 +49,14 @@ def has_loop(text: str, writing: Writing) -> bool:
 def output_counts(
     sources: Sequence[str], hypotheses: Sequence[str], cut: Sequence[bool] | None, src: Writing, tgt: Writing
 ) -> dict[str, Any]:
-    """How many outputs are empty, truncated, repeated (a loop) or copied; what that means is said beside the numbers.
+    """Count the outputs that are empty, truncated, repeated (a loop) or copied, and add the definitions of these terms.
 
     Args:
-        sources: texts.
+        sources: source texts.
         hypotheses: their translations.
-        cut: whether the length limit has cut each; None: not known.
-        src: how the source language is written.
-        tgt: how the target language is written.
+        cut: whether the length limit cut each translation; None: unknown.
+        src: writing system of the source language.
+        tgt: writing system of the target language.
     """
     pairs = [(source.strip(), output.strip()) for source, output in zip(sources, hypotheses, strict=True)]
     return {
@@ -75,18 +75,18 @@ def by_length(
     references: Sequence[Sequence[str]],
     src_lang: str,
 ) -> dict[str, Any]:
-    """BLEU and chrF++ of the sentences whose sources are about equally long.
+    """Compute BLEU and chrF++ separately for each bucket of source lengths.
 
     Args:
-        scorer: for the target language.
-        sources: whose words are counted, or characters where the language has no blanks between words.
+        scorer: scorer of the target language.
+        sources: source texts, measured in words, or in characters if the language has no spaces between words.
         hypotheses: their translations.
-        references: one or several lists, each of as many lines.
-        src_lang: code of the source language; where it is not known, the sources' script decides.
+        references: one or more lists of references, each with one line per source.
+        src_lang: code of the source language; if it is unknown, the script of the sources decides.
 
     Returns:
-        The unit, and for each bucket that is not empty its shortest and longest length, sentences and scores;
-        BLEU is None where no output has the four tokens that it takes.
+        The unit, and for each bucket that is not empty its minimum and maximum length, number of sentences and scores.
+        BLEU is None if no output has the four tokens that BLEU needs.
     """
     unit = unit_of(writing_of(src_lang, sources))
     lengths = [len(units(source, unit)) for source in sources]

@@ -1,4 +1,4 @@
-"""Scores a system on parallel text, and keeps what it was scored on."""
+"""Evaluation of a system on parallel text, and storage of the evaluation sets."""
 
 import json
 from collections import Counter
@@ -35,13 +35,13 @@ from diglot.system.atomic import numbered_folder
 from diglot.system.console import render
 from diglot.system.masking import masked
 
-# A test source is far from training text when no training source is this similar (rapidfuzz ratio, 0-100).
+# A source is far from the training text if no training source reaches this similarity (rapidfuzz ratio, 0-100).
 SIMILAR = 80.0
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """What a translation memory answers for a source: the target of the nearest training source."""
+    """The answer of a translation memory for a source: the target of the most similar training source."""
 
     target: str
     similarity: float
@@ -49,16 +49,16 @@ class Remembered:
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """Text to score on.
+    """Parallel text to evaluate on.
 
     Attributes:
-        name: of corpus and split, for the results.
+        name: name of corpus and split in the results.
         split: dev or test.
         pairs: sources and references.
-        memory: a translation memory's answers, or none.
-        more: further references, each a line for each pair.
-        where: what messages call the references.
-        src_lang: code of the sources' language; None: that of the system.
+        memory: the answers of a translation memory, one per pair; empty: no translation memory.
+        more: further references, each with one line per pair.
+        where: how messages refer to the references.
+        src_lang: code of the source language; None: that of the system.
     """
 
     name: str
@@ -71,17 +71,17 @@ class EvaluationSet:
 
     @property
     def references(self) -> list[list[str]]:
-        """All references, a list of lines each."""
+        """All references, each a list of lines."""
         return [self.pairs.tgt, *self.more]
 
 
 def remember(train: ParallelText, sources: Sequence[str]) -> tuple[Remembered, ...]:
-    """Ask the training text as a translation memory."""
+    """Look up sources in the training text, used as a translation memory."""
     return tuple(Remembered(train.tgt[m.index], m.similarity) for m in nearest(list(sources), train.src))
 
 
 def keep_text(folder: Path, evaluated: EvaluationSet, src_lang: str, tgt_lang: str) -> list[Path]:
-    """Write a set into a run's folder, so that its checkpoints can be scored on it after the corpus has gone.
+    """Write an evaluation set into a run's folder, so that checkpoints can be scored without the corpus.
 
     Returns:
         The files written.
@@ -95,7 +95,11 @@ def keep_text(folder: Path, evaluated: EvaluationSet, src_lang: str, tgt_lang: s
 
 
 def kept_text(folder: Path, split: str, src_lang: str, tgt_lang: str) -> EvaluationSet | None:
-    """Read what `keep_text` wrote; None if there is nothing."""
+    """Read the evaluation set that `keep_text` wrote; return None if files are missing.
+
+    Raises:
+        UserError: the files are damaged.
+    """
     about = folder / f"{split}.json"
     sides = _kept_sides(folder, split, src_lang, tgt_lang)
     if sides is None or not about.exists():
@@ -110,8 +114,10 @@ def kept_text(folder: Path, split: str, src_lang: str, tgt_lang: str) -> Evaluat
 
 
 def _kept_sides(folder: Path, split: str, src_lang: str, tgt_lang: str) -> tuple[Path, Path] | None:
-    """Return the files of both sides; None where they are missing, or where an earlier version wrote one file over
-    another: it named them after the languages alone."""
+    """Return the source and target file of a stored set, or None if they are missing or overwritten.
+
+    Earlier versions named the files after the languages alone, so that one file could overwrite another.
+    """
     others = [folder / f"{split}.json", folder / f"{split}.translated.{tgt_lang}"]
     for endings in (side_endings(src_lang, tgt_lang), (src_lang, tgt_lang)):
         src, tgt = (folder / f"{split}.{ending}" for ending in endings)
@@ -123,7 +129,7 @@ def _kept_sides(folder: Path, split: str, src_lang: str, tgt_lang: str) -> tuple
 
 
 class Hypotheses(NamedTuple):
-    """Output that is there already, of a system that need not be ours: a line for each source."""
+    """Existing output of any system, one line per source."""
 
     lines: list[str]
     src_lang: str
@@ -131,22 +137,22 @@ class Hypotheses(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What another system is compared with, and what it is called."""
+    """A system to compare with, and its name."""
 
     name: str
     system: Translator | Hypotheses
 
 
 def read_lines_for(key: str, path: str, evaluated: EvaluationSet) -> list[str]:
-    """A file that has a line for each pair of a set.
+    """Read a file that has one line per pair of an evaluation set.
 
     Args:
-        key: of the config that names it.
+        key: the config key that names the file.
         path: the file.
-        evaluated: the set.
+        evaluated: the evaluation set.
 
     Raises:
-        UserError: it has not as many lines, or cannot be read.
+        UserError: the file has a different number of lines, or cannot be read.
     """
     refuse_address(key, path)
     lines = read_lines(Path(path).expanduser())
@@ -157,7 +163,7 @@ def read_lines_for(key: str, path: str, evaluated: EvaluationSet) -> list[str]:
 
 
 def placeholder_errors(translator: Translator, sources: Sequence[str], outputs: Sequence[str]) -> tuple[int, int]:
-    """Lines whose output has other placeholders than its source, and lines with any."""
+    """Count the lines whose placeholders differ between source and output, and the lines with any placeholders."""
     find = translator.tokenizer.find_placeholders
     wanted, got = ([Counter(map(comparable, find(line))) for line in lines] for lines in (sources, outputs))
     return sum(a != b for a, b in zip(wanted, got, strict=True)), sum(bool(a or b) for a, b in zip(wanted, got))
@@ -171,19 +177,22 @@ def evaluate(
     is_repeated: bool = False,
     baseline: Baseline | None = None,
 ) -> dict[str, Any]:
-    """Translate, score, and write hypotheses, references and results.
+    """Translate, score, and write sources, hypotheses, references and results.
 
     Args:
-        system: what is scored: a translator, or what another one has made of the same sources.
+        system: the system to score: a translator, or the existing output of another system.
         evaluated: the text.
-        scorer: for its target language.
-        folder: made for the results; a number is added where it exists.
-        is_repeated: whether the same may have been done before by a process that was killed: then the folder is taken
-            where it holds nothing whole, or the same.
+        scorer: scorer of the target language.
+        folder: folder to create for the results; if it exists, a number is appended to its name.
+        is_repeated: whether a process that was killed may already have started this evaluation. An existing folder is
+            then reused if it has no complete results, or the same results.
         baseline: a system to compare with.
 
     Returns:
-        The results as they stand in results.json.
+        The contents of results.json.
+
+    Raises:
+        UserError: the text has no pairs.
     """
     pairs, references = evaluated.pairs, evaluated.references
     if not len(pairs):
@@ -197,7 +206,7 @@ def evaluate(
         translations, hypotheses = None, system.lines
     src_lang = evaluated.src_lang or src_lang
     cut = None if translations is None else [t.cut for t in translations]
-    # What a model cannot read (see `Encoded`) is no text to it.
+    # A source that the tokenizer reduces to nothing (see `Encoded`) counts as empty.
     read = ["" if translations and not translations[i].source_tokens else source for i, source in enumerate(pairs.src)]
     results: dict[str, Any] = {
         "set": masked(evaluated.name),
@@ -241,7 +250,7 @@ def evaluate(
 
 
 def _lines(system: Translator | Hypotheses, sources: Sequence[str]) -> list[str]:
-    """A system's output."""
+    """Return the output of a system, one line per source."""
     if isinstance(system, Hypotheses):
         return system.lines
     return [translation.text for translation in system.translate_all(sources, show=True)]
@@ -253,7 +262,7 @@ def _of_model(
     references: Sequence[Sequence[str]],
     translations: Sequence[Translation],
 ) -> dict[str, Any]:
-    """What can be said of the output of a model that is at hand."""
+    """Return the results that require the model, not just its output."""
     wrong, with_any = placeholder_errors(translator, sources, [t.text for t in translations])
     return {
         "cut_by_length_limit": sum(t.cut for t in translations),
@@ -269,7 +278,7 @@ def _of_model(
 
 
 def _is_of(folder: Path, results: dict[str, Any]) -> bool:
-    """Whether a folder is one of an evaluation that was cut short, or came to the same results."""
+    """Return whether a folder has no complete results, or has the same results."""
     try:
         return {**json.loads((folder / "results.json").read_bytes()), "folder": None} == {**results, "folder": None}
     except (OSError, ValueError, TypeError, RecursionError):
@@ -277,7 +286,7 @@ def _is_of(folder: Path, results: dict[str, Any]) -> bool:
 
 
 def table(results: dict[str, Any]) -> list[str]:
-    """Results in lines to print."""
+    """Format the results as lines to print."""
     names = [score["name"] for score in results["scores"]]
     rows = [("model" if "search" in results else "hypotheses", results["scores"])]
     if "translation_memory" in results:
@@ -307,7 +316,7 @@ def table(results: dict[str, Any]) -> list[str]:
 
 
 def _notes(results: dict[str, Any]) -> list[str]:
-    """What went wrong in how many lines."""
+    """Format the counts of errors as lines to print."""
     lines = []
     if (errors := results.get("placeholder_errors")) and errors["of"]:
         lines.append(f"{errors['lines']} of {errors['of']} lines with placeholders have wrong ones")
@@ -322,7 +331,7 @@ def _notes(results: dict[str, Any]) -> list[str]:
 
 
 def _comparison(found: dict[str, Any], n_sentences: int) -> list[str]:
-    """How a system compares with the one that it is measured against."""
+    """Format the comparison with a baseline as lines to print."""
     n, n_trials = (found[name]["n"] for name in ("paired_bootstrap", "paired_approximate_randomisation"))
     told = f"In brackets mean and 95% confidence of {n:,} resamples; {n_trials:,} trials of randomisation"
     if not n:

@@ -1,4 +1,4 @@
-"""Corpus scores by sacreBLEU (Post, 2018), each with the signature that makes it comparable."""
+"""Corpus scores by sacreBLEU (Post, 2018), with the signatures that make them comparable."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,11 +22,11 @@ from diglot.data.language import (
 from diglot.errors import UserError
 from diglot.system.masking import in_one_line
 
-_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}  # of sacreBLEU, for its tokenizers that need packages
+_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}  # sacreBLEU's extras for tokenizers that need further packages
 
 
 class Score(NamedTuple):
-    """One metric's value on a corpus."""
+    """The value of one metric on a corpus."""
 
     name: str
     value: float
@@ -37,32 +37,33 @@ class Score(NamedTuple):
 
 
 class Scorer:
-    """Scores detokenised text against raw references: BLEU, chrF++, and TER where it sees words or characters.
+    """Scorer of detokenised text against raw references with BLEU, chrF++ and, where the writing allows it, TER.
 
-    The code of the target language decides how words are told apart; where it is not known or contradicts the
-    references, their script (see `diglot.data.language.writing_of`). A tokenizer of words between blanks that is asked
-    for settles such a contradiction, for TER, too.
+    The code of the target language decides how text is split into words. If the code is unknown or contradicts the
+    references, their script decides (see `diglot.data.language.writing_of`). If both the code and an explicitly given
+    tokenizer say that words are separated by spaces, that overrides the script, for TER as well.
 
     Args:
         tgt_lang: code of the target language.
-        references: text in that language; none: an unknown code is taken for one with blanks between words.
-        tokenizer: sacreBLEU's tokenizer for BLEU; None: the one for the language.
+        references: text in the target language. If empty, a language of unknown code is assumed to have spaces between
+            words.
+        tokenizer: sacreBLEU's tokenizer for BLEU; None: chosen by language.
 
     Attributes:
-        metrics: sacreBLEU's, by name.
-        writing: how the target language is written.
-        tokenizer: of BLEU.
-        notes: what the user should know about the choice, one line each.
+        metrics: sacreBLEU's metrics by name.
+        writing: writing system of the target language.
+        tokenizer: tokenizer of BLEU.
+        notes: remarks for the user about the choice of metrics and tokenizer, one line each.
 
     Raises:
-        UserError: at once, if that tokenizer is not installed.
+        UserError: the tokenizer is unknown or not installed.
     """
 
     def __init__(self, tgt_lang: str, references: Sequence[str] = (), tokenizer: str | None = None) -> None:
         of_code = writing_of_code(tgt_lang)
         of_text = writing_of_text(references, is_alphabetic=of_code == SPACED)
         self.tgt_lang = tgt_lang
-        # A tokenizer of words between blanks that is asked for says that the code is right.
+        # Explicitly choosing a tokenizer that splits at spaces confirms that the language code is right.
         is_confirmed = of_code == SPACED and tokenizer is not None and is_blind(tokenizer, CHINESE)
         self.writing = SPACED if is_confirmed else writing_of(tgt_lang, references)
         self.tokenizer = tokenizer or self.writing.tokenizer
@@ -75,7 +76,7 @@ class Scorer:
         self.notes = [*self._language_notes(of_code, of_text, tokenizer is None), *self._metric_notes()]
 
     def _language_notes(self, of_code: Writing | None, of_text: Writing | None, is_chosen_here: bool) -> list[str]:
-        """What the user should know about the tokenizer: it was chosen by the text, or does not suit it."""
+        """Return a note if the script of the references chose the tokenizer, or if the tokenizer does not suit it."""
         if of_text is None:
             return []
         if is_blind(self.tokenizer, of_text):
@@ -91,7 +92,7 @@ class Scorer:
                 return [f"the target language {self.tgt_lang} is not known: {decide}; {says}"]
             says = f"bleu_tokenizer={of_code.tokenizer} scores words between blanks"
             return [f"the target language {self.tgt_lang} is not written like the references: {decide}; {says}"]
-        # Japanese and Korean text may consist of Chinese characters alone.
+        # Japanese and Korean text may consist of Chinese characters only.
         is_possible = of_text.tokenizer in (self.tokenizer, "zh")
         if is_chosen_here and not is_possible:
             return [
@@ -101,7 +102,7 @@ class Scorer:
         return []
 
     def _metric_notes(self) -> list[str]:
-        """What the metrics make of a language without blanks."""
+        """Return notes on how the metrics treat a language without spaces between words."""
         if self.writing.has_blanks:
             return []
         notes = [f"{self.writing.name}: no blanks between words, so the word n-grams of chrF++ span whole phrases"]
@@ -112,21 +113,21 @@ class Scorer:
     def __call__(
         self, hypotheses: Sequence[str], references: Sequence[str], *more: Sequence[str], with_ter: bool = True
     ) -> list[Score]:
-        """Score a corpus; each hypothesis against the reference of the same number.
+        """Score a corpus, each hypothesis against the references of the same line.
 
         Args:
             hypotheses: N lines.
             references: N lines.
             more: further references, N lines each.
-            with_ter: whether to compute TER, which takes longest.
+            with_ter: whether to compute TER, the slowest metric.
 
         Raises:
-            ValueError: if there are not as many of the one as of the other, or none.
+            ValueError: the numbers of lines differ, or there are no lines.
         """
         for lines in (references, *more):
             if len(hypotheses) != len(lines) or not hypotheses:
                 raise ValueError(f"{len(hypotheses)} hypotheses for {len(lines)} references")
-        streams = [list(lines) for lines in (references, *more)]  # not a list for each hypothesis
+        streams = [list(lines) for lines in (references, *more)]  # one list per reference, not per hypothesis
         scores = []
         for name, metric in self.metrics.items():
             if with_ter or name != "TER":
@@ -135,13 +136,13 @@ class Scorer:
         return scores
 
     def has_bleu(self, hypotheses: Sequence[str]) -> bool:
-        """Whether any hypothesis has the four tokens of BLEU's longest n-grams; else it is 0, however good they are."""
+        """Return whether any hypothesis has at least four tokens; otherwise BLEU, which needs 4-grams, is always 0."""
         return any(len(self.bleu.tokenizer(line).split()) >= self.bleu.max_ngram_order for line in hypotheses)
 
     def of_part(
         self, hypotheses: Sequence[str], *references: Sequence[str], with_ter: bool = True
     ) -> list[dict[str, Any]]:
-        """Score part of a corpus as `__call__` does, as plain data; the value of a BLEU that none can have is None."""
+        """Score part of a corpus like `__call__`, as plain data; BLEU is None if no hypothesis has four tokens."""
         found = [score._asdict() for score in self(hypotheses, *references, with_ter=with_ter)]
         if not self.has_bleu(hypotheses):
             found[0]["value"] = None
@@ -149,16 +150,16 @@ class Scorer:
 
 
 def _bleu(tokenizer: str, tgt_lang: str) -> BLEU:
-    """BLEU with a tokenizer that is here.
+    """Return a BLEU metric, after checking that its tokenizer works.
 
     Raises:
-        UserError: the tokenizer does not exist, or needs a package or a model that is not here.
+        UserError: the tokenizer does not exist, or needs a package or a model that is missing.
     """
     if tokenizer not in TOKENIZERS:
         raise UserError(f"bleu_tokenizer={tokenizer}: must be one of {', '.join(TOKENIZERS)}")
     if tokenizer in SPM_MODELS:
         model = Path(SACREBLEU_DIR) / "models" / Path(SPM_MODELS[tokenizer]["url"]).name
-        if not model.is_file():  # sacreBLEU would fetch it
+        if not model.is_file():  # sacreBLEU would download it
             fetch = f"python -c \"from sacrebleu import BLEU; BLEU(tokenize='{tokenizer}')\""
             raise UserError(f"BLEU's tokenizer {tokenizer} needs {model}, which is not there; this fetches it: {fetch}")
     try:
@@ -176,6 +177,6 @@ def _bleu(tokenizer: str, tgt_lang: str) -> BLEU:
 
 
 def recorded_tokenizer(record: dict, tgt_lang: str | None) -> str | None:
-    """The tokenizer that a checkpoint's dev scores were made with; None: it says none for this target language."""
+    """Return the tokenizer of a checkpoint's dev scores; None if it records no known one for this target language."""
     recorded = record.get("bleu_tokenizer")
     return recorded if tgt_lang == record.get("tgt_lang") and recorded in TOKENIZERS else None

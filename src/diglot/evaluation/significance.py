@@ -1,4 +1,4 @@
-"""Whether one system is better than another or has been lucky: sacreBLEU's own tests."""
+"""Significance tests of the difference between two systems, as implemented by sacreBLEU."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,30 +10,30 @@ from diglot.evaluation.metrics import Score, Scorer
 TESTS = {"paired_bootstrap": "bs", "paired_approximate_randomisation": "ar"}  # sacreBLEU's names
 
 
-# With fewer sentences resampling has too few to draw from: of one sentence every resample is the same,
-# and any difference is "significant". Thirty is the rule of thumb for the bootstrap's distribution to mean something.
+# Resampling needs enough sentences: all resamples of a single sentence are equal, so any difference would be
+# "significant". Thirty is a rule of thumb for a meaningful bootstrap distribution.
 FEWEST = 30
 
 
 def compare(
     scorer: Scorer, hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[Sequence[str]]
 ) -> dict[str, Any]:
-    """Paired bootstrap resampling (Koehn, 2004) and approximate randomisation (Riezler and Maxwell, 2005).
+    """Run paired bootstrap resampling (Koehn, 2004) and approximate randomisation (Riezler and Maxwell, 2005).
 
-    The numbers are those of `sacrebleu --paired-bs` and `--paired-ar` with the baseline first: 1,000 resamples and
-    10,000 trials, from a fixed seed (12345, or what the environment's SACREBLEU_SEED says).
+    The results equal those of `sacrebleu --paired-bs` and `--paired-ar` with the baseline first: 1,000 resamples and
+    10,000 trials, with a fixed seed (12345, or the environment variable SACREBLEU_SEED).
 
     Args:
-        scorer: for the target language.
-        hypotheses: the system's.
-        baseline: the other system's, as many.
-        references: one or several lists, each of as many lines.
+        scorer: scorer of the target language.
+        hypotheses: output of the system.
+        baseline: output of the baseline for the same sources.
+        references: one or more lists of references, each with one line per source.
 
     Returns:
-        For each test the number of samples, and for each metric: the scores of both, their means and the half widths
-        of their 95% confidence intervals (from the bootstrap alone), the p-value of the null hypothesis that both
-        outputs come from one system, and the signature. Of fewer than 30 sentences there is no sample, and mean,
-        interval and p-value are None.
+        For each test, the number of samples, and for each metric: the scores of both systems, their means and the half
+        widths of their 95% confidence intervals (bootstrap only), the p-value of the null hypothesis that both outputs
+        come from the same system, and the signature. With fewer than 30 sentences, the number of samples is 0, and
+        means, intervals and p-values are None.
     """
     if len(hypotheses) < FEWEST:
         scores = zip(scorer(baseline, *references), scorer(hypotheses, *references), strict=True)
@@ -56,7 +56,7 @@ def compare(
 
 
 def _untested(one: Score, other: Score) -> dict[str, Any]:
-    """A metric of two systems on too few sentences."""
+    """Return a metric's entry in the results for too few sentences: scores without tests."""
     sides = {
         side: {"score": score.value, "mean": None, "ci": None} for side, score in (("baseline", one), ("system", other))
     }

@@ -1,4 +1,4 @@
-"""A translation memory: the baseline that answers with the translation of the most similar sentence it knows."""
+"""A translation memory: a baseline that returns the translation of the most similar training sentence."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,29 +9,29 @@ from rapidfuzz import fuzz, process
 from diglot.data.forms import comparable
 from diglot.system.progress import step
 
-_CELLS_AT_ONCE = 2**22  # scores held at a time: 16 MiB
-_LONG = 2**24  # comparisons from which on progress is shown, about a second's work
+_CELLS_AT_ONCE = 2**22  # maximum number of scores in memory: 16 MiB
+_LONG = 2**24  # show progress from this number of comparisons on, which take about a second
 
 
 class Match(NamedTuple):
-    """The sentence of a memory that is nearest to a query.
+    """The sentence of a memory that is most similar to a query.
 
     Attributes:
-        index: its place in the memory.
-        similarity: rapidfuzz's ratio, 0 (nothing in common) to 100 (equal).
+        index: index of the sentence in the memory.
+        similarity: rapidfuzz's ratio, from 0 (nothing in common) to 100 (equal).
     """
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which a match has no use for
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which is not needed
     similarity: float
 
 
 def nearest(queries: list[str], memory: list[str]) -> list[Match]:
-    """Finds for each query the most similar sentence of the memory, the first one where several are.
+    """Find the most similar sentence of the memory for each query; the first one if several are equally similar.
 
-    Texts are compared as `comparable` makes them.
+    Texts are compared after normalisation by `comparable`.
 
     Raises:
-        ValueError: there are queries and the memory is empty.
+        ValueError: there are queries, but the memory is empty.
     """
     if not queries:
         return []
@@ -49,9 +49,9 @@ def _nearest(queries: list[str], memory: list[str], advance: Callable[[int], Non
     n_rows = max(1, _CELLS_AT_ONCE // len(memory))
     for start in range(0, len(queries), n_rows):
         chunk = queries[start : start + n_rows]
-        # float32 and not uint8: rounding would make ties that are none.
+        # float32, because rounding to uint8 would create false ties.
         scores = process.cdist(chunk, memory, scorer=fuzz.ratio, dtype=np.float32, workers=-1)
-        best = scores.argmax(axis=1)  # the first of equals
+        best = scores.argmax(axis=1)  # the first maximum
         matches += [Match(int(index), float(scores[row, index])) for row, index in enumerate(best)]
         advance(len(chunk))
     return matches

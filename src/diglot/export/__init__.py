@@ -1,6 +1,6 @@
-"""What other programs read: a trained model in CTranslate2's format, and as safetensors.
+"""Export of trained models for other programs, in CTranslate2's format or as safetensors.
 
-ctranslate2: the converter. parity: whether the two engines say the same. safetensors: weights and config as plain data.
-folder: where an export goes. Only ctranslate2 and parity need the extra `export`; each is imported when it is
-needed. What CTranslate2 cannot hold is in diglot.config.exportable.
+ctranslate2: the converter. parity: comparison of the two engines' output. safetensors: weights and config as plain
+data. folder: the export's folder. Only ctranslate2 and parity need the extra `export`, and are imported only when
+needed. diglot.config.exportable lists what CTranslate2 cannot represent.
 """

@@ -1,4 +1,4 @@
-"""From a Transformer to CTranslate2's format (Klein et al., 2020), in which a C++ engine translates, also in int8."""
+"""Conversion of a Transformer to CTranslate2 (Klein et al., 2020), a C++ engine that also translates in int8."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from diglot.model.feed_forward import FeedForward, GatedFeedForward
 from diglot.model.position import Alibi, PositionEncoding, RelativeBias, Rotary
 from diglot.model.residual import DeepNorm, PreNorm, Residual, SandwichNorm
 
-# How many positions a table has that stands for an encoding which knows any number.
+# Size of the position table that is written for an encoding without a maximum.
 POSITIONS = 4096
 
 ACTIVATIONS = {
@@ -28,7 +28,7 @@ ACTIVATIONS = {
     nn.Tanh: Activation.Tanh,
     nn.Sigmoid: Activation.Sigmoid,
 }
-# Where the norms before and after a sublayer stand in a layer that has both.
+# Names of the norms before and after a sublayer, in a layer that has both.
 BOTH_SIDES = {
     "self_attention": ("input_layer_norm", "post_attention_layer_norm"),
     "attention": ("external_pre_encoder_attention_layer_norm", "external_post_encoder_attention_layer_norm"),
@@ -37,30 +37,30 @@ BOTH_SIDES = {
 
 
 def write(model: Transformer, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the model's weights, vocabularies and config into a folder, in float32.
+    """Write the model's weights in float32, vocabularies and config into a folder.
 
     Args:
-        model: one whose config `unrepresentable` has nothing against.
-        tokenizer: the model's.
-        folder: that exists.
+        model: a model that CTranslate2 can represent (see diglot.config.exportable).
+        tokenizer: the tokenizer of the model.
+        folder: an existing folder.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the folder cannot be written to.
     """
     spec = spec_of(model, tokenizer)
     spec.validate()
-    spec.optimize()  # what is equal stands there once
+    spec.optimize()  # stores equal weights once
     spec.save(str(folder))
 
 
 def longest(model: Transformer) -> dict[str, int | None]:
-    """How many tokens a source and a target may have there, </s> counted; None: any number."""
+    """Return the maximum source and target length in the exported model, including </s>; None: any length."""
     positions = {"source": model.encoder_position, "target": model.decoder_position}
     return {side: _n_positions(position) if _has_table(position) else None for side, position in positions.items()}
 
 
 def spec_of(model: Transformer, tokenizer: Tokenizer) -> TransformerSpec:
-    """A model as CTranslate2 describes one, with its weights in float32. See `write`."""
+    """Return CTranslate2's specification of a model, with its weights in float32. See `write`."""
     encoder = _stack(TransformerEncoderSpec, model, model.encoder, model.encoder_position)
     decoder = _stack(
         TransformerDecoderSpec,
@@ -85,7 +85,7 @@ def spec_of(model: Transformer, tokenizer: Tokenizer) -> TransformerSpec:
     spec.config.eos_token, spec.config.decoder_start_token = tgt[tokenizer.eos_id], tgt[tokenizer.bos_id]
     spec.config.add_source_eos = True
     all_eps = {norm.eps for norm in model.modules() if isinstance(norm, (nn.LayerNorm, nn.RMSNorm))}
-    eps = all_eps.pop()  # of two, both are CTranslate2's own, and it is told of none
+    eps = all_eps.pop()  # if there are two, both are CTranslate2's defaults, so none is set
     spec.config.layer_norm_epsilon = None if all_eps else torch.finfo(torch.float32).eps if eps is None else eps
     return spec
 
@@ -93,7 +93,7 @@ def spec_of(model: Transformer, tokenizer: Tokenizer) -> TransformerSpec:
 def _stack(
     make: Callable[..., Any], model: Transformer, layers: nn.ModuleList, position: PositionEncoding, **options: Any
 ) -> Any:
-    """One of the two stacks, without embeddings and final norm."""
+    """Return the specification of the encoder or decoder, without embeddings and final norm."""
     first: Any = layers[0]
     residual, attention, network = first.feed_forward, first.self_attention.sublayer, first.feed_forward.sublayer
     spec = make(
@@ -105,15 +105,16 @@ def _stack(
         ffn_glu=isinstance(network, GatedFeedForward),
         rms_norm=isinstance(residual.norm, nn.RMSNorm),
         relative_attention_bias=isinstance(position, RelativeBias),
-        rotary_dim=0 if isinstance(position, Rotary) else None,  # 0: all dimensions, by neighbouring pairs
+        rotary_dim=0 if isinstance(position, Rotary) else None,  # 0: all dimensions, in neighbouring pairs
         rotary_base=position.base if isinstance(position, Rotary) else 1.0,
         num_heads_kv=_n_kv_heads(attention),
         head_dim=attention.d_head,
         qk_norm=not isinstance(attention.query_norm, nn.Identity),
         **options,
     )
-    # Deep norm weighs the skip with alpha. Here the stream itself is held alpha times as large: what gives it is
-    # multiplied by alpha, what takes it divided, and each sum is alpha x + f(x), the norm's eps included.
+    # DeepNorm multiplies the skip connection by alpha, which CTranslate2 does not support. Instead, the residual stream
+    # is scaled by alpha: weights that write to it are multiplied by alpha, and weights that read from it divided. Each
+    # sum is then alpha x + f(x), as in the model, so the norms' eps need no change.
     scale = residual.alpha if isinstance(residual, DeepNorm) else 1.0
     spec.scale_embeddings = model.d_model**0.5 * scale
     if _has_table(position):
@@ -150,7 +151,7 @@ def _set_attention(spec: Any, attention: Attention, scale: float) -> None:
     key_value = [attention.key, attention.value]
     _set_linear(spec.linear[0], [attention.query, *(key_value if is_self else ())], scale)
     if not is_self:
-        _set_linear(spec.linear[1], key_value)  # the encoder's output is held as it is
+        _set_linear(spec.linear[1], key_value)  # the encoder's output is not scaled
     _set_linear(spec.linear[-1], [attention.out])
     spec.num_heads_kv = np.int32(_n_kv_heads(attention))
     spec.head_dim = np.int32(attention.d_head)
@@ -171,7 +172,7 @@ def _set_network(spec: Any, network: FeedForward, scale: float) -> None:
 
 
 def _set_linear(spec: LinearSpec, layers: Sequence[nn.Linear], scale: float = 1.0) -> None:
-    """Projections of one input, which is held `scale` times as large, as one."""
+    """Concatenate linear layers that share an input, dividing their weights by the scale of the input."""
     spec.weight = _plain(torch.cat([layer.weight for layer in layers]) / scale)
     spec.bias = _plain(torch.cat([layer.bias for layer in layers]))
 
@@ -189,7 +190,7 @@ def _activation(activation: nn.Module) -> Activation:
 
 
 def _has_table(position: PositionEncoding) -> bool:
-    """Whether an encoding is a vector added to each embedding, be it zero."""
+    """Return whether an encoding adds a vector to each embedding, even a zero vector."""
     return not isinstance(position, (Rotary, Alibi, RelativeBias))
 
 

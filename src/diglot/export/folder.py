@@ -1,4 +1,4 @@
-"""The folder of an export: there whole or not at all."""
+"""The folder of an export, which is created atomically."""
 
 import fnmatch
 import json
@@ -15,18 +15,20 @@ from diglot.data.tokenizer import SLOTS, Tokenizer
 from diglot.errors import UserError
 from diglot.system.atomic import scratch_folder, sync, sync_folder, temporary_name
 
-# In which of its files a folder says that an export made it.
+# The files that identify a folder as an export.
 ABOUT = ("diglot.json", "config.json")
-# What else an export writes.
+# All files that an export writes.
 WRITTEN = (*ABOUT, "model.bin", "model.safetensors", "tokenizer.model", "tokenizer.tgt.model", "*_vocabulary.*")
 
 
 @contextmanager
 def export_folder(folder: Path) -> Iterator[Path]:
-    """A folder to fill that appears under its name only when the block ends well, then in place of an earlier export.
+    """Yield a temporary folder, which replaces `folder` when the block ends without an error.
+
+    Only an earlier export is replaced.
 
     Raises:
-        UserError: something else has that name, or it cannot be written.
+        UserError: `folder` exists and is not an export, or it cannot be written.
     """
     refuse_foreign(folder)
     try:
@@ -37,7 +39,7 @@ def export_folder(folder: Path) -> Iterator[Path]:
                     sync(written.fileno())
             sync_folder(temporary)
             refuse_foreign(folder)
-            earlier = temporary_name(folder)  # which whoever comes next removes, should we be killed
+            earlier = temporary_name(folder)  # if this process is killed, a later one removes this folder
             with suppress(FileNotFoundError):
                 folder.rename(earlier)
             temporary.rename(folder)
@@ -48,10 +50,10 @@ def export_folder(folder: Path) -> Iterator[Path]:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Make sure that a folder is an earlier export's and no more, or empty, or not there.
+    """Check that a folder is missing, empty, or an earlier export without any other files.
 
     Raises:
-        UserError: it holds something else.
+        UserError: it contains something else, or is a file or a symbolic link.
     """
     refuse_address("output", folder, "a folder is needed")
     if not (folder.exists() or folder.is_symlink()):
@@ -75,7 +77,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, record: dict[str, Any]) 
     """Write a model's SentencePiece files.
 
     Returns:
-        What a user has to know of them, and of what they were trained for.
+        Metadata that a user of the files needs: languages, special tokens, placeholders and search options.
     """
     names = {"src": "tokenizer.model", "tgt": "tokenizer.model" if tokenizer.is_joint else "tokenizer.tgt.model"}
     write_bytes(folder / names["src"], tokenizer.model)
@@ -87,14 +89,15 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, record: dict[str, Any]) 
         "update": record.get("update"),
         "corpus": record["corpus"],
         "languages": {"src": record["src_lang"], "tgt": record["tgt_lang"], "all": list(tokenizer.languages)},
-        # The piece that a source begins with, of a model that writes several languages.
+        # The piece that selects the target language at the start of a source, for a model of several languages.
         "tags": {language: tag(language) for language in tokenizer.languages},
         "tokenizer": names,
-        # Whether text has to be composed (NFC) before; the models' own rules do it but for marks in some rare orders.
+        # Whether text must be composed (NFC) first. The SentencePiece models' own rules do so except for some rare
+        # orders of combining marks.
         "nfc": {"src": is_composing(tokenizer.model), "tgt": is_composing(tokenizer.tgt_model or tokenizer.model)},
         "special_ids": ids,
         "special_tokens": dict(zip(ids, tokenizer.pieces(list(ids.values()), "tgt"), strict=True)),
-        # What the regular expression finds in a source stands there as one of these, numbered as it comes.
+        # Each match of this regular expression in a source is replaced by the next of the slots.
         "placeholder": tokenizer.placeholder,
         "slots": list(SLOTS) if tokenizer.placeholder else [],
         "search": {key: value for key, value in record["search"].items() if key != "_target_"},

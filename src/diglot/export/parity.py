@@ -1,4 +1,4 @@
-"""Whether CTranslate2 says what our model says, what int8 costs, and how fast they are."""
+"""Comparison of an exported model with the original: equal output, loss of quality by int8, and speed."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,17 +20,17 @@ from diglot.evaluation.metrics import Scorer, recorded_tokenizer
 from diglot.model import EncoderDecoder
 from diglot.system.console import render
 
-ROWS = 32  # sentences searched at once
-NEAR = 1e-4  # so little between two tokens' log-probabilities that rounding decides
+ROWS = 32  # sentences per batch
+NEAR = 1e-4  # log-probabilities that differ by no more than this are tied up to rounding
 
 
 class Sentences(NamedTuple):
-    """What two engines are compared on.
+    """The sentences on which two engines are compared.
 
     Attributes:
-        sources: encoded lines.
-        references: their translations; None: there are none.
-        what: where they are from.
+        sources: encoded source lines.
+        references: their reference translations; None: no references.
+        what: a description of their origin.
     """
 
     sources: list[Encoded]
@@ -49,7 +49,7 @@ Greedy = Callable[[Sequence[Sequence[int]]], list[Output]]
 
 
 class Parity(NamedTuple):
-    """How many outputs are the same, and how many first differ where two tokens are about as probable."""
+    """The numbers of identical outputs, and of outputs that first differ at two tokens of nearly equal probability."""
 
     sentences: int
     identical: int
@@ -57,16 +57,16 @@ class Parity(NamedTuple):
 
 
 def some_sentences(loaded: Checkpoint, n: int, file: str | None, longest: int | None) -> Sentences:
-    """The first sentences of a file, or of the dev text in the checkpoint's run folder; else random tokens.
+    """Return the first sentences of a file, or of the dev text in the checkpoint's run folder, or else random tokens.
 
     Args:
         loaded: the checkpoint.
-        n: how many, at most.
-        file: of source lines; None: there is none.
-        longest: a source may have so many tokens, </s> counted; None: any number. Longer ones are passed over.
+        n: maximum number of sentences.
+        file: a file of source lines; None: use the dev text.
+        longest: maximum number of tokens of a source, including </s>; None: any number. Longer ones are skipped.
 
     Raises:
-        UserError: there are none.
+        UserError: there are no suitable sentences.
     """
     record, tokenizer = loaded.record, loaded.tokenizer
     kept = kept_text(loaded.path.parent / "text", "dev", record["src_lang"], record["tgt_lang"])
@@ -92,20 +92,19 @@ def some_sentences(loaded: Checkpoint, n: int, file: str | None, longest: int | 
 def checked(
     loaded: Checkpoint, folder: Path, sentences: Sentences, longest: int | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Compare what was written with the model, by greedy search in float32, and what int8 makes of it where there are
-    references.
+    """Compare an export with its model by greedy search in float32; with references, also score both and int8.
 
     Args:
         loaded: the checkpoint.
-        folder: that was written.
-        sentences: to translate.
-        longest: positions that a target may have there; None: any number.
+        folder: the folder of the export.
+        sentences: the sentences to translate.
+        longest: maximum number of target positions of the export; None: any number.
 
     Returns:
         The figures, and lines to print.
 
     Raises:
-        UserError: the two translate differently.
+        UserError: the translations differ by more than rounding.
     """
     model, tokenizer, search = loaded.model, loaded.tokenizer, loaded.search
     sources = [source.ids for source in sentences.sources]
@@ -135,7 +134,10 @@ def checked(
 
 
 def of_model(model: EncoderDecoder, tokenizer: Tokenizer, limits: Search) -> Greedy:
-    """Greedy search with our own model, of sources without </s>, no longer than `limits` allows."""
+    """Return a function that translates sources without </s> by greedy search with diglot's model.
+
+    The maximum length is that of the search `limits`.
+    """
     search = BeamSearch(beam_size=1, length_penalty=0.0, max_len_a=limits.max_len_a, max_len_b=limits.max_len_b)
     special = tokenizer.special
 
@@ -148,7 +150,10 @@ def of_model(model: EncoderDecoder, tokenizer: Tokenizer, limits: Search) -> Gre
 
 
 def of_export(folder: Path, compute_type: str, tokenizer: Tokenizer, limits: Search, longest: int | None) -> Greedy:
-    """The same with CTranslate2, on the CPU with as many threads, whose targets reach to `longest` positions."""
+    """Return the function of `of_model` for CTranslate2, on the CPU with as many threads as torch.
+
+    Targets have at most `longest` positions.
+    """
     engine = ctranslate2.Translator(
         str(folder), device="cpu", compute_type=compute_type, intra_threads=torch.get_num_threads()
     )
@@ -159,7 +164,7 @@ def of_export(folder: Path, compute_type: str, tokenizer: Tokenizer, limits: Sea
         found = engine.translate_batch(
             [tokenizer.pieces(source, "src") for source in sources],
             beam_size=1,
-            max_decoding_length=max(most) + 1,  # one more than fits shows that it was not to end there
+            max_decoding_length=max(most) + 1,  # one extra token shows that the output did not end at the limit
             **options(tokenizer),
         )
         outputs = [[ids[token] for token in each.hypotheses[0]] for each in found]
@@ -169,7 +174,7 @@ def of_export(folder: Path, compute_type: str, tokenizer: Tokenizer, limits: Sea
 
 
 def options(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What translate_batch has to be told to search as we do: any length, and never <pad>, <unk> or <s>."""
+    """Return the options of translate_batch that match diglot's search: any length, and no <pad>, <unk> or <s>."""
     pad, bos = tokenizer.pieces([tokenizer.pad_id, tokenizer.bos_id], "tgt")
     return {
         "max_input_length": 0,
@@ -187,10 +192,10 @@ def compare(
     ours: Sequence[Output],
     theirs: Sequence[Output],
 ) -> Parity:
-    """Compare two searches' outputs, token by token, as far as both were allowed to go.
+    """Compare the outputs of two searches token by token, up to the shorter output if the length limit cut one.
 
     Raises:
-        UserError: some differ by more than rounding.
+        UserError: some outputs differ by more than rounding.
     """
     identical = near = 0
     different: list[str] = []
@@ -216,9 +221,9 @@ def compare(
 
 
 def _timed(translate: Greedy, sources: Sequence[Sequence[int]]) -> tuple[list[Output], float]:
-    """Outputs, and the seconds that they took, sources of like lengths at once."""
+    """Translate in batches of sources of similar length, and return the outputs and the seconds taken."""
     order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-    translate(sources[:1])  # what comes first takes longer
+    translate(sources[:1])  # warm-up: the first call is slower
     began, outputs = time.perf_counter(), dict[int, Output]()
     for start in range(0, len(order), ROWS):
         rows = order[start : start + ROWS]

@@ -1,4 +1,4 @@
-"""A model as safetensors: its weights, and as JSON all that is needed to build it again; nothing in them can be run."""
+"""Export as safetensors: the weights, and a JSON file with all that is needed to rebuild the model; no code."""
 
 from pathlib import Path
 
@@ -12,14 +12,14 @@ from diglot.export.folder import write_tokenizer
 def write(loaded: Checkpoint, folder: Path) -> None:
     """Write a checkpoint's weights, config and tokenizer into a folder.
 
-    Weights that are tied stand there once, under the first of their names; `tied` in config.json has the others.
+    Tied weights are stored once, under the first of their names; `tied` in config.json maps the other names to it.
 
     Args:
         loaded: the checkpoint.
-        folder: that exists.
+        folder: an existing folder.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the folder cannot be written to.
     """
     model = loaded.model
     weights = {name: weight.detach() for name, weight in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""Writing an export: the folder appears complete, and only if what is in it says what the model says."""
+"""Atomic writing of an export, after checking that it translates like the model."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from diglot.decoding import BeamSearch
 from diglot.export.folder import export_folder, write_tokenizer
 from diglot.model import Transformer
 
-CHECKED = 100  # sentences
+CHECKED = 100  # number of sentences compared by default
 
 
 def export(
@@ -21,21 +21,22 @@ def export(
     n_checked: int = CHECKED,
     file: str | None = None,
 ) -> list[str]:
-    """Write a checkpoint's model into a folder, which appears whole, and only if it says what the model says.
+    """Export a checkpoint's model atomically; in CTranslate2's format, only if it translates like the model.
 
     Args:
         loaded: the checkpoint, on the CPU.
         form: ctranslate2 or safetensors.
-        folder: new, or an earlier export's.
-        key: of the config, that names the format.
-        n_checked: sentences to compare.
-        file: of source lines to compare; None: the run's dev text, else random tokens.
+        folder: a new folder, or that of an earlier export.
+        key: the config key of the format, for messages.
+        n_checked: number of sentences to compare (ctranslate2 only).
+        file: a file of source lines to compare; None: the run's dev text, or else random tokens.
 
     Returns:
-        What was done, in lines to print.
+        A report, as lines to print.
 
     Raises:
-        UserError: the format cannot hold the model, it translates otherwise, or it cannot be written.
+        UserError: the format cannot represent the model, the export translates differently, or the folder cannot be
+            written.
     """
     check_format(form, loaded.record["model"], key)
     model, tokenizer = loaded.model, loaded.tokenizer
@@ -48,7 +49,7 @@ def export(
 
     from diglot.export import ctranslate2, parity
 
-    assert isinstance(model, Transformer)  # all else is refused
+    assert isinstance(model, Transformer)  # check_format rejects all other models
     longest = ctranslate2.longest(model)
     sentences = parity.some_sentences(loaded, n_checked, file, longest["source"])
     with export_folder(folder) as temporary:

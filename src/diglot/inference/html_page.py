@@ -1,6 +1,6 @@
-"""A page that shows translations: the n-best lists, how sure each token was, and what the cross-attention looked at.
+"""An HTML page of translations: n-best lists, token probabilities and cross-attention.
 
-It is one HTML file that opens no address: page.html beside this file, with the lines put in.
+The page is a single file that loads nothing from the network: page.html in this folder, with the lines filled in.
 """
 
 import base64
@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-# HTML cannot hold some characters and shows nothing for others: pictures of them stand instead, as in page.html.
+# Replace control characters, which HTML forbids or does not show, by Unicode control pictures, as page.html does.
 PICTURES = {code: 0x2400 + code for code in range(0x20) if code != ord("\t")} | {0x7F: 0x2421}
 
 
 def page(title: str, records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The page, in pieces to be written as UTF-8 one after the other; there may be more lines than memory holds.
+    """Yield the page in pieces, to be written consecutively as UTF-8; all lines need not fit into memory.
 
-    A record is a line's `source`, `source_tokens` and `hypotheses`, best first, each with its `text`, `score`,
-    `tokens`, their `log_probs`, whether it was `cut`, and `attention`: the cross-attention's weights (layers, heads,
-    tokens, source tokens), which may be missing.
+    A record has the number of a `line`, its `source`, `source_tokens` and `hypotheses`, best first. A hypothesis has
+    `text`, `score`, `tokens` and their `log_probs`, and optionally `cut`, whether the length limit ended it, and
+    `attention`, the cross-attention weights (layers, heads, tokens, source tokens).
 
     Raises:
-        ValueError: the sizes of a record's parts do not fit each other.
+        ValueError: the sizes of a record's parts do not match.
     """
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     before, after = template.split("<!-- lines -->")
@@ -38,7 +38,7 @@ def page(title: str, records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def pack(attention: np.ndarray) -> dict[str, Any]:
-    """Weights from 0 to 1 in 1/255 (none is off by more than 1/510, 0.002), a byte each, deflated, in base64."""
+    """Quantise weights in [0, 1] to one byte each (error at most 1/510, 0.002), compress them, and encode as base64."""
     steps = np.rint(np.clip(np.nan_to_num(attention), 0, 1) * 255).astype(np.uint8)
     return {"shape": attention.shape, "bytes": base64.b64encode(zlib.compress(steps.tobytes())).decode()}
 
@@ -50,7 +50,7 @@ def _line(record: Mapping[str, Any]) -> str:
         "source_tokens": record["source_tokens"],
         "hypotheses": [_hypothesis(record, hypothesis) for hypothesis in record["hypotheses"]],
     }
-    # Nothing in a script is markup but what begins with "<".
+    # Inside a script element, only "<" can start markup.
     script = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return f"""
 <details class="line" id="line-{number}">
@@ -83,7 +83,7 @@ def _hypothesis(record: Mapping[str, Any], hypothesis: Mapping[str, Any]) -> dic
 
 
 def _number(value: float | None) -> float | None:
-    """JSON has no number that is not finite."""
+    """Round a number; return None if it is not finite, because JSON has no NaN or infinity."""
     return round(float(value), 4) if value is not None and math.isfinite(value) else None
 
 

@@ -1,4 +1,4 @@
-"""How probable a trained model finds translations that are given."""
+"""Log-probabilities of given translations under a trained model."""
 
 import math
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ from diglot.errors import UserError
 from diglot.inference.translator import Translation, Translator
 from diglot.system.progress import step
 
-# By so much two computations of one score may differ, with other neighbours in the batch: closer ones are a tie.
+# Two computations of the same score in different batches may differ by this much, so closer scores are tied.
 TIE = 1e-4
 
 
 class PairScore(NamedTuple):
-    """What a model thinks of a translation.
+    """Score of a translation under a model.
 
     Attributes:
-        log_prob: natural logarithm of the target's probability, its </s> counted.
-        token_log_probs: of each target token, </s> last; log_prob is their sum.
+        log_prob: natural log-probability of the target, including </s>.
+        token_log_probs: log-probability of each target token, </s> last; log_prob is their sum.
         pieces: the tokens.
-        n_unknown: how many of them are <unk>: what the text has there the tokenizer does not know.
+        n_unknown: number of tokens that are <unk>, because the tokenizer does not know their characters.
     """
 
     log_prob: float
@@ -41,18 +41,20 @@ class PairScore(NamedTuple):
 def score_pairs(
     translator: Translator, pairs: ParallelText, tokens_per_batch: int = 4096, strict: bool = True, show: bool = False
 ) -> list[PairScore | None]:
-    """The score of each pair. Where both sides are blank (see `Encoded`), it is that of the translation of a blank
-    line: no token, and no doubt. A side that alone is blank is scored as any other text.
+    """Score each pair by its log-probability under the model.
+
+    If both sides of a pair are blank (see `Encoded`), it has no tokens and the log-probability 0, because a blank line
+    is translated to a blank line. If only one side is blank, the pair is scored like any other.
 
     Args:
-        translator: whose model scores, as for its target language.
+        translator: provides the model and the target language.
         pairs: sources and targets.
-        tokens_per_batch: pairs scored at once have at most this many tokens on a side, padding counted.
-        strict: whether a pair that is longer than the model's positions reach is an error; else it has no score.
+        tokens_per_batch: maximum number of tokens per batch on either side, including padding.
+        strict: whether a pair longer than the model's maximum is an error; otherwise its score is None.
         show: whether to show progress.
 
     Raises:
-        UserError: naming the line of such a pair, or one whose score is no number.
+        UserError: a pair is too long and `strict` is set, or its score is not finite; the message names its line.
     """
     model, tokenizer = translator.model, translator.tokenizer
     results: list[PairScore | None] = [PairScore(0.0, [], [], 0) for _ in range(len(pairs))]
@@ -113,16 +115,17 @@ SEARCH_ERROR = (
 def search_errors(
     translator: Translator, sources: Sequence[str], references: Sequence[Sequence[str]], found: Sequence[Translation]
 ) -> dict[str, Any]:
-    """Whose fault the errors are, the search's or the model's (Stahlberg and Byrne, 2019).
+    """Count search errors and model errors (Stahlberg and Byrne, 2019); `SEARCH_ERROR` defines them.
 
     Args:
-        translator: which made the output.
-        sources: what it translated.
-        references: one or several lists, each of as many lines.
-        found: its output.
+        translator: the translator that produced the output.
+        sources: the source lines.
+        references: one or more lists of references, each with one line per source.
+        found: the output.
 
     Returns:
-        Numbers of search errors and of model errors, of how many sources, and how many were left out.
+        The numbers of search errors, model errors, sources counted and sources left out, the share of search errors,
+        and their definition.
     """
     scores = [score_pairs(translator, ParallelText(list(sources), list(lines)), strict=False) for lines in references]
 
@@ -134,7 +137,7 @@ def search_errors(
     missed = wrong = n = 0
     for i, output in enumerate(found):
         is_reference = comparable(output.text) in [comparable(lines[i]) for lines in references]
-        # The score of the same text again differs from the search's by rounding alone.
+        # A reference equal to the output is left out: its score differs from the output's only by rounding.
         others = [
             scored[i]
             for scored, lines in zip(scores, references, strict=True)

@@ -1,4 +1,4 @@
-"""Translates lines of text with a trained model."""
+"""Translation of lines of text with a trained model."""
 
 import logging
 import math
@@ -30,13 +30,14 @@ class Translation(NamedTuple):
 
     Attributes:
         text: without line breaks.
-        score: what the search compares by: see there; of a line in pieces the sum of theirs.
-        cut: whether the length limit ended it.
-        tokens: the target's subwords and </s>; of a line in pieces those of all.
-        log_probs: the model's natural log-probability of each of them.
-        source_tokens: what the model has read: the source's subwords and </s>; of a line in pieces those of all.
-        attention: of each layer what its heads look at when they predict each token (H, T, S), where it was asked for.
-        near_tie: whether a choice was so close that rounding may make it otherwise: see diglot.decoding.Hypothesis.
+        score: score of the search; if the line was split into pieces, the sum of their scores.
+        cut: whether the length limit ended the translation.
+        tokens: subwords of the target and </s>; if the line was split, those of all pieces.
+        log_probs: the model's natural log-probability of each token.
+        source_tokens: subwords of the source and </s>, as read by the model; if the line was split, those of all
+            pieces.
+        attention: cross-attention weights (H, T, S) of each layer, if requested.
+        near_tie: whether a choice was so close that rounding may change it; see diglot.decoding.Hypothesis.
     """
 
     text: str
@@ -50,13 +51,13 @@ class Translation(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """What is searched as one: a line, or a piece of a line that is too long.
+    """The unit of a search: a line, or a piece of a line that is too long.
 
     Attributes:
-        line: its number, from 0.
-        source: token ids, and what stands for their placeholders.
-        prefix: the token ids that its translation has to begin with.
-        joint: what stands between it and the piece before it.
+        line: number of the line, from 0.
+        source: token ids and placeholders.
+        prefix: token ids that the translation must begin with.
+        joint: separator between the translations of the previous piece and of this one.
     """
 
     line: int
@@ -66,15 +67,14 @@ class _Unit(NamedTuple):
 
 
 class Translator:
-    """A model, its tokenizer and a search: lines in, as many lines out, in the same order.
+    """Translator of lines, made of a model, its tokenizer and a search; returns one translation per line, in order.
 
     Args:
-        model: in evaluation mode, on the device to translate on.
-        tokenizer: the model's.
-        search: how to find a translation.
-        record: what the checkpoint says of itself.
-        tgt_lang: code of the language to translate into, where the model was trained for several; None: the one that
-            it was scored on.
+        model: the model, on the device to translate on; it is put into evaluation mode.
+        tokenizer: the tokenizer of the model.
+        search: the search for translations.
+        record: metadata of the checkpoint.
+        tgt_lang: code of the target language, for a model of several languages; None: that of the checkpoint.
 
     Raises:
         UserError: the model does not translate into that language.
@@ -105,14 +105,17 @@ class Translator:
         tgt_lang: str | None = None,
         trust: Collection[str] = (),
     ) -> "Translator":
-        """Rebuild a translator from a checkpoint file or a run's folder.
+        """Load a translator from a checkpoint file or a run's folder.
 
         Args:
             path: the checkpoint.
             device: cpu, cuda, ...; None: a GPU if there is one.
-            search: None: the checkpoint's own.
+            search: the search for translations; None: that of the checkpoint.
             tgt_lang: see Translator.
             trust: see `diglot.checkpoint.file.load`.
+
+        Raises:
+            UserError: the checkpoint cannot be loaded, or the device or target language cannot be used.
         """
         return cls.of(checkpoint.load(path, trust), device, search, tgt_lang)
 
@@ -120,7 +123,7 @@ class Translator:
     def of(
         cls, loaded: checkpoint.Checkpoint, device: str | None, search: Search | None, tgt_lang: str | None
     ) -> "Translator":
-        """See `load`."""
+        """Create a translator from a loaded checkpoint; see `load`."""
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
             model = loaded.model.to(torch.device(device))
@@ -132,11 +135,11 @@ class Translator:
         return cls(model, loaded.tokenizer, search or loaded.search, loaded.record, tgt_lang)
 
     def translate(self, lines: Sequence[str], beam: int | None = None) -> list[str]:
-        """The best translation of each line; that of a blank line (see `Encoded`) is blank.
+        """Return the best translation of each line; that of a blank line (see `Encoded`) is blank.
 
         Args:
             lines: texts without line breaks.
-            beam: how many prefixes the search keeps; None: as the search says.
+            beam: beam size; None: that of the search.
         """
         return [translation.text for translation in self.translate_all(lines, beam)]
 
@@ -147,13 +150,17 @@ class Translator:
         tokens_per_batch: int = TOKENS_PER_BATCH,
         show: bool = False,
     ) -> list[Translation]:
-        """The best translation of each line, with its score.
+        """Return the best translation of each line, with score and details.
 
         Args:
             lines: see n_best.
             beam: see translate.
             tokens_per_batch: see n_best.
             show: whether to show progress.
+
+        Raises:
+            ValueError: `beam` is given, but the search is not a beam search.
+            UserError: see n_best.
         """
         search = None
         if beam is not None:
@@ -178,27 +185,29 @@ class Translator:
         first_line: int = 1,
         advance: Callable[[int], None] = lambda done: None,
     ) -> list[list[Translation]]:
-        """All hypotheses of each line that the search gives, best first; of a blank line one blank.
+        """Return all hypotheses of the search for each line; for a blank line, a single blank one.
 
-        Of a beam's hypotheses with the same text only the best comes out, so there may be fewer than `n_best`. Samples
-        come out as they were drawn.
+        A beam search returns the best first. Of several hypotheses with the same text it returns only the best, so
+        there may be fewer than `n_best`. Samples are returned in the order in which they were drawn, or, with a
+        utility, by expected utility.
 
         Args:
             lines: texts without line breaks.
-            search: None: the translator's own.
-            prefixes: what each translation has to begin with; None: nothing.
-            tokens_per_batch: sentences are searched at once as long as their source tokens, and the most target tokens
-                that all their hypotheses may have, are at most this many together, padding counted: memory grows with
-                it. A sentence of more is searched alone.
-            too_long: what becomes of a line that is longer than the model's positions reach, after a warning: it is
-                translated in pieces, whose translations are joined, or its end is left out.
-            attention: whether cross-attention is wanted, which costs a second reading of each hypothesis.
-            first_line: the number by which the first line is called.
-            advance: called with the number of lines, or pieces of them, that have just been done.
+            search: the search to use; None: that of the translator.
+            prefixes: text that each translation must begin with; None: no prefixes.
+            tokens_per_batch: maximum size of a batch, in source tokens plus the maximum number of target tokens of all
+                hypotheses, including padding. It limits memory use. A longer sentence is searched alone.
+            too_long: how to handle a line longer than the model's maximum, after a warning: "pieces" translates it in
+                pieces and joins their translations; "cut" drops its end.
+            attention: whether to return cross-attention weights, which takes another forward pass per hypothesis.
+            first_line: number of the first line in messages.
+            advance: called with the number of lines, or pieces of lines, that were just translated.
 
         Raises:
-            UserError: a prefix is longer than its translation may be, memory does not hold even one line, or what the
-                model computes is not finite.
+            TypeError: `lines` is a single string.
+            ValueError: tokens_per_batch is not positive.
+            UserError: a prefix is longer than its translation may be, a single line does not fit into memory, or the
+                model's output is not finite.
         """
         if isinstance(lines, str):
             raise TypeError("lines must be a list of lines, not one text")
@@ -268,7 +277,7 @@ class Translator:
                 if piece.is_blank:
                     continue
                 units.append(_Unit(i, piece._replace(ids=piece.ids[: longest - 1]), prefix, joint))
-                prefix = []  # the others' translations begin with anything
+                prefix = []  # applies to the first piece only
         return units
 
     def _search(
@@ -286,7 +295,7 @@ class Translator:
 
             def read(ids: list[int], unit: _Unit = unit) -> str:
                 text = self.tokenizer.decode(ids, unit.source.placeholders)
-                return text.rstrip("\r")  # before a line feed it would be half of a line's end
+                return text.rstrip("\r")  # \r before a line feed would be read as part of the line break
 
             source_tokens = (*self.tokenizer.pieces(unit.source.ids, "src"), "</s>")
             translations.append([])
@@ -306,7 +315,7 @@ class Translator:
         return translations
 
     def cross_heads(self) -> list[int]:
-        """How many heads each layer of cross-attention has."""
+        """Return the number of heads of each cross-attention layer."""
         device = next(self.model.parameters()).device
         src, tgt_in = (torch.tensor([[token]], device=device) for token in (self.special.eos, self.special.bos))
         return [weights.size(1) for weights in self.model.attention_weights(src, tgt_in).cross]
@@ -319,8 +328,8 @@ class Translator:
 
 
 def _joined(search: Search, before: list[Translation], joint: str, after: list[Translation]) -> list[Translation]:
-    """The translations of a line from those of two parts of it."""
-    if isinstance(search, BeamSearch):  # the best of all pairs, whose scores are sums
+    """Combine the translations of two consecutive parts of a line."""
+    if isinstance(search, BeamSearch):  # the best combinations; the score of each is a sum
         best_of_text: dict[str, tuple[Translation, Translation]] = {}
         for a, b in sorted(product(before, after), key=lambda pair: -(pair[0].score + pair[1].score)):
             best_of_text.setdefault(joint.join((a.text, b.text)), (a, b))
@@ -343,31 +352,31 @@ def _joined(search: Search, before: list[Translation], joint: str, after: list[T
 
 
 def _side_by_side(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The attention of two parts (H, T, S), neither of which looks at the other."""
+    """Combine the attention weights (H, T, S) of two parts into a block-diagonal tensor."""
     heads, rows, columns = a.shape
     both = np.zeros((heads, rows + b.shape[1], columns + b.shape[2]), a.dtype)
     both[:, :rows, :columns], both[:, rows:, columns:] = a, b
     return both
 
 
-# Where a long text is best split: behind the end of a sentence, behind what divides one, and between words.
+# Where to split a long text, in order of preference: after a sentence, after other punctuation, between words.
 _SPLITS = [re.compile(p) for p in (r"(?<=[.!?…])\s+|(?<=[。！？])\s*", r"(?<=[;:,–—])\s+|(?<=[、，；：])", r"\s+")]
 
 
 def split_text(
     text: str, fits: Callable[[str], bool], joint: str = "", whole: Collection[str] = ()
 ) -> list[tuple[str, str]]:
-    """Split a text near its middle, and again, until all pieces fit.
+    """Split a text near its middle, recursively, until all pieces fit.
 
     Args:
-        text: without line breaks.
-        fits: whether a piece need not be split.
-        joint: what stands before the text's translation.
-        whole: what stands in it and is not split, such as placeholders.
+        text: a text without line breaks.
+        fits: returns whether a piece is short enough.
+        joint: separator before the translation of the text.
+        whole: substrings that must not be split, such as placeholders.
 
     Returns:
-        The pieces, each behind what stands between the translations of it and of the piece before it: a blank where
-        there was a space in the text.
+        Pairs of a separator and a piece. The separator goes between the translations of the previous piece and of this
+        one: a space if the text had white space there, else an empty string.
     """
     text = text.strip()
     if len(text) < 2 or fits(text):
@@ -380,7 +389,7 @@ def split_text(
         return any(a < end and start < b for a, b in spans)
 
     for pattern in _SPLITS:
-        # Not so near an end that hardly anything is gained.
+        # A split near an end would hardly shorten the text.
         places = [m for m in pattern.finditer(text) if len(text) / 5 <= m.start() <= len(text) * 4 / 5]
         places = [m for m in places if not is_inside(*m.span())]
         if places:
@@ -397,10 +406,10 @@ def split_text(
 
 
 def as_ensemble(loaded: Sequence[checkpoint.Checkpoint]) -> checkpoint.Checkpoint:
-    """Several checkpoints as one, whose model is an ensemble of theirs, and all else the first one's.
+    """Combine checkpoints into one with an ensemble of their models; all else is taken from the first.
 
     Raises:
-        UserError: naming one whose tokenizer or languages are others.
+        UserError: the tokenizers or languages of two checkpoints differ; the message names them.
     """
     first = loaded[0]
     for other in loaded[1:]:
