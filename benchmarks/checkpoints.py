@@ -1,11 +1,10 @@
-"""How long checkpoints take to be written and read, how large they are, and how much memory that takes: in today's
-format (safetensors) beside the old one (pickle).
+"""Time, memory and size of checkpoints in the current format (safetensors) and the old one (pickle).
 
     python benchmarks/checkpoints.py [--models tiny base] [--rounds 5] [--folder FOLDER]
 
-A checkpoint holds a model's weights and two moments of each, as those of a run do. Each figure is of a process of its
-own; seconds are the least of the rounds, memory is what the process took at most beside what it had. Writing ends when
-the file is on the disk; files are read from the system's cache.
+A checkpoint holds a model's weights and the two Adam moments of each, like those of a run. Each figure is measured in a
+separate process. Times are the minimum over the rounds; memory is the peak above the process's memory beforehand.
+Writing includes flushing the file to disk; files are read from the page cache.
 """
 
 import argparse
@@ -24,7 +23,7 @@ OLD, NEW = "pickle", "safetensors"
 
 
 def content(model: str) -> dict[str, Any]:
-    """Return what a checkpoint of a model holds beside the run's place."""
+    """Return the weights and optimizer states in a checkpoint of a model."""
     import torch
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -76,7 +75,7 @@ def read(form: str, path: Path) -> None:
 
 
 def memory(name: str) -> float:
-    """Return megabytes of this process (VmRSS, or VmHWM: at most); 0 on another system than Linux."""
+    """Return the memory of this process (VmRSS, or the peak VmHWM) in megabytes; 0 on systems other than Linux."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -85,10 +84,10 @@ def memory(name: str) -> float:
 
 
 def measure(act: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Return the least seconds of some rounds, and the megabytes that they took at most beside what was there."""
+    """Return the minimum seconds over some rounds, and the peak memory above that beforehand, in megabytes."""
     seconds = []
     if os.access("/proc/self/clear_refs", os.W_OK):
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # peaks are counted from here
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets the peak
     before = memory("VmRSS")
     for _ in range(rounds):
         began = time.perf_counter()

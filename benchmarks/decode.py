@@ -1,13 +1,14 @@
-"""How fast translations are found: ours, CTranslate2 with the same weights, and Hugging Face's `generate` on a model of
-the same size, in turn, on one thread, with the same sentences.
+"""Speed of decoding: diglot, CTranslate2 with the same weights, and Hugging Face's `generate` on a model of equal size.
 
     python benchmarks/decode.py [--threads 1] [--rounds 5] [--sentences 256] [--checkpoint RUN --input FILE]
 
-Without a checkpoint the model is 3 + 3 layers, d_model 256, 4 heads, d_ff 1,024, of 8,000 tokens and random weights,
-and every output has exactly 15 tokens; with one, outputs are as long as they want to be. Batches hold 64 sentences.
-Figures are sentences per CPU second, the median of the rounds, and the median of the rounds' ratios to ours: on a busy
-machine the ratios hold. CTranslate2 needs `pip install ctranslate2`, Hugging Face `pip install transformers`; what is
-missing is left out and said.
+All engines translate the same sentences in turn, by default on one thread, in batches of 64. Without a checkpoint, the
+model has 3 + 3 layers, d_model 256, 4 heads, d_ff 1,024, a vocabulary of 8,000 and random weights, and each output has
+exactly 15 tokens. With a checkpoint, output lengths are free, and Hugging Face is left out.
+
+The figures are sentences per CPU second (median over the rounds), and the median of the rounds' ratios to diglot, which
+other load on the machine hardly affects. CTranslate2 needs `pip install ctranslate2`, Hugging Face
+`pip install transformers`; a missing one is reported and left out.
 """
 
 import argparse
@@ -48,7 +49,7 @@ def random_model() -> Transformer:
 
 
 class RandomPieces:
-    """All that a converter asks a tokenizer."""
+    """The part of a tokenizer's interface that the converter needs."""
 
     pad_id, unk_id, bos_id, eos_id = SPECIAL
     src_vocab_size = tgt_vocab_size = VOCABULARY
@@ -91,7 +92,7 @@ def ctranslate2_run(folder: Path, compute_type: str, threads: int, tokenizer: An
         found = engine.translate_batch(
             [[pieces[i] for i in source] for source in sources],
             beam_size=beam,
-            length_penalty=1,  # the mean
+            length_penalty=1,  # the mean log-probability
             max_batch_size=0,
             **options(tokenizer) | {"min_decoding_length": limits.get("min_len_b", 0), "max_decoding_length": most},
         )
@@ -164,7 +165,7 @@ def main() -> None:
         else:
             print("CTranslate2 is not installed: left out")
         if options.checkpoint:
-            pass  # its model has other weights: other lengths
+            pass  # its model has other weights, so outputs would differ in length
         elif find_spec("transformers"):
             runs["Hugging Face generate"] = hugging_face(limits)
         else:
@@ -175,11 +176,11 @@ def main() -> None:
 
 
 def compare(runs: dict[str, Run], batches: list[list[list[int]]], beam: int, rounds: int) -> None:
-    """Let all engines translate in turn, and print how fast each is."""
+    """Translate with all engines in turn, and print the speed of each."""
     n_sentences = sum(map(len, batches))
     speeds: dict[str, list[float]] = {name: [] for name in runs}
     outputs: dict[str, list] = {}
-    for number in range(rounds + 1):  # the first one warms up
+    for number in range(rounds + 1):  # round 0 is a warm-up
         for name, run in runs.items():
             start, outputs[name] = time.process_time(), []
             for batch in batches:

@@ -1,9 +1,9 @@
-"""How fast batches come from many more pairs than memory holds, and what that takes.
+"""Speed and memory use of loading batches from far more pairs than fit into memory.
 
-    python benchmarks/loader.py [PAIRS] [FOLDER]    # 5e7 pairs, 6 GB on the disk, in a folder for the time being
+    python benchmarks/loader.py [PAIRS] [FOLDER]    # default: 5e7 pairs, 6 GB on disk, in a temporary folder
 
-Generated pairs of ids are written straight as prepared data: lengths log-normal, 26 tokens on average, at most 150.
-Then a process of its own iterates over a pass's beginning, and another one enters it in the middle.
+Random pairs of token ids are written directly as prepared data, with log-normal lengths: 26 tokens on average, at most
+150. Then separate processes measure iteration from the start of a pass, and from its middle.
 """
 
 import json
@@ -37,7 +37,7 @@ def generate(folder: Path, n_pairs: int) -> None:
 
 
 def private_memory() -> float:
-    """Megabytes that are this process's alone (RssAnon); 0 on another system than Linux."""
+    """Return the private memory of this process (RssAnon) in megabytes; 0 on systems other than Linux."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -46,7 +46,7 @@ def private_memory() -> float:
 
 
 def iterate(folder: Path, shapes: str, at: float) -> None:
-    """A loader's work: order, batches, tensors. `at` is the share of the pass where it is entered."""
+    """Time a loader's work: order, batches and tensors. `at` is the fraction of the pass at which to start."""
     import torch
 
     from diglot.data.batch import Pairs

@@ -1,9 +1,10 @@
-"""How fast text is prepared, against SentencePiece alone in as many processes.
+"""Speed of preparing text, compared with SentencePiece alone in the same number of processes.
 
-    python benchmarks/preparation.py [LINES] [PROCESSES] [FOLDER]    # 3e6 lines; a folder for the time being
+    python benchmarks/preparation.py [LINES] [PROCESSES] [FOLDER]    # default: 3e6 lines, 2 processes, temporary folder
 
-Lines are made of the sample corpus's words, 12 on average. SentencePiece encodes them from memory, each process its
-share, and does nothing with the result. Preparing reads them from files, cleans, tokenises, and writes mapped files.
+Lines consist of random words of the sample corpus, 12 on average. SentencePiece encodes them from memory, each process
+its share, and discards the result. Preparation reads them from files, cleans, tokenises, and writes memory-mapped
+files.
 """
 
 import multiprocessing
@@ -30,10 +31,10 @@ def alone(model: bytes, path: str, part: int, parts: int, gate: "multiprocessing
 
 
 def private(process: str) -> float:
-    """MB of memory that a process shares with none."""
+    """Return the private memory of a process (RssAnon) in MB."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return 0.0
     return next((int(line.split()[1]) for line in lines if line.startswith("RssAnon")), 0) / 1024
 

@@ -1,10 +1,10 @@
-"""What each choice for speed on a CPU is worth: one training step with it and without it, side by side.
+"""Effect of each optimisation for CPUs: the time of one training step with and without it.
 
     python benchmarks/training.py [--threads 2] [--rounds 15]
 
-Every round times all variants one after the other, so that a busy machine slows them alike. The table gives medians,
-and each variant's time as a multiple of the step as it is. The model is the default one, on batches of 65 x 17 tokens.
-The last table compares how threads wait, alone and beside one busy process per core.
+Each round times all variants in turn, so that other load on the machine slows them equally. The table gives medians,
+and each variant's time as a multiple of that of the actual step. The model is the default one, on batches of 65 x 17
+tokens. The last table compares how threads wait, on an idle machine and beside one busy process per core.
 """
 
 import argparse
@@ -32,14 +32,14 @@ from diglot.model.dropout import Dropout
 from diglot.training.loss import TokenLoss, token_loss
 
 VOCAB_SIZE, ROWS, LENGTH = 4000, 65, 17
-# What a process finds in its environment for each way to wait; diglot sets a short spin where it finds nothing.
+# The environment variables for each way of waiting; diglot sets a short spin if none is set.
 WAYS_TO_WAIT = {
     "short spin, as it is": {},
     "GNU's default spin": {"GOMP_SPINCOUNT": "300000"},
     "one thread": {"OMP_NUM_THREADS": "1"},
 }
 SET_BY_USERS = {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", *SHORT_SPIN}
-# As a run trains on this processor, and otherwise.
+# The precision that a run chooses on this processor comes first.
 PRECISIONS = [torch.bfloat16, torch.float32]
 if choose_precision("auto", "cpu") == "32-true":
     PRECISIONS.reverse()
@@ -47,7 +47,7 @@ NATIVE, OTHER = PRECISIONS
 
 
 def composed_loss(logits: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor, eps: float) -> TokenLoss:
-    """The same two sums from PyTorch's own functions."""
+    """Compute the sums of `token_loss` with PyTorch's own functions."""
     log_probs = F.log_softmax(logits, -1, dtype=torch.float32)
     nll = -log_probs.gather(-1, labels[..., None]).squeeze(-1) * mask
     uniform = -log_probs.mean(-1) * mask
@@ -55,7 +55,7 @@ def composed_loss(logits: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor
 
 
 class Step:
-    """One update of the default model on random tokens."""
+    """A training step of the default model on random tokens."""
 
     def __init__(self, fused_adam: bool = True) -> None:
         torch.manual_seed(1)
@@ -121,7 +121,7 @@ def main() -> None:
         for name, variant in variants.items():
             times[name] += timed(variant, 1)
     medians = {name: statistics.median(found) for name, found in times.items()}
-    # What glibc does with freed memory cannot be undone: each way has processes of its own, in turns.
+    # glibc's handling of freed memory cannot be changed back, so each way runs in separate processes, in turn.
     by_memory: dict[str, list[float]] = {"kept": [], "given-back": []}
     for _ in range(3):
         for way, found in by_memory.items():
@@ -137,7 +137,7 @@ def main() -> None:
 
 
 def in_process(options: argparse.Namespace, memory: str, environment: Mapping[str, str], rounds: int) -> float:
-    """Return the median time of a step in a process of its own."""
+    """Return the median time of a step, measured in a new process."""
     threads = environment.get("OMP_NUM_THREADS", str(options.threads))
     words = ["--threads", threads, "--rounds", str(rounds), "--memory", memory]
     command = [sys.executable, __file__, *words]
@@ -145,12 +145,12 @@ def in_process(options: argparse.Namespace, memory: str, environment: Mapping[st
 
 
 def compare_waiting(options: argparse.Namespace) -> None:
-    """Print what each way to wait costs, alone and beside other work, all in turns."""
+    """Measure each way of waiting in turn, on an idle machine and beside other work, and print the times."""
     bare = {name: value for name, value in os.environ.items() if name not in SET_BY_USERS}
     times: dict[tuple[str, bool], list[float]] = {(way, busy): [] for way in WAYS_TO_WAIT for busy in (False, True)}
     for _ in range(2):
         for (way, busy), found in times.items():
-            rounds = -(-options.rounds // 5) if busy else options.rounds  # a step may take 20 times as long there
+            rounds = -(-options.rounds // 5) if busy else options.rounds  # a step may then take 20 times as long
             with busy_cores() if busy else nullcontext():
                 found.append(in_process(options, "kept", {**bare, **WAYS_TO_WAIT[way]}, rounds))
     medians = {case: statistics.median(found) for case, found in times.items()}
@@ -162,7 +162,7 @@ def compare_waiting(options: argparse.Namespace) -> None:
 
 @contextmanager
 def busy_cores() -> Iterator[None]:
-    """Keep each core busy by a process of its own."""
+    """Keep each core busy with one process."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
     try:
         yield

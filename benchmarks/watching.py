@@ -1,9 +1,9 @@
-"""What watching costs: updates per second outside validations with watch=default and Speed and with neither, in turn.
+"""Cost of watching: updates per second outside validations, with watch=default and Throughput, and without both.
 
     python benchmarks/watching.py [--threads 2] [--rounds 7] [--updates 60] [override ...]
 
-Short runs of the default model on the sample corpus take turns, so that a busy machine slows both kinds alike. The
-figures are medians over the updates, and for each callback the seconds of one look.
+Short runs of the default model on the sample corpus alternate, so that other load on the machine slows both kinds
+equally. The figures are medians over the updates, and for each callback the median seconds of one look.
 """
 
 import argparse
@@ -33,12 +33,14 @@ from diglot.training.task import TranslationTask
 from diglot.training.throughput import Throughput
 from diglot.training.watch import Watcher
 
-N_VALIDATIONS = 4  # a run
+N_VALIDATIONS = 4  # per run
 
 
 class Clock(L.Callback):
-    """Times each update that follows another one without a validation in between: by the wall, and by the processor,
-    which other programs on the machine disturb less."""
+    """Callback that times each update that follows another one without a validation in between.
+
+    It records wall time and processor time; other programs on the machine disturb the latter less.
+    """
 
     def __init__(self) -> None:
         self.seconds: list[tuple[float, float]] = []
@@ -57,7 +59,7 @@ class Clock(L.Callback):
 def run(
     config: DictConfig, data: TranslationData, scorer: Scorer, watch: bool, looks: dict[str, list[float]]
 ) -> list[tuple[float, float]]:
-    """Train, and return the seconds of each update; `looks` gets those of each look of each callback."""
+    """Train and return the seconds of each update; append those of each callback's looks to `looks`."""
     torch.manual_seed(1)
     size = data.tokenizer.src_vocab_size
     task = TranslationTask(
@@ -130,7 +132,7 @@ def main() -> None:
     scorer = Scorer(corpus.tgt_lang)
     found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     looks: dict[str, list[float]] = defaultdict(list)
-    run(config, data, scorer, True, defaultdict(list))  # warms up
+    run(config, data, scorer, True, defaultdict(list))  # warm-up
     for i in range(options.rounds):
         for watch in (False, True) if i % 2 else (True, False):
             found[watch] += run(config, data, scorer, watch, looks)

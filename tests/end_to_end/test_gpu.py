@@ -1,4 +1,4 @@
-"""What only a GPU can show; skipped where there is none."""
+"""Tests that need a GPU; skipped without one."""
 
 import subprocess
 import sys
@@ -28,12 +28,12 @@ SMALL = ["data=sample", "model.d_model=96", "model.d_ff=384", "model.dropout=0.0
 @pytest.mark.parametrize(
     "words",
     [
-        [],  # bf16-mixed by itself
+        [],  # bf16-mixed is the default
         ["trainer.precision=16-mixed", "optimizer.fused=false"],
         ["trainer.precision=32-true"],
         ["run.compile=true"],
         ["model/position=alibi", "model/residual=post_norm"],
-        ["trainer=ddp", "trainer.devices=1"],  # nccl, with itself
+        ["trainer=ddp", "trainer.devices=1"],  # NCCL with a world size of 1
     ],
 )
 def test_a_gpu_learns_and_translates_as_the_cpu_does(words, tmp_path, monkeypatch):
@@ -45,7 +45,7 @@ def test_a_gpu_learns_and_translates_as_the_cpu_does(words, tmp_path, monkeypatc
     lines = read_lines(ROOT / "data" / "sample" / "test.avi")
     on_gpu = diglot.load("run", device="cuda").translate(lines)
     on_cpu = diglot.load("run", device="cpu").translate(lines)
-    assert sum(a == b for a, b in zip(on_gpu, on_cpu, strict=True)) >= 0.97 * len(lines)  # rounding may turn a tie
+    assert sum(a == b for a, b in zip(on_gpu, on_cpu, strict=True)) >= 0.97 * len(lines)  # rounding may decide ties
     references = read_lines(ROOT / "data" / "sample" / "test.bol")
     assert sum(a == b for a, b in zip(on_gpu, references, strict=True)) > 0.1 * len(lines)
 

@@ -1,4 +1,4 @@
-"""Two processes train the model that one would have trained, and a run that was cut short goes on as it would have."""
+"""Several processes train the same model as one, and an interrupted run resumes exactly."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ HERE = Path(__file__).parents[1]
 SPY = "+callbacks.spy._target_=support.spy.Spy"
 TINY = (
     "trainer=cpu",
-    "trainer.precision=64-true",  # sums in another order differ by 1e-16 then, and Adam cannot make much of that
+    "trainer.precision=64-true",  # sums in another order then differ by only 1e-16, which Adam cannot amplify much
     "trainer.log_every_n_steps=1",
     "model.d_model=32",
     "model.n_heads=2",
@@ -46,7 +46,7 @@ TINY = (
 
 
 def start(*words: str, cwd: Path, module: tuple[str, ...] = (), **environment: str) -> subprocess.Popen:
-    """Start diglot-train on one thread, with what the spies need."""
+    """Start diglot-train on one thread, with the environment that the spies need."""
     (cwd / "spied").mkdir(exist_ok=True)
     command = [sys.executable, *module, "-m", "diglot", "train", *words]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE), "SPY_FOLDER": str(cwd / "spied")}
@@ -71,7 +71,7 @@ def spied(folder: Path, rank: int) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def seven(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Overrides that name seven sentences of uneven lengths, to train on and as dev text."""
+    """Return overrides for seven sentences of different lengths as train, dev and test text."""
     folder = tmp_path_factory.mktemp("seven")
     words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
     lines = [" ".join(words[i : i + 1 + (i * 5) % 7]) for i in range(7)]
@@ -93,10 +93,10 @@ def test_two_processes_make_the_updates_and_the_translations_of_one(tmp_path: Pa
         folders[name] = cwd = tmp_path / name
         cwd.mkdir()
         said = finish(start(*seven, *TINY, *words, SPY, "run.validate_every=2", "run.folder=run", cwd=cwd))
-        assert said.count("update 2 of ") == 1, said  # the other process is silent
+        assert said.count("update 2 of ") == 1, said  # only one process reports
     one, two = folders["one"], folders["two"]
 
-    # Each pass is every sentence once: shared out without overlap, in equally many batches.
+    # In each pass, the processes share all sentences without overlap, in equally many batches.
     alone, shares = spied(one, 0), [spied(two, rank) for rank in (0, 1)]
     assert [len(share) for share in shares] == [len(alone)] * 2
     for whole, *parts in zip(alone, *shares, strict=True):
@@ -104,7 +104,7 @@ def test_two_processes_make_the_updates_and_the_translations_of_one(tmp_path: Pa
     seen = Counter(pair for share in shares for line in share for pair in line["pairs"])
     assert seen == Counter(dict.fromkeys(range(7), 2))
 
-    # The same weights, curves, scores and translations; every dev sentence once and in order.
+    # Weights, curves, scores and translations are equal, with every dev sentence once and in order.
     ours, theirs = weights(one / "run"), weights(two / "run")
     moved = max((theirs[name] - ours[name]).abs().max().item() for name in ours)
     assert moved < 1e-9
@@ -172,7 +172,7 @@ def ended(
     patience: float,
     function: Callable[[subprocess.Popen, list[int]], None],
 ) -> list[int]:
-    """With which statuses a process is ended by the end of another one, which it started to do this."""
+    """Return the exit statuses with which a launcher ends when its child, which runs `other` in sh, has ended."""
     codes: list[int] = []
     monkeypatch.setattr(processes, "_PATIENCE", patience)
     monkeypatch.setattr(processes.os, "_exit", codes.append)
@@ -193,7 +193,7 @@ def ended(
     ("other", "code", "says"),
     [
         ("exit 138", 75, "stopped by SIGUSR1. It can go on."),
-        ("exit 75", 2, "process 2 of 2 failed with exit status 75"),  # a callback's own
+        ("exit 75", 2, "process 2 of 2 failed with exit status 75"),  # not a stop by signal, e.g. from a callback
         ("kill -9 $$", 2, "process 2 of 2 was killed by SIGKILL"),
     ],
 )
@@ -210,7 +210,7 @@ def test_a_process_that_waits_ends_with_another_one_and_says_why(
 @pytest.mark.reliability
 def test_a_process_that_ends_already_is_left_to_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(other: subprocess.Popen, _: list[int]) -> None:
-        until(lambda: other.returncode is not None)  # its end has been seen
+        until(lambda: other.returncode is not None)  # until the launcher has noticed its end
         raise Interrupted
 
     assert ended(monkeypatch, "kill -9 $$", 1e9, interrupt) == []
@@ -229,7 +229,7 @@ def test_a_process_that_hangs_ends_the_run_after_the_timeout(tmp_path: Path, sev
     began = time.monotonic()
     run = start(*words, "trainer.process_timeout=8", cwd=tmp_path, SPY_HANG_AT="1:1")
     try:
-        said, _ = run.communicate(timeout=90)  # it waits for the other one's end too, which has the same output
+        said, _ = run.communicate(timeout=90)  # also waits for the other process, which shares the output
     finally:
         run.kill()
     assert run.returncode not in (0, None), said
@@ -259,7 +259,7 @@ def test_a_run_goes_on_where_it_was_killed_and_each_step_stands_once(tmp_path: P
         if not tag.startswith("speed/"):
             assert expected[tag] == found[tag], tag
 
-    # A finished run, another config and a folder without a run are each said in one line.
+    # A finished run, a changed config and a folder without a run are each reported in one line.
     assert "this run is finished" in finish(start(*words, "resume=run", cwd=cut))
     (cut / "run" / "results.json").unlink()
     said = finish(start(*words, "resume=run", "seed=3", cwd=cut), code=2)

@@ -1,4 +1,4 @@
-"""Training runs as a user types them: alike when repeated, stopped, or gone wrong."""
+"""Training runs as typed by a user: repeated, interrupted, resumed and failed ones."""
 
 import fcntl
 import json
@@ -54,7 +54,7 @@ def test_stopping_early_averaging_and_csv_work_together(tmp_path):
         "search.max_len_a=0.0",
     ]
     done = type_command("diglot-train", *SMALL, *words, cwd=tmp_path)
-    assert "Trained 4 updates" in done.stdout.decode()  # nothing rose after the first validation
+    assert "Trained 4 updates" in done.stdout.decode()  # no score improved after the first validation
     content = container.read(tmp_path / "run" / "best.ckpt")
     assert "current_model_state" in content  # state_dict is the average
     diglot.load(tmp_path / "run")
@@ -166,7 +166,7 @@ def test_a_run_goes_on_from_a_checkpoint_of_format_1_and_writes_format_2(tmp_pat
 
 @pytest.mark.reliability
 def test_runs_that_are_asked_to_end_go_on_as_if_they_had_not_been(tmp_path, monkeypatch):
-    """At an update, and in the middle of a validation; each with another signal, and a kill in between."""
+    """Each interruption uses a different signal, after an update or during a validation; one is a kill."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
     monkeypatch.setenv("SPY_FOLDER", str(tmp_path))
     words = [*SMALL, "model.dropout=0.2", "run.updates=60", "run.validate_every=20", "trainer.log_every_n_steps=5"]
@@ -207,7 +207,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_before_the_update_and_leaves
     assert (record["update"], len(record["gradient_norms"]) > 10) == (2, True)
     train = set(read_lines(ROOT / "data/sample/train.avi"))
     assert record["pairs"]
-    # What stood in slots is not kept with the ids.
+    # Texts of placeholders are not stored with the ids, so not every source can be restored exactly.
     assert {pair["src"] for pair in record["pairs"]} & train
     assert not (tmp_path / "run" / "last.ckpt").exists()
     words = [word for word in words if "folder" not in word] + ["run.skip_non_finite=3", "run.folder=again"]

@@ -1,4 +1,4 @@
-"""Tokenizers and language pairs of every kind, through the commands a user types."""
+"""Kinds of tokenizers and language pairs, through the commands that a user types."""
 
 import json
 
@@ -23,7 +23,7 @@ def test_each_side_may_have_its_own_tokenizer_and_sampled_text(tmp_path):
     assert "segmented at random in 2 versions" in " ".join(done.stdout.decode().split())
     made = diglot.load(tmp_path / "run")
     assert (made.tokenizer.src_vocab_size, made.tokenizer.tgt_vocab_size) == (600, 610)
-    # The run's files are models that another run can use.
+    # Another run can use the tokenizer files of the run.
     files = ("tokenizer=files", "tokenizer.model=run/tokenizer.model", "tokenizer.tgt_model=run/tokenizer.tgt.model")
     type_command("diglot-train", *SMALL, *SHORT, *files, "model.tying=none", "run.folder=again", cwd=tmp_path)
     lines = read_lines(SAMPLE / "dev.avi")[:3]
@@ -52,7 +52,7 @@ def test_a_model_of_several_language_pairs_is_told_which_it_is_to_write(tmp_path
     assert (made.tgt_lang, made.tokenizer.languages) == ("bol", ("avi", "bol"))
     refused = type_command("diglot-translate", "checkpoint=run", "tgt_lang=fr", cwd=tmp_path, stdin="a\n", code=2)
     assert "tgt_lang=fr: this model translates into avi, bol" in refused.stderr.decode()
-    # Text that says its language by its name is translated into that.
+    # The target language is taken from the extension of the reference file.
     other = ["data=files", f"data.test.src={SAMPLE / 'dev.bol'}", f"data.test.tgt={SAMPLE / 'dev.avi'}", "split=test"]
     type_command("diglot-evaluate", "checkpoint=run", *other, "output=out", cwd=tmp_path)
     hypotheses = read_lines(tmp_path / "out" / "hypotheses.avi")

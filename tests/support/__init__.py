@@ -1,1 +1,1 @@
-"""What tests share: typed commands, checkpoints to read, and callbacks for runs that are watched."""
+"""Helpers for tests: running commands, writing checkpoints, and callbacks that record or interrupt a run."""

@@ -1,4 +1,4 @@
-"""A checkout in which lines are typed, and what the commands are given then."""
+"""Run shell lines in a fake checkout, and return the arguments that the commands receive."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-# Says what a command is given when the real Makefile is typed at.
+# Stands in for Python in the checkout: prints the arguments that the real Makefile passes to a command.
 PYTHON = f"""\
 #!{sys.executable} -IS
 import json, os, sys
@@ -20,7 +20,7 @@ print(json.dumps(from_make.arguments(os.environ)))
 
 
 def typed(line: str, folder: Path, **variables: str) -> list[str]:
-    """What the command is given when this line is typed into sh in a checkout."""
+    """Return the arguments that the command receives when sh runs this line in a checkout."""
     if not (folder / "Makefile").exists():
         shutil.copy(ROOT / "Makefile", folder)
         for name in ("pyproject.toml", "constraints.txt"):

@@ -1,4 +1,4 @@
-"""Typing commands in tests, and reading what they leave."""
+"""Run commands in tests and read their curves."""
 
 import os
 import subprocess
@@ -10,16 +10,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from support import warm
 
 ROOT = Path(__file__).parents[2]
-# A run that learns something, with all that is watched in it.
+# A run that learns something, with all callbacks of the default watch.
 LEARNING = ("data=sample", "trainer=cpu", "model.d_model=96", "model.d_ff=384", "model.dropout=0.0", "search=greedy")
-# A run that is over soon: without pictures and with short outputs, which would take five sixths of its time.
+# A short run. It skips images and long outputs, which would take five sixths of its time.
 SMALL = (*LEARNING, "model.d_model=48", "model.d_ff=96", "watch=none", "search.max_len_a=0.0", "search.max_len_b=4")
 
 
 def type_command(
     *words: str, cwd: Path, stdin: str | bytes | None = None, code: int = 0
 ) -> subprocess.CompletedProcess[bytes]:
-    """Type a console script, on one thread, in a folder of its own."""
+    """Run a console script in `cwd` on one thread, and check its exit status."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
     with tempfile.TemporaryDirectory() as folder:
         given, said, warned = (Path(folder, name) for name in ("stdin", "stdout", "stderr"))
@@ -33,13 +33,13 @@ def type_command(
 
 
 def scalars(folder: Path) -> dict[str, dict[int, float]]:
-    """The curves in a run's folder, value by step; each step stands once."""
+    """Return the curves in a run's folder as values by step, and check that no step occurs twice."""
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
     found = {}
     for tag in events.Tags()["scalars"]:
         values = events.Scalars(tag)
         found[tag] = {event.step: event.value for event in values}
-        # What a table of runs compares by stands at step 0, once for each time that the run came to its end.
+        # The scores for comparing runs are written at step 0, once for each time that the run finished.
         assert len(found[tag]) == len(values) or tag.startswith("best/"), f"{tag} stands twice at a step"
     return found

@@ -1,4 +1,4 @@
-"""Checkpoints made in tests, of models that nothing has trained."""
+"""Checkpoints of untrained models, for tests."""
 
 import struct
 from pathlib import Path
@@ -16,12 +16,12 @@ from diglot.data.tokenizer import Tokenizer
 def checkpoint_content(
     config: DictConfig, tokenizer: Tokenizer, seed: int = 1, languages: tuple[str, str] = ("avi", "bol"), **more: Any
 ) -> dict[str, Any]:
-    """What a run of that config would have written before its first update; `more` is said of it."""
+    """Return the content of a checkpoint of an untrained model; `more` is added to its record."""
     torch.manual_seed(seed)
     sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
     model = build(config.model, "model", **sizes)
     with torch.no_grad():
-        for parameter in model.parameters():  # biases, too, are others in each
+        for parameter in model.parameters():  # so that biases differ as well
             parameter += torch.randn_like(parameter) * 0.05
     record = checkpoint.record(config, tokenizer, "sample", *languages)
     state = {f"model.{name}": weight for name, weight in model.state_dict().items()}
@@ -29,13 +29,13 @@ def checkpoint_content(
 
 
 def write_checkpoint(path: Path, content: dict[str, Any]) -> Path:
-    """Write it as a run does."""
+    """Write a checkpoint as a run does."""
     checkpoint.write(content, path)
     return path
 
 
 def write_old_checkpoint(path: Path, content: dict[str, Any]) -> Path:
-    """Write it as runs did when checkpoints were what torch.save writes."""
+    """Write a checkpoint in the old format, as written by torch.save."""
     with path.open("wb") as file:
         torch.save(content | {"diglot": content["diglot"] | {"format": checkpoint.OLD_FORMAT}}, file)
     return path
@@ -46,7 +46,7 @@ def bits(value: Tensor) -> bytes:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two trees are equal: types, order, bits, and the layout of tensors."""
+    """Return whether two trees are equal in types, order, bits and the strides of tensors."""
     if type(a) is not type(b):
         return False
     if type(a) is Tensor:

@@ -1,4 +1,4 @@
-"""Callbacks for tests that start commands: put this folder on PYTHONPATH and name them on the command line."""
+"""Callbacks for tests of commands; put tests/ on PYTHONPATH, and name a callback on the command line."""
 
 import json
 import os
@@ -11,10 +11,11 @@ import lightning as L
 
 
 class Spy(L.Callback):
-    """Writes down which pairs each process was given.
+    """Callback that records the pairs of each update in each process, and can interrupt a run.
 
-    SPY_KILL_AT, SPY_HANG_AT=RANK:UPDATE kill or stop a process. SPY_SIGNAL_AT=SIGNAL:UPDATE sends a signal to this one
-    after an update, SIGNAL:UPDATE:validation in the middle of the validation after it.
+    The environment variables SPY_KILL_AT and SPY_HANG_AT=RANK:UPDATE kill a process, or let it hang, after an update.
+    SPY_SIGNAL_AT=SIGNAL:UPDATE sends a signal to the process itself after an update, and SIGNAL:UPDATE:validation
+    during the validation after it.
     """
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, index: int) -> None:

@@ -1,8 +1,7 @@
-"""Run commands in forks of one process that has everything imported: an import of diglot takes seconds, a fork
-milliseconds.
+"""Run commands in forks of a process that has already imported diglot.
 
-A test types commands through `commands.type_command`; each of its commands has a process, an environment and streams of
-its own, as a console script has. The tests of how a command starts use new interpreters.
+An import takes seconds, a fork milliseconds. Tests run commands through `commands.type_command`; like a console script,
+each command has its own process, environment and streams. Tests of a command's start use new interpreters instead.
 """
 
 import atexit
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert")
-# What they import only when they need it.
+# Modules that the commands import lazily.
 LATE = (
     "datasets",
     "lightning.pytorch.callbacks.weight_averaging",
@@ -37,7 +36,7 @@ LATE = (
 
 
 def serve() -> None:
-    """Read a request from each line of standard input and answer it by the exit status of the command."""
+    """Run one command per line of standard input, and answer with its process id and its exit status."""
     for name in COMMANDS:
         importlib.import_module(f"diglot.commands.{name}")
     for name in LATE:
@@ -52,7 +51,7 @@ def serve() -> None:
 
 
 def become(command: str, words: list[str], cwd: str, environment: dict[str, str], streams: list[str]) -> NoReturn:
-    """In a new process: be the console script of a command, and end with its status."""
+    """Turn this process into the console script of a command, and exit with its status."""
     os.chdir(cwd)
     for number, path in enumerate(streams):
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC if number else os.O_RDONLY
@@ -96,7 +95,7 @@ def become(command: str, words: list[str], cwd: str, environment: dict[str, str]
 
 @cache
 def server() -> subprocess.Popen[bytes]:
-    """Return the process that commands are forked from; it ends with this one, which closes its standard input."""
+    """Return the process from which commands are forked; it ends when this one exits and closes its standard input."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     words = [sys.executable, __file__]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
@@ -105,7 +104,7 @@ def server() -> subprocess.Popen[bytes]:
 
 
 def run(command: str, words: list[str], limit: float = 600, **request: Any) -> int:
-    """Run a command as `become` does and return its exit status; negative: the signal that ended it."""
+    """Run a command in a fork of the server and return its exit status, or minus the number of a fatal signal."""
     process = server()
     assert process.stdin is not None
     assert process.stdout is not None

@@ -1,6 +1,7 @@
-"""The rooms of the house: what each may import, and which libraries live where, read from the syntax trees.
+"""Check which packages each package may import, and which libraries it may use, by syntax trees.
 
-`python tests/upkeep/test_architecture.py` draws the picture in docs/architecture.md anew.
+`python tests/upkeep/test_architecture.py` redraws the picture in docs/architecture.md. A "room" is a package (or single
+module) of diglot.
 """
 
 import ast
@@ -15,7 +16,7 @@ PACKAGE = Path(diglot.__file__).parent
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 PICTURE = Path(__file__).parents[2] / "docs/architecture.md"
 
-# From the ground up: what a room may import is named above it.
+# The rooms that each room may import, all of which are listed above it.
 ROOMS = {
     "errors": set(),
     "choices": set(),
@@ -35,11 +36,11 @@ ROOMS = {
     "sweeps": {"errors", "system", "data", "config", "runs"},
 }
 ROOMS["commands"] = set(ROOMS)
-# The package itself: `python -m diglot`, and `diglot.load`, which imports when it is called.
+# The package itself: `python -m diglot`, and `diglot.load`, which imports lazily.
 ROOMS["__init__"], ROOMS["__main__"] = {"system", "inference"}, {"system", "commands"}
 
-# Rooms that know few libraries, and libraries that few know.
-OTHERS = {"model": {"torch"}, "decoding": {"torch", "sacrebleu"}}  # in which minimum Bayes risk is measured
+# Rooms that may use only a few libraries, and libraries that only a few rooms may use.
+OTHERS = {"model": {"torch"}, "decoding": {"torch", "sacrebleu"}}  # sacrebleu for minimum Bayes risk
 HOMES = {
     "hydra": {"commands", "config", "checkpoint/file.py", "runs", "sweeps"},
     "omegaconf": {"commands", "config", "checkpoint", "runs", "sweeps"},
@@ -48,7 +49,7 @@ HOMES = {
 
 
 def imports(source: str) -> set[str]:
-    """The full names of all that a source imports, wherever in it; relative imports begin with a dot."""
+    """Return the full names of everything that a source imports at any level; relative imports begin with a dot."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -68,19 +69,19 @@ def room(file: str) -> str:
 
 
 def ours(file: str) -> set[str]:
-    """The other rooms that a file imports from."""
+    """Return the other rooms that a file imports from."""
     found = {name.split(".")[1] for name in names(file) if name.startswith("diglot.")}
     return found - {room(file), "__version__"}
 
 
 def others(file: str) -> set[str]:
-    """The third-party packages that a file imports."""
+    """Return the third-party packages that a file imports."""
     tops = {name.split(".")[0] for name in names(file)}
     return tops - {"diglot", ""} - set(sys.stdlib_module_names)
 
 
 def arrows() -> Iterator[tuple[str, str]]:
-    """From each room to those that it imports from, without those that it reaches through them."""
+    """Yield pairs of a room and one that it imports, except rooms that it also reaches through another one."""
     direct = {name: set[str]() for name in ROOMS if not name.startswith("__")}
     for file in FILES:
         if room(file) in direct:
@@ -95,7 +96,7 @@ def arrows() -> Iterator[tuple[str, str]]:
 
 
 def drawn(text: str) -> str:
-    """The page with the picture of the rooms as they are."""
+    """Return the page with its picture redrawn from the actual imports."""
     before, _, rest = text.partition("```mermaid\n")
     _, _, after = rest.partition("```\n")
     lines = ["graph TD", *(f"    {a} --> {b}" for a, b in arrows())]

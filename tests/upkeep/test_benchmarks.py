@@ -1,4 +1,4 @@
-"""Every benchmark runs, here a tiny round of it in this process: what it measures is another matter."""
+"""Run a tiny round of each benchmark in this process; the figures are not checked."""
 
 import importlib
 import io
@@ -41,14 +41,14 @@ SAID = {
 
 @pytest.fixture
 def benchmark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """A module of benchmarks/, ready for a tiny round."""
+    """Return a module of benchmarks/ that is set up for a tiny round."""
     monkeypatch.syspath_prepend(FOLDER)
-    monkeypatch.setitem(sys.modules, request.param, None)  # removed in the end
+    monkeypatch.setitem(sys.modules, request.param, None)  # so that the module is removed at the end
     del sys.modules[request.param]
     module = importlib.import_module(request.param)
     for name, value in SIZES.get(request.param, {}).items():
         monkeypatch.setattr(module, name, value)
-    # What cannot be undone in a process that has other tests to run.
+    # This setting cannot be undone in a process that runs other tests.
     monkeypatch.setattr(module, "keep_freed_memory", lambda: None, raising=False)
     monkeypatch.setattr(sys, "argv", [f"{request.param}.py", *TINY[request.param]])
     monkeypatch.setattr(subprocess, "run", in_this_process)
@@ -57,7 +57,7 @@ def benchmark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, t
 
 
 def in_this_process(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-    """Stands in for a benchmark that starts itself again, which would import everything anew."""
+    """Run the command of a benchmark that starts itself in this process, which avoids another import."""
     _, first, *rest = command
     said = io.StringIO()
     with redirect_stdout(said):

@@ -1,6 +1,6 @@
-"""docs/choices.md is what the comments in conf/ say.
+"""Check that docs/choices.md matches the comments in conf/.
 
-`python tests/upkeep/test_choices_page.py` writes it anew.
+`python tests/upkeep/test_choices_page.py` rewrites the page.
 """
 
 import re
@@ -23,7 +23,7 @@ meaning; choices that are made of them have it, too. `null` stands for no value.
 
 
 def page() -> str:
-    """All of it."""
+    """Return the complete page."""
     parts = [ABOUT, "## Commands"]
     for name in COMMANDS:
         parts += list(about_command(name))
@@ -85,7 +85,7 @@ def anchor(group: str) -> str:
 
 
 def text(words: str) -> str:
-    """Plain text as Markdown: nothing in it is markup."""
+    """Escape plain text for Markdown, so that nothing in it is markup."""
     words = words.replace("<", "&lt;").replace("|", "\\|").replace("*", "\\*")
     return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", words)
 

@@ -1,4 +1,4 @@
-"""The wheel is whole: installed somewhere else, without the checkout, every command starts."""
+"""Check the wheel and the pinned dependencies: installed without the checkout, every command starts."""
 
 import os
 import re
@@ -23,7 +23,7 @@ SCRIPTS = (*COMMANDS, "sweep")
 
 
 def run(*command: str | Path, cwd: Path, environment: Mapping[str, str] | None = None) -> str:
-    """Runs a command that must succeed and returns what it printed."""
+    """Run a command that must succeed, and return its output."""
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -40,7 +40,7 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """A folder with nothing but the wheel's content."""
+    """Install the wheel into a folder, without dependencies."""
     target = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     run(*pip, "--target", target, wheel, cwd=target)
@@ -48,7 +48,7 @@ def installed(wheel, tmp_path_factory) -> Path:
 
 
 def test_every_package_has_a_least_version_and_python_a_range():
-    """The least versions are ones with wheels for this range: nothing is built from source that needs a compiler."""
+    """The minimum versions have wheels for this range, so that installation needs no compiler."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [package for packages in project["optional-dependencies"].values() for package in packages]
     assert [package for package in project["dependencies"] + extras if ">=" not in package] == ["sqlalchemy<2"]
@@ -59,7 +59,7 @@ def test_every_package_has_a_least_version_and_python_a_range():
 
 
 def pins() -> dict[str, list[Requirement]]:
-    """The lines of constraints.txt by package."""
+    """Return the lines of constraints.txt by package."""
     found = defaultdict(list)
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
         requirement = Requirement(line)
@@ -72,7 +72,7 @@ def of_here(pinned: list[Requirement]) -> list[Requirement]:
 
 
 def test_whatever_set_up_installs_is_pinned():
-    """All that diglot with its dev extra depends on, and what that depends on in turn, as far as it is installed."""
+    """Check the dependencies of diglot with its dev extra, including indirect ones, as far as they are installed."""
     pinned, seen, waiting = pins(), set(), [("diglot", frozenset({"dev"}))]
     while waiting:
         name, extras = waiting.pop()
@@ -86,7 +86,7 @@ def test_whatever_set_up_installs_is_pinned():
                 waiting.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
     names = {name for name, _ in seen} - {"diglot"}
     assert len(names) > 60
-    from_torch = re.compile("cuda|nvidia|triton")  # each build of torch names its own versions of these
+    from_torch = re.compile("cuda|nvidia|triton")  # each build of torch requires its own versions of these
     assert not [name for name in sorted(names) if len(of_here(pinned[name])) != 1 and not from_torch.match(name)]
 
 
@@ -118,7 +118,7 @@ def test_the_wheel_holds_configs_corpus_licence_and_commands(wheel):
     assert "hydra_plugins/__init__.py" not in names, "others' plugins could not be found"
 
 
-# Types scripts in processes forked from one that has imported what they have in common.
+# Runs scripts in forks of a process that has imported their common modules.
 TYPES = """
 import importlib, os, runpy, sys
 from pathlib import Path

@@ -1,5 +1,8 @@
-"""Which private names of other libraries are used, read from the syntax trees and from the classes: those of Hydra,
-OmegaConf and Lightning in one file each, which has a test of each, and those of torch in the places listed here."""
+"""Check where private names of other libraries are used, by syntax trees and classes.
+
+Those of Hydra, OmegaConf and Lightning are allowed only in the two files of seams, where each has a test; those of
+torch only in the places listed here.
+"""
 
 import ast
 import importlib
@@ -16,10 +19,10 @@ SEAMS = {"diglot/config/hydra_seams.py", "diglot/training/lightning_seams.py"}
 
 LIBRARIES = {"hydra", "omegaconf", "lightning", "torch"}
 
-# What is documented though it has an underscore: methods of named tuples, os._exit, and the keys of Hydra's configs.
+# Documented names with an underscore: methods of named tuples, os._exit, and keys of Hydra's configs.
 DOCUMENTED = {"_replace", "_asdict", "_fields", "_exit", "_target_", "_partial_"}
 
-# Of torch, by place.
+# Private names of torch, by file.
 TORCH = {
     ("diglot/config/build.py", "_is_avx512_bf16_supported"),  # of torch.cpu
     ("diglot/data/module.py", "torch.utils.data._utils.signal_handling"),
@@ -36,7 +39,7 @@ def is_private(name: str) -> bool:
 
 
 def defined(tree: ast.AST) -> Iterator[str]:
-    """The private names that a source gives to what is its own."""
+    """Yield the names that a source file defines."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
@@ -51,7 +54,7 @@ def is_self(node: ast.AST) -> bool:
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """The full names of all that a source imports."""
+    """Yield the full names of everything that a source file imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -60,7 +63,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 def used(tree: ast.AST) -> Iterator[str]:
-    """The private names that a source imports from elsewhere, or looks up as attributes."""
+    """Yield the private names that a source file imports, or accesses as attributes."""
     names = list(imported(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -77,7 +80,7 @@ OWN = {name for tree in TREES.values() for name in defined(tree)}
 
 
 def foreign(file: str) -> set[str]:
-    """The private names of other libraries that a file uses."""
+    """Return the private names of other libraries that a file uses."""
     return {name for name in used(TREES[file]) if name not in OWN | DOCUMENTED}
 
 
@@ -86,7 +89,7 @@ def module_of(file: str) -> ModuleType:
 
 
 def overridden(module: ModuleType) -> set[str]:
-    """The private methods of libraries that classes of a module define anew."""
+    """Return the private methods of libraries that a module's classes override."""
     found = set()
     for _, kind in inspect.getmembers(module, inspect.isclass):
         if kind.__module__ == module.__name__:

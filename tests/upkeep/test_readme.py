@@ -1,4 +1,4 @@
-"""The README tells the truth about commands, choices and targets."""
+"""Check the README's commands, choices, targets and code against the project."""
 
 import os
 import re
@@ -63,7 +63,7 @@ def test_the_variant_that_is_added_in_full_is_a_variant_that_keeps_promises(tmp_
     (tmp_path / "docs").mkdir()
     change = re.search(r"```diff\n(.*?)```", README, flags=re.DOTALL).group(1)
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
-    # However much the lines around have changed since.
+    # -C0: apply even if the surrounding lines have changed.
     subprocess.run(["git", "apply", "-C0"], input=change, cwd=tmp_path, env=environment, text=True, check=True)
     environment["PYTHONPATH"] = os.pathsep.join((str(tmp_path / "src"), str(tmp_path / "tests")))
     subprocess.run([sys.executable, "tests/upkeep/test_choices_page.py"], cwd=tmp_path, env=environment, check=True)

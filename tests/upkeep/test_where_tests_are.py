@@ -1,4 +1,4 @@
-"""A file of the package has a test of its name in the folder of its name, or stands here with the test that it has."""
+"""Check that each file of the package has a test at the corresponding path, or an entry here that names its test."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 PACKAGE = TESTS.parent / "src" / "diglot"
-# By the file's name: the test, and a word of it by which the file is known there that is no name in the file.
+# By file: its test, and, if the test uses no name that the file defines, a word of the test that refers to the file.
 ELSEWHERE = {
     "__main__.py": "commands/test_python_m.py",
     "errors.py": "config/test_check.py",
