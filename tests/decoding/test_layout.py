@@ -1,4 +1,4 @@
-"""How weights lie in memory changes nothing that a model says."""
+"""The memory layout of the weights does not change the output of a model."""
 
 from collections.abc import Callable
 

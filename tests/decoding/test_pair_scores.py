@@ -1,4 +1,4 @@
-"""Given targets score what the model's logits say, whoever stands beside them, and what a search says of its own."""
+"""Scores of given targets follow from the logits, do not depend on the batch, and equal those of a search."""
 
 import math
 
@@ -19,7 +19,7 @@ def padded(rows: list[list[int]]) -> torch.Tensor:
 
 
 def by_hand(model: Transformer, source: list[int], target: list[int]) -> list[float]:
-    """One pair alone, a token at a time, from softmax."""
+    """Score a single pair, one token at a time, from the softmax."""
     found = []
     for i, token in enumerate([*target, EOS]):
         with torch.no_grad():
@@ -85,7 +85,7 @@ def test_small_types_and_autocast_are_computed_on_in_float32(build_model):
     assert cast == pair_scores(model, padded(SOURCES), padded(TARGETS), SPECIAL)
     small = pair_scores(build_model().bfloat16(), padded(SOURCES), padded(TARGETS), SPECIAL)
     probability = [math.exp(score[0]) for score in small]
-    assert all(value != torch.tensor(value).bfloat16().item() for value in probability)  # more digits than it has
+    assert all(value != torch.tensor(value).bfloat16().item() for value in probability)  # more digits than bfloat16
 
 
 @pytest.mark.parametrize(("side", "longest"), [("source", 7), ("target", 5)])

@@ -1,4 +1,4 @@
-"""Samples follow the model's probabilities, are a sentence's own, and the one most like the others can be taken."""
+"""Samples follow the model's probabilities and do not depend on the batch; also minimum Bayes risk and ensembles."""
 
 import math
 from collections import Counter
@@ -38,7 +38,7 @@ def random_rows(n: int, longest: int = 12, seed: int = 5) -> list[list[int]]:
 
 
 def log_probs_of(model: Transformer, row: list[int], tokens: list[int]) -> list[float]:
-    """Teacher-forced."""
+    """Return the log-probabilities of the tokens and </s> by teacher forcing."""
     with torch.no_grad():
         logits = model(torch.tensor([[*row, EOS]]), torch.tensor([[BOS, *tokens]]))[0].log_softmax(-1)
     return [float(logits[i, token]) for i, token in enumerate([*tokens, EOS])]
@@ -113,7 +113,7 @@ def test_a_sentence_has_the_same_samples_wherever_it_stands(model: Transformer) 
     for found, expected in zip(backwards, alone, strict=True):
         assert [h.tokens for h in found] == [h.tokens for h in expected]
         assert [h.score for h in found] == pytest.approx([h.score for h in expected], abs=1e-4)
-    one, other = search(model, *sources([rows[0]] * 2), SPECIAL)  # whose rows two threads may round otherwise
+    one, other = search(model, *sources([rows[0]] * 2), SPECIAL)  # with two threads, rounding may differ between rows
     assert [h.tokens for h in one] == [h.tokens for h in other]
     assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-4)
 
@@ -137,7 +137,7 @@ def test_random_numbers_are_those_of_splitmix() -> None:
 
 
 def test_rounding_changes_no_sample_of_a_large_vocabulary() -> None:
-    """What differs from batch to batch by the millionth part draws the same tokens, or says that it was close."""
+    """Noise of relative size 1e-6, as between batches, changes no token that was not marked as close."""
     generator = torch.Generator().manual_seed(1)
     log_probs = (3 * torch.randn((200, 1, 30_000), generator=generator)).log_softmax(-1)
     keys = torch.randint(2**63 - 1, (200, 1), generator=generator)
@@ -160,7 +160,7 @@ def test_samples_that_rounding_may_change_are_marked() -> None:
     log_probs[..., 6] += 0.1
     tokens, lead = search.draw(log_probs, keys)
     assert (int(tokens), float(lead)) == (6, pytest.approx(0.1, abs=1e-6))
-    log_probs[..., 6] = -torch.inf  # one token alone may come
+    log_probs[..., 6] = -torch.inf  # only one token is possible
     assert float(search.draw(log_probs, keys)[1]) == math.inf
 
 

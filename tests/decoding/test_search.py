@@ -1,4 +1,4 @@
-"""Beam search finds what exhaustive search finds, and no sentence notices its neighbours."""
+"""Beam search finds the results of exhaustive search, independently of the rest of the batch."""
 
 import itertools
 import math
@@ -21,7 +21,7 @@ Logits = Callable[[tuple[int, ...], tuple[int, ...]], np.ndarray]
 
 
 class PrefixCache:
-    """The target so far of each row."""
+    """Cache of the target prefix of each row."""
 
     def __init__(self) -> None:
         self.tokens: Tensor | None = None
@@ -32,13 +32,13 @@ class PrefixCache:
 
 
 class TableModel:
-    """Next-token logits are any function of the source and of the target so far, both as tuples of ids."""
+    """Model whose next-token logits are a given function of the source and the target prefix, as tuples of ids."""
 
     def __init__(self, logits: Logits, max_positions: int | None = None) -> None:
         self.logits, self.max_tgt_positions = logits, max_positions
         self.n_decoded = 0
-        self.widths: list[int] = []  # target tokens of each call
-        self.n_sentences: list[int] = []  # of each call
+        self.widths: list[int] = []  # number of target tokens in each call
+        self.n_sentences: list[int] = []  # number of sentences in each call
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         return src[:, :, None].float()
@@ -63,7 +63,7 @@ class TableModel:
 
 
 def random_logits(seed: int, spread: float = 2.0) -> Logits:
-    """Another distribution after every prefix of every source."""
+    """Return logits that are random but fixed for each source and prefix."""
 
     def logits(source: tuple[int, ...], prefix: tuple[int, ...]) -> np.ndarray:
         return np.random.default_rng([seed, *source, 99, *prefix]).normal(scale=spread, size=V)
@@ -72,7 +72,7 @@ def random_logits(seed: int, spread: float = 2.0) -> Logits:
 
 
 def always(token: int, but_after: int | None = None) -> Logits:
-    """Nearly always the same token; after `but_after` of them </s>."""
+    """Return logits that strongly favour one token, and </s> after `but_after` tokens."""
 
     def logits(source: tuple[int, ...], prefix: tuple[int, ...]) -> np.ndarray:
         likely = EOS if len(prefix) == but_after else token
@@ -82,14 +82,14 @@ def always(token: int, but_after: int | None = None) -> Logits:
 
 
 def sources(*rows: list[int]) -> tuple[Tensor, Tensor]:
-    """Padded sources, each ended by </s>, and their mask."""
+    """Return padded sources, each ended by </s>, and their mask."""
     width = max(map(len, rows)) + 1
     src = torch.tensor([[*row, EOS] + [PAD] * (width - len(row) - 1) for row in rows])
     return src, src != PAD
 
 
 def log_probability(logits: Logits, source: tuple[int, ...], target: tuple[int, ...]) -> float:
-    """Of a whole target, its </s> counted."""
+    """Return the log-probability of a target, including </s>."""
     total = 0.0
     for i, token in enumerate((*target, EOS)):
         scores = logits(source, target[:i])
@@ -112,7 +112,7 @@ def score_of(
 def exhaustive(
     logits: Logits, source: tuple[int, ...], shortest: int, longest: int, n_best: int, **options: Any
 ) -> list[tuple[float, list[int]]]:
-    """The best of all targets of so many tokens, with their scores."""
+    """Return the best of all targets within the length limits, with their scores."""
     targets = [t for length in range(shortest, longest + 1) for t in itertools.product(WORDS, repeat=length)]
     scored = [(score_of(logits, source, target, **options), list(target)) for target in targets]
     return sorted(scored, reverse=True)[:n_best]
@@ -207,7 +207,7 @@ def test_a_beam_of_one_is_greedy_search(seed: int) -> None:
 
 @pytest.mark.parametrize("beam_size", [2, 3, 5])
 def test_a_beam_keeps_what_a_plain_beam_search_keeps(beam_size: int) -> None:
-    """Against a search of a few lines that never stops early; the best is the same."""
+    """Compare with a plain search of a few lines that never stops early."""
     limit = 5
     for seed in range(8):
         logits = random_logits(seed)
@@ -263,7 +263,7 @@ def test_a_search_stops_when_nothing_can_get_better() -> None:
 
 
 def test_a_long_output_may_overtake_a_short_one_that_has_ended() -> None:
-    """</s> at once has probability 0.55; the other way is sure after its first word, and divides by twice as much."""
+    """The empty output has probability 0.55; the long one 0.45, but the length penalty divides by twice as much."""
 
     def logits(source: tuple[int, ...], prefix: tuple[int, ...]) -> np.ndarray:
         chances = {EOS: 0.55, 4: 0.45} if not prefix else {EOS if len(prefix) == 6 else 4: 1.0}
@@ -310,9 +310,9 @@ def test_neighbours_change_nothing_for_a_table(size: int) -> None:
 @pytest.mark.parametrize("position", ["sinusoidal", "rotary", "relative_bias"])
 @torch.no_grad()
 def test_neighbours_change_nothing_for_a_transformer(build_model: Callable[..., Transformer], position: str) -> None:
-    # In double precision, in which rounding decides nothing.
+    # In double precision, rounding does not affect the result.
     model = build_model(f"model/position={position}", "model.tying=none").double()
-    model.output.weight *= 3  # a model that is sure of something
+    model.output.weight *= 3  # makes the probabilities less uniform
     model.output.weight[EOS] += 0.15
     rows, search = random_rows(20, 15, 37), BeamSearch(beam_size=4, max_len_a=1.0, max_len_b=3)
     alone = in_batches(search, model, rows, 1)
@@ -333,7 +333,7 @@ def test_neighbours_change_nothing_for_a_transformer(build_model: Callable[..., 
     ids=str,
 )
 def test_what_rounding_decides_is_marked_and_little_else(options: dict[str, Any]) -> None:
-    """Logits of which many are equal, but for noise as small as that of sums."""
+    """Many logits are equal except for noise as small as rounding errors."""
 
     def noisy(seed: int) -> Logits:
         def logits(source: tuple[int, ...], prefix: tuple[int, ...]) -> np.ndarray:
@@ -355,7 +355,7 @@ def test_what_rounding_decides_is_marked_and_little_else(options: dict[str, Any]
 
 
 def test_sentences_that_are_done_leave_when_half_of_all_are() -> None:
-    """And so the shapes that a model sees stay few."""
+    """So the model sees only a few different shapes."""
 
     def logits(source: tuple[int, ...], prefix: tuple[int, ...]) -> np.ndarray:
         return always(5, but_after=len(source))(source, prefix)
@@ -431,7 +431,7 @@ def test_of_two_outputs_at_the_limit_only_the_one_that_wants_more_is_cut() -> No
 
 @pytest.mark.parametrize(("max_positions", "longest"), [(None, 12), (30, 12), (8, 7), (2, 1)])
 def test_no_output_is_longer_than_the_model_s_positions(max_positions: int | None, longest: int) -> None:
-    model = TableModel(always(6), max_positions)  # <s> takes a position too
+    model = TableModel(always(6), max_positions)  # <s> also takes a position
     src, mask = sources([4, 4])
     (hypotheses,) = BeamSearch(beam_size=2, max_len_a=1.0, max_len_b=10)(model, src, mask, SPECIAL)
     assert len(hypotheses[0].tokens) == longest

@@ -1,4 +1,4 @@
-"""The k greatest, found by groups, are those that sorting finds."""
+"""The k greatest values, searched in groups, are those of torch.topk."""
 
 import torch
 from hypothesis import given

@@ -1,6 +1,6 @@
-"""Attention weights are those that attention computes with, and asking for them changes nothing.
+"""The reported attention weights are those that attention uses, and computing them has no side effects.
 
-The position encodings and norm placements are the files of conf/model: a new one is tested here without a change.
+Position encodings and norm placements are read from conf/model, so a new one is tested without a change here.
 """
 
 import copy
@@ -36,7 +36,7 @@ built: dict[tuple[str, ...], Transformer] = {}
 @pytest.fixture(params=VARIANTS, ids=lambda overrides: " ".join(o.removeprefix("model") for o in overrides))
 def model(request: pytest.FixtureRequest, build_model: Callable[..., Transformer]) -> Transformer:
     if request.param not in built:
-        # Dropout that would show, and weights large enough to look somewhere.
+        # Enough dropout to make a difference, and query weights large enough for attention that is not uniform.
         built[request.param] = build_model(*request.param, "model.dropout=0.3", "model.attention_dropout=0.3")
         with torch.no_grad():
             for module in built[request.param].modules():
@@ -59,7 +59,7 @@ class Call(NamedTuple):
 
 
 def calls_of(model: Transformer, src_mask: Tensor | None) -> tuple[AttentionWeights, list[tuple[Attention, Call]]]:
-    """The weights, and with what each attention was called in a plain reading and what it gave."""
+    """Return the reported weights, and the values and output of each attention in a normal forward pass."""
     seen: list[tuple[Attention, Call]] = []
     original = Attention.attend
 
@@ -139,7 +139,7 @@ def asking_changes_nothing(model: EncoderDecoder, part: nn.Module) -> None:
     after = step()
     assert torch.equal(before[0], after[0])
     assert all(torch.equal(a, b) for a, b in zip(before[1], after[1], strict=True))
-    # Nor does the mode, or what is asked meanwhile, change the answer.
+    # The weights depend neither on the mode nor on the forward passes in between.
     again = model.eval().attention_weights(SRC, TGT, MASK)
     assert all(torch.equal(a, b) for one, other in zip(first, again, strict=True) for a, b in zip(one, other))
 

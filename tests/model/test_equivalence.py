@@ -1,4 +1,4 @@
-"""The model computes what the papers, and torch's own layers, say."""
+"""The model computes the same as torch's own layers and the formulas of the papers."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ B, S, T, D, H, K, F, V = 2, 5, 7, 24, 3, 8, 40, 37
 
 
 def randomised(module: nn.Module) -> nn.Module:
-    """All weights random, so that a bias in the wrong place is seen."""
+    """Initialise all parameters randomly, so that a misplaced bias is detected."""
     generator = torch.Generator().manual_seed(1)
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.3, generator=generator)
@@ -44,7 +44,7 @@ def copy_rest(ours: nn.Module, theirs: nn.Module, norms: list[str]) -> None:
 
 @torch.no_grad()
 def torch_stacks(model: Transformer, norm_first: bool, activation: str) -> tuple[nn.Module, nn.Module]:
-    """torch's encoder and decoder with the weights of ours."""
+    """Return torch's encoder and decoder with the weights of our model."""
     options = {"dropout": 0.0, "activation": activation, "batch_first": True, "norm_first": norm_first}
     final = (lambda: nn.LayerNorm(D)) if norm_first else (lambda: None)
     encoder = nn.TransformerEncoder(
@@ -102,7 +102,7 @@ def test_stacks_equal_those_of_torch(residual: type[Residual], activation: str) 
 
 
 def test_sinusoids_are_those_of_the_paper() -> None:
-    positions = torch.arange(3, 60)  # as in a search: not from 0
+    positions = torch.arange(3, 60)  # not from 0, as in a search
     added = Sinusoidal(d_model=D, n_heads=H, d_head=K, causal=False).embed(
         torch.zeros(1, len(positions), D), positions
     )[0]
@@ -121,7 +121,10 @@ def reference_attention(
     rotate: Callable[[Tensor, int], Tensor] = lambda vector, position: vector,
     bias: Callable[[int, int, int], float] = lambda head, query, key: 0.0,
 ) -> Tensor:
-    """Attention one query and one head at a time, float64. bias is a function of head, query position, key position."""
+    """Compute attention in float64, one query and head at a time.
+
+    `bias` is a function of the head, the query position and the key position.
+    """
     x = x.double()
     q, k, v = (
         (x @ layer.weight.double().T + layer.bias.double()).view(*x.shape[:2], H, K)
@@ -185,7 +188,7 @@ def test_rotary_attention_equals_turning_complex_numbers(
 @pytest.mark.parametrize("causal", [False, True])
 @torch.no_grad()
 def test_alibi_attention_equals_a_penalty_by_distance(attention: SelfAttention, tokens: Tensor, causal: bool) -> None:
-    slopes = [1 / 16, 1 / 256, 1 / 4]  # of 3 heads: those of 2, and the first of those of 4
+    slopes = [1 / 16, 1 / 256, 1 / 4]  # for 3 heads: the slopes for 2 heads, and the first of those for 4
 
     def penalty(head: int, query: int, key: int) -> float:
         return -slopes[head] * (query - key if key <= query else (key - query) / 2)
@@ -198,7 +201,7 @@ def test_alibi_attention_equals_a_penalty_by_distance(attention: SelfAttention, 
 
 
 def bucket(offset: int, causal: bool, n_buckets: int, max_distance: int) -> int:
-    """The T5 paper's bucket of key minus query, one number at a time."""
+    """Return the T5 paper's bucket of one offset (key minus query)."""
     first = 0
     if causal:
         distance = max(-offset, 0)
@@ -274,7 +277,7 @@ def test_every_bucket_is_the_one_that_the_formula_says(causal: bool) -> None:
 def test_a_bucket_starts_where_the_formula_reaches_it_exactly(
     n_buckets: int, max_distance: int, starts: dict[int, int]
 ) -> None:
-    """Ties, which the rounding of a logarithm does not decide."""
+    """At such ties, the rounding of the logarithm must not decide."""
     position = RelativeBias(D, H, K, causal=True, n_buckets=n_buckets, max_distance=max_distance)
     for wanted, start in starts.items():
         assert position.bucket(torch.tensor([1 - start, -start])).tolist() == [wanted - 1, wanted]

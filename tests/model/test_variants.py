@@ -1,4 +1,4 @@
-"""Sizes and shares, and what is refused; what every model promises is in tests/conformance."""
+"""Numbers of parameters, dropout, and rejected arguments; tests/conformance tests the properties of every model."""
 
 import inspect
 import typing
@@ -17,7 +17,7 @@ from diglot.model.norm import RMSNorm
 from diglot.model.recurrent import AdditiveAttention
 from diglot.model.transformer import DecoderLayer, EncoderLayer
 
-SIZES = [  # of Transformers
+SIZES = [  # the presets that are Transformers
     file.stem
     for file in sorted((CONF / "model").glob("*.yaml"))
     if OmegaConf.load(file).get("_target_", "diglot.model.Transformer") == "diglot.model.Transformer"
@@ -69,7 +69,7 @@ def test_presets_have_their_published_sizes(compose_train: Callable[..., DictCon
 
 
 def count(compose_train: Callable[..., DictConfig], *overrides: str) -> int:
-    """How many weights a model has beside its embeddings."""
+    """Return the number of a model's parameters without one embedding matrix."""
     v = 1000
     config = compose_train(*overrides).model
     with torch.device("meta"):
@@ -78,14 +78,14 @@ def count(compose_train: Callable[..., DictConfig], *overrides: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "more"),  # than the base model's, of width 512 and inner width 2048, 12 networks and 18 attentions
+    ("overrides", "more"),  # than base: d_model 512, d_ff 2048, 12 feed-forward networks and 18 attentions
     [
         (["model/residual=post_norm"], -2 * 2 * 512),
         (["model/residual=deep_norm"], -2 * 2 * 512),
         (["model/residual=sandwich_norm"], (6 * 2 + 6 * 3) * 2 * 512),
         (["model/residual@model.decoder_residual=post_norm"], -2 * 512),
         (["model/norm=rms_norm"], -(6 * 2 + 6 * 3 + 2) * 512),
-        # 3 matrices of 512 x 1368 and their biases for 2 of 512 x 2048: as many weights to half of 1%
+        # 3 matrices of 512 x 1368 with biases replace 2 of 512 x 2048: the same size to within 0.5%
         (["model/feed_forward=swiglu"], 12 * (3 * 512 * 1368 + 2 * 1368 - 2 * 512 * 2048 - 2048)),
         (["model/feed_forward=geglu"], 12 * (3 * 512 * 1368 + 2 * 1368 - 2 * 512 * 2048 - 2048)),
         (["model.n_kv_heads=2"], -18 * 2 * (512 + 1) * 6 * 64),
@@ -219,7 +219,7 @@ def test_embeddings_are_dropped_like_all_else_unless_told_otherwise(build_model:
 
 @pytest.mark.parametrize("share", [1e-9, 0.1, 0.5, 0.99999, 1 - 1e-6, 1 - 1e-12])
 def test_the_share_that_is_dropped_is_the_one_asked_for(share: float) -> None:
-    """Even where 16 bits do not tell it from nothing or from all."""
+    """Include probabilities that 16 bits cannot distinguish from 0 or 1."""
     torch.manual_seed(1)
     kept = Dropout(share)(torch.ones(400_000)) != 0
     assert kept.float().mean().item() == pytest.approx(1 - share, abs=0.003)
@@ -266,7 +266,7 @@ def test_additive_attention_sums_to_one_in_low_precision_too() -> None:
 
 @torch.no_grad()
 def test_rms_norm_keeps_its_weights_precision_under_autocast() -> None:
-    """As LayerNorm does on a GPU; and it has none where it is told so."""
+    """LayerNorm does the same on a GPU. Without a weight, the input's dtype is kept."""
     x = torch.randn(B, S, 24, dtype=torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
         assert RMSNorm(24)(x).dtype == torch.float32
