@@ -1,4 +1,4 @@
-"""What evaluation says beside a score, and that sacreBLEU's command says the same of the files it leaves."""
+"""Evaluation reports the scores of sacreBLEU's command for the files that it writes, and further results."""
 
 import json
 import shutil
@@ -43,14 +43,14 @@ METRICS = ("-m", "bleu", "chrf", "ter", "--chrf-word-order", "2", "-w", "6", "-f
 
 
 def sacrebleu(folder: Path, *words: str) -> Any:
-    """What sacreBLEU's command says of files in a folder."""
+    """Return the results of sacreBLEU's command for files in a folder."""
     command = [sys.executable, "-m", "sacrebleu", *words, *METRICS]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
 def assert_equal(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
-    """The same digits and signatures."""
+    """Check that scores agree in digits and signatures."""
     assert [f"{score['value']:.6f}" for score in ours] == [f"{float(score['score']):.6f}" for score in theirs]
     assert [score["signature"] for score in ours] == [score["signature"] for score in theirs]
 
@@ -71,7 +71,7 @@ THIRD = ["Today the cat sat there.", "Dogs run in parks.", "It rains; we stay", 
 def scored(
     folder: Path, *more: list[str], tgt_lang: str = "en", times: int = 1, **options: Any
 ) -> tuple[Path, dict[str, Any]]:
-    """The folder and the results of an evaluation of OUTPUTS, all of which stand so many times."""
+    """Evaluate OUTPUTS, repeated `times` times, and return the folder and the results."""
     pairs = ParallelText(SOURCES * times, FIRST * times)
     evaluated = EvaluationSet("few", "test", pairs, more=tuple(lines * times for lines in more))
     system = Hypotheses(OUTPUTS * times, "de", tgt_lang)
@@ -95,7 +95,7 @@ def test_several_references_score_as_the_command_scores_the_files_that_are_left(
 
 
 def test_three_pairs_of_which_the_first_is_identical_are_no_perfect_match(tmp_path):
-    """Handed over as three lists of one reference they would be."""
+    """If the references were passed as three lists of one, they would be a perfect match."""
     evaluated = EvaluationSet("few", "test", ParallelText(SOURCES[:3], FIRST[:3]))
     results = evaluate(Hypotheses(OUTPUTS[:3], "de", "en"), evaluated, Scorer("en"), tmp_path / "scored")
     theirs = sacrebleu(tmp_path / "scored", "references.en", "-i", "hypotheses.en")
@@ -207,13 +207,13 @@ def test_where_there_are_no_blanks_a_loop_is_of_characters_and_a_number_is_one(t
 @pytest.mark.parametrize(
     ("source", "output", "n"),
     [
-        ("他说了哈哈哈", "he he he said", 0),  # a loop of characters in the source
+        ("他说了哈哈哈", "he he he said", 0),  # a loop in the source, measured in characters
         ("the 1000000 book", "这本书书书书", 1),
         ("now now now", "书书书", 0),
-        ("bookkeeper xxx", "书书书", 1),  # a loop of characters where words count
+        ("bookkeeper xxx", "书书书", 1),  # repeated characters are no loop in a source measured in words
         ("一万", "10000", 0),
         ("Wait...", "等等...", 0),
-        ("等等...", "wait wait wait", 1),  # a source with an ellipsis hides nothing
+        ("等等...", "wait wait wait", 1),  # an ellipsis in the source is no loop
         ("ten thousand", "10000", 0),
     ],
 )
@@ -226,9 +226,9 @@ def test_outputs_that_are_wrong_at_a_glance_are_counted():
     pairs = [
         ("source one", "output one"),
         ("source two", "  "),  # empty
-        ("", ""),  # as it should be
+        ("", ""),  # correct
         ("to be is to be", "so so so it goes"),  # repeated
-        ("ha ha ha", "ho ho ho"),  # as the source does
+        ("ha ha ha", "ho ho ho"),  # repeated in the source as well
         ("Berlin", " Berlin "),  # copied
         ("a b", "c d"),  # truncated
     ]
@@ -265,7 +265,7 @@ def test_all_of_it_stands_in_the_tables(tmp_path):
 
 def test_the_comparison_is_that_of_the_command_on_the_files_that_are_left(tmp_path, monkeypatch):
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
-    monkeypatch.setattr("diglot.evaluation.significance.FEWEST", 1)  # the command tests any number
+    monkeypatch.setattr("diglot.evaluation.significance.FEWEST", 1)  # the command tests any number of sentences
     baseline = Baseline("other", Hypotheses(THIRD, "de", "en"))
     folder, results = scored(tmp_path, SECOND, baseline=baseline)
     files = ("references.en", "references.2.en", "-i", "baseline.en", "hypotheses.en")
@@ -321,7 +321,7 @@ def test_a_much_better_system_is_significantly_better(tmp_path):
         assert all(metric["p_value"] < 0.01 for metric in results["baseline"][name]["metrics"])
 
 
-# As it is typed
+# The command
 
 
 @pytest.mark.end_to_end
@@ -354,7 +354,7 @@ def test_a_checkpoint_is_scored_on_references_of_its_own_and_compared(tmp_path):
     assert results["near_ties"] == 0
     assert "Search errors: " in done.stdout.decode()
 
-    # The same system as a file, with nothing of a model; and the checkpoint as the baseline.
+    # The same output from a file, so without results of a model, and the checkpoint as the baseline.
     words = ("diglot-evaluate", "hypotheses=s/hypotheses.bol", *data, "references=[second.bol,third.bol]")
     type_command(*words, f"baseline={GOLDEN}", "search.beam_size=4", "output=t", cwd=tmp_path)
     again = json.loads((tmp_path / "t" / "results.json").read_text())
@@ -369,7 +369,7 @@ def test_a_checkpoint_is_scored_on_references_of_its_own_and_compared(tmp_path):
 
 @pytest.fixture
 def say(tmp_path, monkeypatch, capsys) -> Callable[..., str]:
-    """Types an evaluation that must be refused before anything is translated; returns the line it is answered with."""
+    """Return a function that runs an evaluation, checks that it is rejected early, and returns the message."""
 
     def typed(*words: str) -> str:
         before = sorted(tmp_path.rglob("*"))
@@ -454,7 +454,7 @@ def test_a_model_of_several_languages_is_scored_on_text_of_the_one_that_it_write
         said = of_files(tgt)
         assert f"the target language of the text is {code}, and this model translates into de, fr: tgt_lang=" in said
     assert "tgt_lang=fr: that of the text is de; where it is not, data.tgt_lang=fr" in of_files("x.de", "tgt_lang=fr")
-    write_lines(tmp_path / "two.bol", ["a", "b"])  # the first thing that is refused of what is taken
+    write_lines(tmp_path / "two.bol", ["a", "b"])  # if the languages are accepted, this file is rejected next
     for words in (("x.fra", "tgt_lang=fr"), ("x.de",), ("x.de", "tgt_lang=fr", "data.tgt_lang=fr")):
         assert "references=two.bol has 2 lines" in of_files(*words, "references=two.bol")
 
@@ -484,7 +484,7 @@ def test_a_model_s_results_are_told_of_the_text_and_of_its_own_tokenizer(tmp_pat
     model = build_model(src_vocab_size=290, tgt_vocab_size=290)
     of_run = {"src_lang": "zh", "tgt_lang": "en", "config": {"tokenizer": {"normalisation": "identity"}}}
     system = Translator(model, tokenizer, BeamSearch(beam_size=1, max_len_a=0, max_len_b=3), of_run)
-    for tgt, src_lang in (("x.zh", "en"), ("x.txt", "en"), ("x.en", None)):  # both sides alike say nothing
+    for tgt, src_lang in (("x.zh", "en"), ("x.txt", "en"), ("x.en", None)):  # equal extensions are ignored
         write_lines(tmp_path / "x.en", lines[:3])
         write_lines(tmp_path / tgt, lines[:3])
         paths = {"src": str(tmp_path / "x.en"), "tgt": str(tmp_path / tgt)}
@@ -521,7 +521,7 @@ def test_kept_text_comes_back_whatever_the_languages_are_called(src_lang, tmp_pa
             keep_text(folder, kept, src_lang, tgt_lang)
         write_lines(folder / f"dev.translated.{ending_of(tgt_lang)}", OUTPUTS)  # as every validation does
         names = [unicodedata.normalize("NFD", path.name).casefold() for path in folder.iterdir()]
-        assert len(set(names)) == 7, (src_lang, tgt_lang)  # on a file system that ignores case, too
+        assert len(set(names)) == 7, (src_lang, tgt_lang)  # distinct even on a file system that ignores case
         for split in ("dev", "test"):
             back = kept_text(folder, split, src_lang, tgt_lang)
             assert back is not None
@@ -535,14 +535,14 @@ def test_kept_text_is_called_after_its_languages_where_that_is_clear(tmp_path):
 
 
 def test_text_of_an_earlier_version_is_read_unless_one_file_went_over_another(tmp_path):
-    """It named all files after the languages alone."""
+    """Earlier versions named the files after the languages alone."""
     for split, languages in (("dev", ("EN", "en")), ("test", ("en", "en"))):
         for language, lines in zip(languages, (SOURCES, FIRST)):
             write_lines(tmp_path / f"{split}.{language}", lines)
         (tmp_path / f"{split}.json").write_text('{"name": "old", "memory": []}')
-    if len(list(tmp_path.iterdir())) == 5:  # a file system that tells cases apart
+    if len(list(tmp_path.iterdir())) == 5:  # a case-sensitive file system
         assert kept_text(tmp_path, "dev", "EN", "en").pairs == ParallelText(SOURCES, FIRST)
-    assert kept_text(tmp_path, "test", "en", "en") is None  # both sides would be the references
+    assert kept_text(tmp_path, "test", "en", "en") is None  # the references have overwritten the sources
     assert kept_text(tmp_path, "test", "en", "json") is None
 
 
@@ -570,7 +570,7 @@ def test_an_evaluation_is_written_through_no_link_out_of_the_run_s_folder(tmp_pa
 @pytest.mark.reliability
 @pytest.mark.end_to_end
 def test_a_tokenizer_that_is_missing_is_told_before_the_text_is_looked_for(tmp_path):
-    """Japanese without MeCab: the corpus named here could not even be read."""
+    """Scoring Japanese without MeCab fails before the corpus, which does not exist, is read."""
     (tmp_path / "MeCab.py").write_text("raise ImportError('no MeCab here')\n")
     code = "import sys; sys.path.insert(0, '.'); from diglot.commands.evaluate import main; main()"
     words = ("data=files", "data.dev.src=none.en", "data.dev.tgt=none.ja", "tgt_lang=ja", f"checkpoint={GOLDEN}")

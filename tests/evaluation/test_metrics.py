@@ -1,4 +1,4 @@
-"""Scores are those of the sacrebleu command line on the same files."""
+"""Scores equal those of the sacrebleu command for the same files."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ CHINESE = (["我们今天去公园。", "他喜欢红色的苹果"], ["我们今
 
 
 def command_line(folder: Path, hypotheses: list[str], references: list[str], *options: str) -> dict[str, dict]:
-    """What the sacrebleu command says, metric by metric."""
+    """Return the results of the sacrebleu command by metric."""
     write_lines(folder / "hypotheses", hypotheses)
     write_lines(folder / "references", references)
     metrics = ["-m", "bleu", "chrf", "ter", "--chrf-word-order", "2", "-w", "6", "-f", "json"]
@@ -43,7 +43,7 @@ def assert_equal(scores: list[Score], expected: dict[str, dict]) -> None:
 def test_scores_equal_the_command_line(tmp_path: Path) -> None:
     scores = Scorer("en")(*THREE)
     assert_equal(scores, command_line(tmp_path, *THREE))
-    assert 0 < scores[0].value < 100  # although the first of three is a perfect match
+    assert 0 < scores[0].value < 100  # although the first of the three outputs is a perfect match
 
 
 def test_chinese_is_scored_by_its_characters(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_tokenizer_of_words_that_is_asked_for_says_that_the_code_is_right(toke
     assert "CODE" not in decided.notes[0]
     assert asked.writing == SPACED
     assert "asian:no" in asked(references, references)[-1].signature
-    assert Scorer("en", references, "char").writing == CHINESE_WRITING  # says nothing of blanks
+    assert Scorer("en", references, "char").writing == CHINESE_WRITING  # char does not imply spaces between words
 
 
 def test_other_references_than_the_code_s_are_said() -> None:
@@ -230,7 +230,7 @@ def test_a_tokenizer_that_is_not_installed_is_told_at_once_in_one_line(
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("sacrebleu.tokenizers.tokenizer_")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, module, None)  # not there, whatever this environment has
+    monkeypatch.setitem(sys.modules, module, None)  # missing, even if it is installed here
     with pytest.raises(UserError) as refused:
         Scorer(language)
     assert f"pip install 'sacrebleu[{extra}]'" in str(refused.value)

@@ -1,4 +1,4 @@
-"""The translation memory finds what a plain search finds."""
+"""The translation memory finds the same matches as a plain search."""
 
 import pytest
 from hypothesis import given

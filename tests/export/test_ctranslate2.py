@@ -1,4 +1,4 @@
-"""CTranslate2 computes what the model computes, or the model is refused: every choice there is, and combinations."""
+"""For each choice and some combinations, CTranslate2 computes the same as the model, or the export is rejected."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,16 +16,16 @@ from diglot.decoding import BeamSearch, SpecialIds
 from diglot.export import ctranslate2 as converter
 from diglot.model import Transformer
 
-# Lengths of five sources and targets, </s> not counted: all differ, most are padded.
+# Lengths of five sources and targets without </s>; all differ, so most are padded.
 SRC, TGT = (3, 11, 7, 1, 5), (6, 2, 9, 4, 8)
-CLOSE = 5e-5  # between log-probabilities: rounding moves them by a tenth of it, a wrong weight by thousands
+CLOSE = 5e-5  # tolerance of log-probabilities: ten times the rounding error, and far below the effect of a wrong weight
 
-# What stands in conf/model and cannot be represented. Everything else there has to be.
+# Choices of conf/model that cannot be represented. All others must be.
 REFUSED = {"position=alibi"}
 
 
 class Pieces:
-    """Stands in for a tokenizer: each id is a piece of its own."""
+    """Fake tokenizer with one piece per id."""
 
     pad_id, unk_id, bos_id, eos_id = range(4)
 
@@ -37,7 +37,7 @@ class Pieces:
 
 
 def shaken(model: Transformer) -> Transformer:
-    """Let every bias, gain and table matter."""
+    """Randomise the weights, so that every bias, gain and table matters."""
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "table" in name:
@@ -54,7 +54,7 @@ def padded(rows: Sequence[Sequence[int]]) -> torch.Tensor:
 
 
 def check_parity(model: Transformer, folder: Path) -> None:
-    """Make sure that both give the same tokens the same log-probabilities: given ones, and those of greedy search."""
+    """Check that both engines agree in log-probabilities, of given targets and in each step of greedy search."""
     n_src, n_tgt = model.src_embedding.num_embeddings, model.tgt_embedding.num_embeddings
     pieces: Any = Pieces(n_src, n_tgt)
     converter.write(shaken(model), pieces, folder)
@@ -82,12 +82,12 @@ def check_parity(model: Transformer, folder: Path) -> None:
         suppress_sequences=[["<pad>"], ["<s>"]],
         return_logits_vocab=True,
     )
-    assert sum(best.near_tie for best in ours) < len(ours) / 2  # which another processor may decide otherwise
+    assert sum(best.near_tie for best in ours) < len(ours) / 2  # near ties may differ between processors
     for source, best, each in zip(sources, ours, theirs, strict=True):
         if best.near_tie:
             continue
         assert pieces.pieces(best.tokens, "tgt") == each.hypotheses[0]
-        # Of each step, from what was kept of those before.
+        # The logits of each step, which CTranslate2 computes with its cache.
         with torch.no_grad():
             wanted = model(torch.tensor([[*source, 3]]), torch.tensor([[2, *best.tokens][:15]]))[0]  # (T, V)
         got = torch.stack([torch.from_numpy(np.asarray(step).reshape(-1)) for step in each.logits[0]])
@@ -96,7 +96,7 @@ def check_parity(model: Transformer, folder: Path) -> None:
 
 @pytest.fixture
 def parity(build_model: Callable[..., Transformer], tmp_path: Path) -> Callable[..., None]:
-    """Builds a model of two vocabularies (of one, where they are tied) and checks it."""
+    """Return a function that checks a model of two vocabularies, or of one if they are tied."""
 
     def check(*words: str) -> None:
         tied = "model.tying=all" in words
@@ -246,16 +246,16 @@ def test_what_cannot_be_represented_is_refused_by_key_and_nearest_value(compose_
 
 @pytest.mark.parametrize("words", ["model.qk_norm=true", "model.n_heads={encoder:3,decoder:3,cross:1}"])
 def test_what_is_refused_is_computed_otherwise(parity, words):
-    """Else it need not be refused any longer."""
+    """If this fails, CTranslate2 has become compatible, and the choice need no longer be rejected."""
     with pytest.raises((AssertionError, ValueError, RuntimeError)):
         parity(words)
 
 
 def test_a_tie_of_buckets_is_refused_whatever_this_machine_computes(monkeypatch, compose_train):
-    """18 + 18 ln(30/18) / ln(50/18) is 27, and a last bit of either logarithm makes 26 of it."""
+    """18 + 18 ln(30/18) / ln(50/18) is exactly 27, but an error in the last bit of either logarithm makes it 26."""
     words = ("model/position=relative_bias", "model.position.n_buckets=36", "model.position.max_distance=50")
     model = resolved(compose_train("model=tiny", *words).model)
-    for step in (0, np.inf):  # a processor whose logarithms err downwards, and one whose err upwards
+    for step in (0, np.inf):  # logarithms rounded down, or up
         monkeypatch.setattr(np, "log", lambda x, step=step: np.nextafter(np.float32(math.log(x)), np.float32(step)))
         assert len(unrepresentable(model)) == 1
 
@@ -263,8 +263,8 @@ def test_a_tie_of_buckets_is_refused_whatever_this_machine_computes(monkeypatch,
 @pytest.mark.parametrize(
     ("distance", "n_exact", "n_buckets", "max_distance", "wanted"),
     [
-        (30, 18, 36, 50, {26, 27}),  # a tie of inexact logarithms
-        (16, 8, 16, 128, {10}),  # a tie, but logarithms of powers of two, which every library rounds alike
+        (30, 18, 36, 50, {26, 27}),  # a tie with inexact logarithms
+        (16, 8, 16, 128, {10}),  # a tie, but with logarithms of powers of two, which every library rounds equally
         (64, 8, 16, 128, {14}),
         (27, 9, 18, 243, {12}),
         (31, 18, 36, 50, {27}),
@@ -314,6 +314,6 @@ def test_tied_weights_stand_in_the_file_once(build_model, tmp_path):
 def test_buckets_are_judged_for_the_stacks_that_have_them(compose_train):
     words = ("model.position.n_buckets=36", "model.position.max_distance=50")
     everywhere = resolved(compose_train("model/position=relative_bias", *words).model)
-    assert unrepresentable(everywhere)  # distance 30 of the stack that looks one way
+    assert unrepresentable(everywhere)  # because of distance 30 in the decoder
     rotary = resolved(compose_train().model)["position"]
     assert not unrepresentable({**everywhere, "decoder_position": rotary})

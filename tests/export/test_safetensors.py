@@ -1,4 +1,4 @@
-"""Weights that plain Python reads, and a config that the model is built from again."""
+"""Exported weights can be read by plain Python, and the model can be rebuilt from the exported config."""
 
 import json
 import struct
@@ -26,7 +26,7 @@ VARIANTS = [
 
 @pytest.fixture(params=VARIANTS, ids=lambda words: " ".join(words))
 def written(request, compose_train, tokenizer, tmp_path) -> tuple[Checkpoint, Path]:
-    """A model of random weights, and the folder that it was written into."""
+    """Export a model with random weights; return its checkpoint and the folder."""
     config = compose_train(*request.param, "model.d_model=24", "model.dropout=0.0")
     sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
     torch.manual_seed(1)
@@ -39,7 +39,7 @@ def written(request, compose_train, tokenizer, tmp_path) -> tuple[Checkpoint, Pa
 
 
 def read_plainly(file: Path) -> dict[str, np.ndarray]:
-    """As the format says: eight bytes of a length, so much JSON, then the numbers."""
+    """Read a safetensors file by its specification: an 8-byte length, a JSON header of this length, then the data."""
     content = file.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])

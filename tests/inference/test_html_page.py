@@ -1,4 +1,4 @@
-"""The page of translations: it is whole and safe whatever the text, and in a browser it draws the given figures."""
+"""The page of translations is complete and safe for any text, and a browser draws the right values."""
 
 import base64
 import fcntl
@@ -42,7 +42,7 @@ HOSTILE = [
 def record(
     line: int = 1, n_best: int = 2, layers: int = 2, heads: int = 3, source: str = "Ein Licht"
 ) -> dict[str, Any]:
-    """A line with as many source tokens as words and one, and hypotheses of three tokens."""
+    """Return a record with one source token per word plus </s>, and hypotheses of three tokens."""
     rng = np.random.default_rng(line)
     source_tokens = [*(f"▁{word}" for word in source.split(" ")), "</s>"]
     hypotheses = []
@@ -72,7 +72,7 @@ def whole(*records: dict[str, Any], title: str = "Translations") -> str:
 
 
 class Parts(HTMLParser):
-    """What a page has in its tags: the data of its lines, and its text."""
+    """Parser that collects the tags, the text and the lines' data of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -176,11 +176,11 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chrom
 
 
 class Browser:
-    """A headless Chromium, spoken to in the DevTools protocol over two pipes."""
+    """A headless Chromium, controlled by the DevTools protocol over two pipes."""
 
     def __init__(self, folder: Path) -> None:
         self.page = folder / "page.html"
-        # The browser reads what it is to do from descriptor 3 and answers on 4: ours stand above both.
+        # The browser reads commands from descriptor 3 and answers on 4, so our own descriptors must be above these.
         (read_end, to), (answers, write_end) = os.pipe(), os.pipe()
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (read_end, write_end)]
         options = ["--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
@@ -192,7 +192,7 @@ class Browser:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        self.limit = threading.Timer(300, self.process.kill)  # one that hangs ends the tests, not their patience
+        self.limit = threading.Timer(300, self.process.kill)  # so that a hanging browser fails the tests
         self.limit.daemon = True
         self.limit.start()
         for end in (read_end, write_end, *ends):
@@ -232,7 +232,7 @@ class Browser:
             self.events.append(answer)
 
     def do(self, script: str) -> Any:
-        """The value of an expression in the page."""
+        """Evaluate an expression in the page and return its value."""
         answer = self.ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, (script, answer)
         return answer["result"].get("value")
@@ -248,7 +248,7 @@ class Browser:
             self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
 
     def point_at(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
-        """Move the mouse over an element, as far across and down it as said."""
+        """Move the mouse over an element, to the fractions x and y of its width and height."""
         box = self.do(
             f"(() => {{const e = document.querySelector({selector!r}); e.scrollIntoView({{block: 'center'}});"
             "const {left, top, width, height} = e.getBoundingClientRect(); return [left, top, width, height]})()"
@@ -257,7 +257,7 @@ class Browser:
         self.ask("Input.dispatchMouseEvent", type="mouseMoved", **at)
 
     def map(self, selector: str = "[open] .cells canvas") -> np.ndarray:
-        """What is drawn, in 255ths."""
+        """Return the alpha channel of a canvas, from 0 to 255."""
         self.wait(f"document.querySelector({selector!r}) !== null")
         width, height, pixels = self.do(
             f"(() => {{const {{width, height}} = document.querySelector({selector!r});"
@@ -287,8 +287,8 @@ class Browser:
         self.answers.close()
 
     def check(self) -> None:
-        """Fail where the page asked for anything beside itself or a script went wrong."""
-        self.do("0")  # what was thrown before is heard by now
+        """Check that the page requested only itself, and that no script failed or logged anything."""
+        self.do("0")  # earlier exceptions have been reported once this is answered
         bad = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
         assert [event for event in self.events if event["method"] in bad] == []
         urls = [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]

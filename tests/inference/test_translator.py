@@ -1,4 +1,4 @@
-"""Lines in, as many lines out, whatever the batch and the neighbours; long lines, prefixes, ensembles, JSON."""
+"""Translations of lines do not depend on batches; also long lines, prefixes, ensembles and JSON."""
 
 import inspect
 import itertools
@@ -55,13 +55,13 @@ def translator(folder: Path) -> Translator:
 
 
 def sharpen(translator: Translator) -> None:
-    """Let a model that nothing has trained be sure of something, and end now and then."""
+    """Make the probabilities of an untrained model less uniform, so that outputs end at different lengths."""
     with torch.no_grad():
         translator.model.output.weight.copy_(translator.model.output.weight * 6)
 
 
 def same(found: list[Translation], expected: list[Translation]) -> int:
-    """Make sure that two outputs are the same, and count the lines in which a near tie went the other way."""
+    """Check that two outputs are equal except for near ties, and count the lines that differ by one."""
     assert len(found) == len(expected)
     ties = 0
     for a, b in zip(found, expected, strict=True):
@@ -73,7 +73,7 @@ def same(found: list[Translation], expected: list[Translation]) -> int:
 
 
 def lines_of(sample_lines: list[str], n: int) -> list[str]:
-    """Of very different lengths."""
+    """Return random lines of very different lengths."""
     random = np.random.default_rng(3)
     return [" ".join(random.choice(sample_lines, random.integers(1, 5))) for _ in range(n)]
 
@@ -83,7 +83,7 @@ def lines_of(sample_lines: list[str], n: int) -> list[str]:
 )
 def test_a_line_s_translation_depends_on_nothing_but_the_line(translator, sample_lines, beam, n):
     lines = lines_of(sample_lines, n)
-    alone = translator.translate_all(lines, beam, tokens_per_batch=1)  # each is searched by itself
+    alone = translator.translate_all(lines, beam, tokens_per_batch=1)  # each line is searched alone
     assert len({translation.text for translation in alone}) > n // 2
     ties = 0
     for tokens_per_batch in (300, 1_000_000):
@@ -95,7 +95,7 @@ def test_a_line_s_translation_depends_on_nothing_but_the_line(translator, sample
 
 @pytest.fixture(scope="module")
 def normalising(compose_train, sample_lines, tmp_path_factory) -> tuple[Path, Tokenizer]:
-    """A checkpoint whose tokenizer removes what has no width, and which translates into two languages."""
+    """Return a checkpoint for two target languages, and its tokenizer, which removes zero-width characters."""
     folder = tmp_path_factory.mktemp("normalising")
     source = TokenizerTrainer(model_type="unigram", vocab_size=400, normalisation="nmt_nfkc")
     made, _ = source.get(ParallelText(sample_lines, sample_lines), folder, ["bol", "cav"])
@@ -163,7 +163,7 @@ def test_blank_lines_stay_blank_and_disturb_no_neighbour(translator):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 8, 9])
 def test_as_many_lines_come_out_as_go_in_around_a_batch_s_size(translator, n):
-    k = 3  # lines of a batch
+    k = 3  # lines per batch
     lines = [f"w{i} " * (1 + i % 3) for i in range(n)]
     cost = 4 + 4 * (2 * 8 + 5)
     found = translator.translate_all(lines, tokens_per_batch=k * cost)
@@ -194,7 +194,7 @@ def test_a_translation_begins_as_it_has_to(translator):
 
 
 def test_memory_is_bounded_by_what_all_hypotheses_may_become(translator, sample_lines, monkeypatch):
-    """The most positions that a batch may come to need are within the budget, however short the sources."""
+    """The maximum number of positions of each batch is within the budget, even for very short sources."""
     held = []
     original = BeamSearch.__call__
 
@@ -219,7 +219,7 @@ def short(folder: Path) -> Translator:
 
 
 def n_tokens(translator: Translator, text: str) -> int:
-    """</s> counted."""
+    """Return the number of tokens of a text, including </s>."""
     return len(translator.tokenizer.encode([text])[0].ids) + 1
 
 
@@ -264,12 +264,12 @@ def test_what_is_known_of_a_long_line_fits_what_the_model_has_read(short, too_lo
     ends = found[0].source_tokens.count("</s>")
     assert ends == (1 if too_long == "cut" else found[0].tokens.count("</s>"))
     best = found[0]
-    if too_long == "pieces":  # no piece has seen another
+    if too_long == "pieces":  # no attention between pieces
         first = best.source_tokens.index("</s>") + 1
         rows = best.tokens.index("</s>") + 1
         assert np.stack(best.attention)[:, :, :rows, first:].max() == 0
         assert np.stack(best.attention)[:, :, rows:, :first].max() == 0
-    # Of all ways to join the pieces' three best, the three with the greatest sums.
+    # Of all combinations of the pieces' three best translations, the three with the greatest sums of scores.
     pieces = [text for _, text in split_text(long, lambda text: n_tokens(short, text) <= 24)]
     if too_long == "pieces":
         each = [[t.score for t in of_piece] for of_piece in short.n_best(pieces, search)]
@@ -517,7 +517,7 @@ def test_a_line_that_is_typed_is_answered_before_the_next(folder):
 
 
 def coarse(ids: list[int], placeholders: object = (), side: str = "tgt") -> str:
-    """A tokenizer's decode that gives many sequences the same text."""
+    """Decode many token sequences to the same text; replaces a tokenizer's decode."""
     return f"{'ab'[len(ids) % 2]}\r"
 
 
@@ -533,7 +533,7 @@ def test_a_text_stands_once_in_an_n_best_list_with_its_best_score(translator, mo
     assert 1 <= len(found) < len(every) == 6
     assert [(t.text, t.tokens, t.score) for t in found] == [(x, t.tokens, t.score) for x, t in expected.items()]
     samples = translator.n_best(["Ler nin gaser."], SamplingSearch(n_samples=6, max_len_a=1.0, max_len_b=4))[0]
-    assert len(samples) == 6  # as they were drawn
+    assert len(samples) == 6  # samples are not deduplicated
 
 
 def test_a_line_in_pieces_has_no_text_twice_either(short, monkeypatch):
@@ -543,7 +543,7 @@ def test_a_line_in_pieces_has_no_text_twice_either(short, monkeypatch):
     monkeypatch.setattr(
         "diglot.inference.translator.split_text", lambda text, fits, whole: [("", text[:14]), ("", text[15:34])]
     )
-    (found,) = short.n_best([long], search)  # aa and a, a and aa
+    (found,) = short.n_best([long], search)  # "aa" + "a" equals "a" + "aa"
     assert len({t.text for t in found}) == len(found)
     assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
 
