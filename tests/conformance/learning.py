@@ -1,13 +1,14 @@
-"""What every model variant must learn: copy, reverse and sort, all three by one small model (`make conformance`).
+"""Test that every model variant learns to copy, reverse and sort, all three with one small model (`make conformance`).
 
-    python tests/conformance/learning.py [FOLDER]    # where the table and its picture go; runs/conformance
+    python tests/conformance/learning.py [FOLDER]    # folder of the table and its picture; default: runs/conformance
 
-A cell is a position encoding with a norm placement, or a whole model of another kind. Each is trained in a process of
-its own and tested by decoding, and stays in runs/conformance: the same command goes on with the cells that are missing.
-A cell whose settings or sources have changed is computed anew.
+A cell is a combination of a position encoding and a norm placement, or a model of another kind. Each cell is trained in
+a separate process and tested by decoding. Results are kept in runs/conformance, so that the same command resumes with
+the missing cells. A cell whose settings or sources have changed is computed again.
 
-A model without position encoding sees a source as a bag of symbols. It has to fail at copy and reverse: that checks the
-check. Its chance is 0.18 on the lengths 1 to 10: one symbol has one order, of two the half is right, and so on.
+A model without position encoding sees a source as a bag of symbols. It must fail at copy and reverse, which checks the
+test itself. By chance it gets 0.18 right on the lengths 1 to 10: one symbol has only one order, two symbols are in the
+right order half of the time, and so on.
 """
 
 import argparse
@@ -53,14 +54,14 @@ from diglot.training.loss import token_loss
 from diglot.training.schedule import Linear
 
 KEPT = Path("runs/conformance")
-AT_ONCE = 2  # processes
+AT_ONCE = 2  # number of parallel processes
 SPECIAL = SpecialIds(pad=0, unk=1, bos=2, eos=3)
 TASKS = ("copy", "reverse", "sort")
-FIRST_TAG = 4  # a source begins with its task's tag
+FIRST_TAG = 4  # each source begins with the tag of its task
 FIRST_SYMBOL = FIRST_TAG + len(TASKS)
-BEYOND = ((11, 15), (16, 20), (21, 30))  # lengths that no training sentence has
+BEYOND = ((11, 15), (16, 20), (21, 30))  # lengths that do not occur in training
 LEARNED = 0.99  # the exact match that a model must reach at each task
-# What a result depends on, beside torch and the cell's own settings.
+# The files that a result depends on, besides torch's version and the settings.
 PACKAGE = Path(diglot.__file__).parent
 SOURCES = (
     *("model", "decoding", "config/build.py", "training/loss.py", "training/schedule.py"),
@@ -70,18 +71,18 @@ SOURCES = (
 
 @dataclass(frozen=True)
 class Settings:
-    """What all cells have alike.
+    """Settings shared by all cells.
 
     Attributes:
-        trained: the longest training sentence, in symbols.
-        tested: the longest that is tested.
-        rows: of a batch, for each length.
-        d_recurrent: width of a recurrent model's states, which gives it about as many parameters.
-        rate: the learning rate after its rise, from where it falls to zero over the run.
-        seconds: process time of a cell, its test included.
-        for_test: how many of these training leaves.
-        samples: test sentences for each task and length, on the training lengths and beyond.
-        failed: the exact match that a model which sees no order must stay below at copy and reverse.
+        trained: maximum length of training sentences, in symbols.
+        tested: maximum length of test sentences.
+        rows: sentences per length in a batch.
+        d_recurrent: width of a recurrent model's states, chosen to give it about as many parameters.
+        rate: learning rate after the warm-up, from which it decays linearly to zero.
+        seconds: limit of a cell's process time, including its test.
+        for_test: seconds of this limit that are reserved for the test.
+        samples: test sentences per task and length, on the training lengths and beyond.
+        failed: upper bound of exact match at copy and reverse for a model that cannot see order.
     """
 
     n_symbols: int = 12
@@ -107,8 +108,8 @@ class Cell(NamedTuple):
     """A model variant.
 
     Attributes:
-        position: encoding of the Transformer, or the name of another model, which has one of its own.
-        residual: norm placement; none for another model.
+        position: position encoding of the Transformer, or the name of another model.
+        residual: norm placement of the Transformer; empty for another model.
     """
 
     position: str
@@ -135,7 +136,7 @@ class Cell(NamedTuple):
         sizes |= {"n_encoder_layers": s.n_layers, "n_decoder_layers": s.n_layers}
         sizes |= {"d_hidden": s.d_recurrent, "d_attention": s.d_recurrent}
         node.update({key: value for key, value in sizes.items() if key in node})
-        if "max_positions" in node.get("position", {}):  # a table: as long as training needs
+        if "max_positions" in node.get("position", {}):  # a table as long as training needs
             node.position.max_positions = s.trained + 2
         vocab_size = FIRST_SYMBOL + s.n_symbols
         model: EncoderDecoder = build(node, "model", src_vocab_size=vocab_size, tgt_vocab_size=vocab_size)
@@ -143,7 +144,7 @@ class Cell(NamedTuple):
 
 
 def cells() -> list[Cell]:
-    """All there are: whoever adds a file to conf/model adds a cell."""
+    """Return all cells; a new file in conf/model adds cells."""
 
     def names(part: str) -> list[str]:
         return sorted(path.stem for path in (CONF / "model" / part).glob("*.yaml"))
@@ -153,7 +154,7 @@ def cells() -> list[Cell]:
 
 
 class Rows(NamedTuple):
-    """Sentences as the model takes them: (B, S) and (B, T), filled up with <pad>."""
+    """Sentences as model inputs, (B, S) and (B, T), padded with <pad>."""
 
     src: Tensor
     src_mask: Tensor
@@ -163,7 +164,7 @@ class Rows(NamedTuple):
 
 
 def sentences(tasks: Tensor, symbols: Tensor, lengths: Tensor) -> Rows:
-    """What tasks (B,) ask for, of the first `lengths` (B,) of each row's symbols (B, N), which count from 0."""
+    """Return sources and targets of tasks (B,) for the first `lengths` (B,) symbols (B, N), numbered from 0."""
     n_rows, longest = symbols.shape
     at = torch.arange(longest)
     inside = at < lengths[:, None]
@@ -183,9 +184,9 @@ def sentences(tasks: Tensor, symbols: Tensor, lengths: Tensor) -> Rows:
 
 
 def batch(settings: Settings, update: int) -> list[Rows]:
-    """The sentences of an update, as many of each length; the longer half apart, which saves padding.
+    """Return the sentences of an update, equally many of each length, in two parts by length to save padding.
 
-    A function of the seed and the update alone.
+    They depend only on the seed and the number of the update.
     """
     random = torch.Generator().manual_seed(settings.seed * 1_000_003 + update)
     lengths = torch.arange(1, settings.trained + 1).repeat_interleave(settings.rows)
@@ -197,15 +198,15 @@ def batch(settings: Settings, update: int) -> list[Rows]:
 
 
 def train(model: EncoderDecoder, settings: Settings, done: Any) -> tuple[int, float]:
-    """Teach the model, as far as the process's time allows.
+    """Train the model within the limit of process time.
 
     Args:
-        model: gets the weights.
-        settings: of the run.
-        done: its `value` counts the updates, for those who watch.
+        model: the model, trained in place.
+        settings: the settings of the run.
+        done: shared counter, whose `value` is set to the number of updates done.
 
     Returns:
-        How many updates there were, and target tokens for each second of process time.
+        The number of updates, and target tokens per second of process time.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
     schedule = Linear(optimizer, settings.updates, settings.rate, settings.warmup)
@@ -216,7 +217,7 @@ def train(model: EncoderDecoder, settings: Settings, done: Any) -> tuple[int, fl
         parts = batch(settings, update)
         n_targets = sum(int(part.tgt_mask.sum()) for part in parts)
         for part in parts:
-            with sdpa_kernel(SDPBackend.MATH):  # the fastest on a CPU, as in TranslationTask
+            with sdpa_kernel(SDPBackend.MATH):  # the fastest kernel on a CPU, as in TranslationTask
                 logits = model(part.src, part.tgt_in, part.src_mask)
             (token_loss(logits, part.labels, part.tgt_mask, 0.0).smoothed / n_targets).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -229,14 +230,15 @@ def train(model: EncoderDecoder, settings: Settings, done: Any) -> tuple[int, fl
 
 
 def test_symbols(settings: Settings, length: int) -> Tensor:
-    """The symbols (N, length) that all tasks are tested on. Such short ones may have been in training, too."""
-    random = torch.Generator().manual_seed(settings.seed * 1_000_003 - length)  # updates are added, not subtracted
+    """Return the test symbols (N, length) of all tasks; short sentences may also occur in training."""
+    # Subtracting the length cannot give the seed of an update, whose number is added.
+    random = torch.Generator().manual_seed(settings.seed * 1_000_003 - length)
     n_sentences = settings.samples[length > settings.trained]
     return torch.randint(settings.n_symbols, (n_sentences, length), generator=random)
 
 
 def chance(settings: Settings) -> float:
-    """What remains right on the training lengths if a sentence's symbols are known and their order is guessed."""
+    """Return the expected exact match on the training lengths if the symbols are known and their order is guessed."""
     shares = [
         math.prod(map(math.factorial, Counter(sentence).values())) / math.factorial(length)
         for length in range(1, settings.trained + 1)
@@ -246,11 +248,11 @@ def chance(settings: Settings) -> float:
 
 
 def exact_match(model: EncoderDecoder, settings: Settings) -> dict[str, list[float | None]]:
-    """For each task, by length from 1 on: the share of outputs that are right from the first to the last symbol.
+    """Return for each task, by length from 1, the fraction of outputs that are correct in all symbols.
 
-    None where the model has no positions for such sentences.
+    It is None for sentences longer than the model's maximum.
     """
-    search = BeamSearch(beam_size=1, length_penalty=0.0, max_len_a=1.0, max_len_b=4)  # a few more than are right
+    search = BeamSearch(beam_size=1, length_penalty=0.0, max_len_a=1.0, max_len_b=4)  # a little more than needed
     found: dict[str, list[float | None]] = {task: [] for task in TASKS}
     model.eval()
     for length in range(1, settings.tested + 1):
@@ -271,7 +273,7 @@ def exact_match(model: EncoderDecoder, settings: Settings) -> dict[str, list[flo
 
 
 def sources() -> str:
-    """A hash of the files that a result depends on."""
+    """Return a hash of torch's version and the files that a result depends on."""
     total = hashlib.sha256(torch.__version__.encode())
     for path in (PACKAGE / name for name in SOURCES):
         for file in [path] if path.is_file() else sorted(path.rglob("*.py")) + sorted(path.rglob("*.yaml")):
@@ -284,7 +286,7 @@ def fingerprint(cell: Cell, settings: Settings, files: str) -> str:
 
 
 def compute(cell: Cell, settings: Settings, done: Any) -> dict[str, Any]:
-    """Train and test a cell; the process has done nothing else before."""
+    """Train and test a cell in a new process, and return its results."""
     torch.set_num_threads(1)
     torch.manual_seed(settings.seed)
     model = cell.build(settings)
@@ -305,7 +307,7 @@ Worker = Callable[[Cell, Settings, Any], dict[str, Any]]
 
 
 def work(worker: Worker, cell: Cell, settings: Settings, files: str, kept: Path, done: Any) -> None:
-    """What a cell's process does: compute and keep the result, or say last what went wrong."""
+    """Compute and store the result of a cell in its process, or end its log with the error."""
     threading.Thread(target=end_with_parent, daemon=True).start()
     output = os.open(log_of(cell, kept), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for stream in (1, 2):
@@ -321,7 +323,7 @@ def work(worker: Worker, cell: Cell, settings: Settings, files: str, kept: Path,
 
 
 def end_with_parent() -> None:
-    """However the process that started this one ends, SIGKILL included."""
+    """End this process when its parent ends, even by SIGKILL."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -329,12 +331,12 @@ def end_with_parent() -> None:
 
 
 def peak_memory() -> int:
-    """The most memory that this process has held, in bytes."""
+    """Return the peak memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def machine() -> str:
-    """What computes, without its name."""
+    """Describe the machine and PyTorch's version, without the host name."""
     info = Path("/proc/cpuinfo")
     models = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
     processor = models[0].partition(":")[2].strip() if models else platform.machine()
@@ -350,7 +352,7 @@ def log_of(cell: Cell, kept: Path) -> Path:
 
 
 def read(cell: Cell, settings: Settings, files: str, kept: Path) -> dict[str, Any] | None:
-    """A kept result; None if there is none of these settings and sources."""
+    """Read a stored result; return None if there is none for these settings and sources."""
     try:
         result: dict[str, Any] = json.loads(file_of(cell, kept).read_bytes())
     except (OSError, ValueError):
@@ -359,10 +361,10 @@ def read(cell: Cell, settings: Settings, files: str, kept: Path) -> dict[str, An
 
 
 def compute_all(todo: Sequence[Cell], settings: Settings, files: str, kept: Path, worker: Worker) -> dict[Cell, str]:
-    """Compute cells, two at a time, and say how each went.
+    """Compute cells, two at a time, and report each result.
 
     Returns:
-        What went wrong, for each cell without a result.
+        The error of each cell without a result.
     """
     context = multiprocessing.get_context("spawn")
     errors: dict[Cell, str] = {}
@@ -384,7 +386,7 @@ def compute_all(todo: Sequence[Cell], settings: Settings, files: str, kept: Path
                         target=work, args=(worker, cell, settings, files, kept, done), daemon=True
                     )
                     bar = progress.add_task(cell.name, total=settings.updates)
-                    # A terminal sends Ctrl-C to all processes. The cells' never see it: they are ended below.
+                    # A terminal sends Ctrl-C to all processes. The cells block it, and are ended below.
                     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
                     process.start()
                     running[cell] = process, done, bar
@@ -421,12 +423,12 @@ class Verdict(NamedTuple):
 
 
 def on_trained_lengths(result: Mapping[str, Any], settings: Settings, task: str) -> float:
-    """Exact match on the lengths that training has, each counting the same."""
+    """Return the mean exact match over the training lengths."""
     return fmean(result["exact_match"][task][: settings.trained])
 
 
 def verdict(cell: Cell, result: Mapping[str, Any], settings: Settings) -> Verdict:
-    """Whether a model does what it must."""
+    """Judge whether a model reaches the required exact match, or fails where it must."""
     reached = {task: on_trained_lengths(result, settings, task) for task in TASKS}
     if cell.sees_order:
         wrong = [task for task in TASKS if reached[task] < LEARNED]
@@ -448,7 +450,7 @@ COLUMNS = (
 
 
 def table(chosen: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]], settings: Settings) -> str:
-    """All cells as markdown whose columns stand straight in a terminal, too."""
+    """Format all cells as a Markdown table whose columns are also aligned in a terminal."""
     is_number = [2 <= i < len(COLUMNS) - 1 for i in range(len(COLUMNS))]
     lines = [list(COLUMNS)]
     for cell in chosen:
@@ -471,7 +473,7 @@ def table(chosen: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]], set
 
 
 def report(chosen: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]], settings: Settings) -> str:
-    """The table, and what one has to know to read it."""
+    """Return the table with an explanation."""
 
     def all_of(name: str) -> str:
         return " and ".join(sorted({str(result[name]) for result in results.values()}))
@@ -492,7 +494,7 @@ def report(chosen: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]], se
 
 
 def commit() -> str:
-    """The commit of this checkout, and whether what is under test differs from it."""
+    """Return the commit of this checkout, and whether the tested files differ from it."""
 
     def git(*words: str) -> str:
         here = Path(__file__).parents[2]
@@ -506,8 +508,8 @@ def commit() -> str:
 
 
 def picture(chosen: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]], settings: Settings) -> bytes:
-    """Exact match by cell and length, a panel a task, as a PNG."""
-    from matplotlib.figure import Figure  # only now: it is slow to import
+    """Draw exact match by cell and length, with one panel per task, as a PNG."""
+    from matplotlib.figure import Figure  # imported here because it is slow
 
     shown = [cell for cell in chosen if cell in results]
     figure = Figure(figsize=(13, 1.6 + 0.24 * len(shown)), layout="constrained")
@@ -516,7 +518,7 @@ def picture(chosen: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]], s
         values = np.array([results[cell]["exact_match"][task] for cell in shown], dtype=float)  # None becomes NaN
         edges = (0.5, settings.tested + 0.5, len(shown) - 0.5, -0.5)
         image = panel.imshow(values, extent=edges, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-        panel.set_facecolor("lightgrey")  # where a table of positions has ended
+        panel.set_facecolor("lightgrey")  # for lengths beyond a table of positions
         panel.axvline(settings.trained + 0.5, color="red")
         panel.set_title(task, fontsize=10)
         panel.set_xlabel("length", fontsize=9)
@@ -537,17 +539,17 @@ def main(
     settings: Settings | None = None,
     worker: Worker | None = None,
 ) -> int:
-    """Compute the cells that are missing and show all.
+    """Compute the missing cells and report all.
 
     Args:
-        folder: where the table and its picture go.
-        kept: where the results stay.
+        folder: folder of the table and its picture.
+        kept: folder of the stored results.
         chosen: the cells; None: all.
-        settings: of all cells; None: the usual.
-        worker: what a cell's process runs; None: compute.
+        settings: settings of all cells; None: the default.
+        worker: function that a cell's process runs; None: compute.
 
     Returns:
-        The exit status: 0 where every cell does what it must.
+        The exit status: 0 if all cells pass.
     """
     chosen, settings, files = chosen or cells(), settings or Settings(), sources()
     for each in (kept, folder):
@@ -580,7 +582,7 @@ def interrupt(number: int, _: FrameType | None) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=KEPT)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: no cell's process may stay behind
+    for number in (signal.SIGTERM, signal.SIGHUP):  # handled like Ctrl-C, so that no process of a cell is left behind
         signal.signal(number, interrupt)
     try:
         sys.exit(main(parser.parse_args().folder))

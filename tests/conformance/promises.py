@@ -1,6 +1,6 @@
-"""What every model promises, whatever it is made of: each promise is a function of a model and its config.
+"""Properties that every model must have; each promise is a function that checks a model with its config.
 
-A model comes in evaluation mode, without dropout, and is the promise's own to change.
+The model is in evaluation mode and without dropout. A promise may modify it.
 """
 
 import io
@@ -25,9 +25,9 @@ OF_ALL: list[Promise] = []
 OF_TRANSFORMERS: list[Promise] = []
 OF_THE_CAPTURED: list[Promise] = []  # slow
 
-# Lengths that all differ. N hypotheses for each of B sentences.
+# Sizes that all differ; N is the number of hypotheses per sentence.
 B, S, T, N = 2, 5, 7, 3
-# Attention by whichever kernel torch takes, and by the plain one that training on a CPU takes.
+# Attention by the kernel that torch chooses, and by the math kernel, which training on a CPU uses.
 KERNELS = (nullcontext, partial(sdpa_kernel, SDPBackend.MATH))
 
 
@@ -52,7 +52,7 @@ def close(found: Tensor, expected: Tensor, within: float) -> None:
 
 
 def randomised(model: nn.Module) -> nn.Module:
-    """All weights random and large, so that a bias in the wrong place shows, and a small one too."""
+    """Initialise all parameters with large random values, so that a misplaced bias is detected."""
     generator = torch.Generator().manual_seed(1)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3, generator=generator)
@@ -72,7 +72,7 @@ def a_model_computes_what_the_papers_say(model: EncoderDecoder, config: DictConf
 
 
 def _float32(config: DictConfig) -> float:
-    """How near to the reference a model of this config is in float64: angles are float32 in every one."""
+    """Return the tolerance for a float64 model; position encodings compute their angles in float32 nevertheless."""
     positions = {class_of(node) for node in (config.get("position"), config.get("decoder_position")) if node}
     return 1e-5 if {"Sinusoidal", "Rotary"} & positions else 1e-7
 
@@ -80,7 +80,7 @@ def _float32(config: DictConfig) -> float:
 @promise(OF_TRANSFORMERS)
 @torch.no_grad()
 def dropout_is_where_the_papers_have_it(model: Transformer, config: DictConfig) -> None:
-    """Of each share: with all dropped, the model computes what is left, and nothing else is dropped."""
+    """With one kind of dropout near 1, the model equals the reference without the dropped terms."""
     src, tgt, mask = ids(B, S), ids(B, T), mask_of(S, S - 2)
     randomised(model)
     for share in ("dropout", "attention_dropout", "activation_dropout", "embedding_dropout"):
@@ -105,7 +105,7 @@ def padding_changes_nothing(model: EncoderDecoder, config: DictConfig) -> None:
     memory = model.encode(torch.cat((padded, longer)), mask)
     close(memory[:1, :S], model.encode(alone), 1e-5)
     close(model.decode(tgt, memory, mask)[:1], model(alone, tgt[:1]), 1e-5)
-    # What stands in the padding is as little seen as how much of it there is.
+    # Neither the amount nor the content of padding matters.
     padded[:, S:] = longer[:, S:]
     assert torch.equal(model.encode(torch.cat((padded, longer)), mask)[0, :S], memory[0, :S])
 
@@ -163,7 +163,7 @@ def a_source_of_padding_alone_gives_finite_numbers(model: EncoderDecoder, config
                 logits.logsumexp(-1).sum().backward()
             assert logits.isfinite().all()
             assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-        with torch.no_grad(), kernel():  # the same as a search sees it
+        with torch.no_grad(), kernel():  # the same, token by token with a cache
             memory, cache = model.encode(src, mask), model.new_cache()
             steps = [model.decode(tgt[:, t : t + 1], memory, mask, cache) for t in range(T)]
         close(torch.cat(steps, 1), logits.detach(), 1e-4)
@@ -177,7 +177,7 @@ def a_source_of_padding_alone_gives_finite_numbers(model: EncoderDecoder, config
 @promise(OF_ALL)
 @torch.no_grad()
 def the_order_of_the_source_matters(model: EncoderDecoder, config: DictConfig) -> None:
-    """Except to a Transformer that is told nothing of it."""
+    """Check that reversing the source changes the encoding, except in a Transformer without position encoding."""
     src = ids(B, S)
     randomised(model)
     there, back = model.encode(src), model.encode(src.flip(1)).flip(1)
@@ -206,7 +206,7 @@ def step_by_step_equals_all_at_once(model: EncoderDecoder, config: DictConfig) -
 @promise(OF_ALL)
 @torch.no_grad()
 def a_cache_follows_its_rows(model: EncoderDecoder, config: DictConfig) -> None:
-    """Hypotheses change places, one is dropped for the copy of another, and then a whole sentence is done."""
+    """Reorder hypotheses, replace one by a copy of another, and then remove a finished sentence."""
     tgt, mask = ids(B * N, T), mask_of(S, S - 2)
     memory, cache = model.encode(ids(B, S), mask), model.new_cache()
     for t in range(3):
@@ -244,7 +244,7 @@ TIED = {
 
 
 def shared(model: nn.Module) -> list[set[str]]:
-    """The names of weights and buffers that share storage, group by group."""
+    """Return groups of names of parameters and buffers that share storage."""
     groups: dict[int, set[str]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         groups.setdefault(tensor.untyped_storage().data_ptr(), set()).add(name)
@@ -295,7 +295,7 @@ def every_stack_ends_normalised_once(model: Transformer, config: DictConfig) -> 
         (seen["decoder"], seen["decoded"], config.get("decoder_norm") or config.norm),
     ):
         assert normalised(end, norm)
-        # Where the last layer has done it, nothing comes after it.
+        # If the last layer normalises its output, there is no final norm.
         assert normalised(last, norm) == torch.equal(last, end)
 
 
@@ -306,7 +306,7 @@ def every_stack_ends_normalised_once(model: Transformer, config: DictConfig) -> 
 @torch.no_grad()
 def a_model_in_bfloat16_is_near_itself(model: EncoderDecoder, config: DictConfig) -> None:
     src, tgt, mask = ids(B, S), ids(B, T), mask_of(S, S - 2)
-    exact = model(src, tgt, mask)  # of deviation 1
+    exact = model(src, tgt, mask)  # with standard deviation 1
     with torch.autocast("cpu", torch.bfloat16):
         assert (model(src, tgt, mask) - exact).square().mean() < 0.1**2
     logits = model.to(torch.bfloat16)(src, tgt, mask)
@@ -315,9 +315,9 @@ def a_model_in_bfloat16_is_near_itself(model: EncoderDecoder, config: DictConfig
 
 
 def said(position: PositionEncoding, dtype: torch.dtype) -> list[Tensor]:
-    """All that an encoding says of many positions."""
+    """Return the outputs of all hooks of an encoding for many positions."""
     positions = torch.arange(position.max_positions or 2048)
-    pairs = torch.tensor([1.0, 0.0], dtype=dtype).repeat(position.d_head // 2)  # turned: cosine and sine
+    pairs = torch.tensor([1.0, 0.0], dtype=dtype).repeat(position.d_head // 2)  # rotation gives cosine and sine
     bias = position.bias(positions[-3:], positions)
     return [
         position.embed(torch.zeros(1, len(positions), position.d_model, dtype=dtype), positions),
@@ -343,7 +343,7 @@ def positions_survive_bfloat16(model: Transformer, config: DictConfig) -> None:
 
 @promise(OF_THE_CAPTURED)
 def a_model_is_captured_whole(model: Transformer, config: DictConfig) -> None:
-    del model.encoder[1:], model.decoder[1:]  # the others would be captured just so, at a second each
+    del model.encoder[1:], model.decoder[1:]  # the other layers are alike, and capturing each takes a second
     src, tgt, mask = ids(B, S), ids(B, T), mask_of(S, S - 2)
     torch.compiler.reset()
     captured = torch.compile(model, fullgraph=True, backend="aot_eager")

@@ -1,7 +1,7 @@
-"""What the papers say that a model computes: in float64, a sentence and a head at a time.
+"""Reference implementation of the models from the papers, in float64, one sentence and one head at a time.
 
-It calls nothing of diglot. It reads a config and the weights by their names, and knows no batches, masks or caches: a
-padded sentence is read without its padding.
+It uses no code of diglot, only a config and the names of the weights. It has no batches, masks or caches; padding is
+removed from a sentence.
 """
 
 import math
@@ -18,9 +18,9 @@ Weights = dict[str, Tensor]
 def logits_of(
     config: DictConfig, weights: Weights, src: Tensor, tgt: Tensor, src_mask: Tensor, dropped: str | None = None
 ) -> Tensor:
-    """Logits (B, T, V) of a model of this config with these weights (`state_dict`).
+    """Compute the logits (B, T, V) of a model with this config and these weights (`state_dict`).
 
-    `dropped` is the key of a share of dropout: all that it is a share of is zero.
+    `dropped` is the config key of a dropout probability; everything that this dropout applies to is set to zero.
     """
     kind = {"Transformer": Transformer, "GruAttention": GruAttention}[class_of(config)]
     model = kind(config, {name: value.double() for name, value in weights.items()}, dropped)
@@ -37,7 +37,7 @@ def class_of(node: DictConfig) -> str:
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Of each row; -inf: not seen."""
+    """Compute the softmax of each row; scores of -inf get the weight 0."""
     powers = (scores - scores.max(-1, keepdim=True).values).exp()
     return powers / powers.sum(-1, keepdim=True)
 
@@ -64,13 +64,13 @@ class Reference:
 
 
 def sinusoid(position: int, d_model: int) -> list[float]:
-    """Vaswani et al., 2017, section 3.5."""
+    """Return the encoding of one position (Vaswani et al., 2017, section 3.5)."""
     angles = [position / 10_000 ** (2 * i / d_model) for i in range(d_model // 2)]
     return [wave for angle in angles for wave in (math.sin(angle), math.cos(angle))]
 
 
 def rotated(x: Tensor, base: float) -> Tensor:
-    """Su et al., 2021, section 3.2: pairs are complex numbers, and position m turns pair i by m base^(-2i / K)."""
+    """Rotate pairs as complex numbers, pair i at position m by the angle m base^(-2i / K) (Su et al., 2021, 3.2)."""
     n, width = x.shape
     angles = torch.tensor([[m * base ** (-2 * i / width) for i in range(width // 2)] for m in range(n)]).double()
     turned = torch.view_as_complex(x.view(n, width // 2, 2)) * torch.complex(angles.cos(), angles.sin())
@@ -78,7 +78,7 @@ def rotated(x: Tensor, base: float) -> Tensor:
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """Press et al., 2022, and for other numbers than powers of two the code that they published."""
+    """Return the slopes of Press et al., 2022; if n_heads is not a power of two, those of their published code."""
     if n_heads & (n_heads - 1) == 0:
         return [2 ** (-8 * (head + 1) / n_heads) for head in range(n_heads)]
     below = 1 << (n_heads.bit_length() - 1)
@@ -86,12 +86,15 @@ def alibi_slopes(n_heads: int) -> list[float]:
 
 
 def alibi(slope: float, offset: int) -> float:
-    """Of a key `offset` tokens to the right of a query; what stands to the right costs half (diglot's own choice)."""
+    """Return the bias of a key `offset` tokens right of a query; keys to the right cost half (diglot's choice)."""
     return -slope * (-offset if offset < 0 else offset / 2)
 
 
 def t5_bucket(offset: int, causal: bool, n_buckets: int, max_distance: int) -> int:
-    """Raffel et al., 2020, section 2.1, and their code: half of the buckets hold one distance, half a range."""
+    """Return the bucket of an offset: half of the buckets hold one distance each, half a range (Raffel et al., 2020).
+
+    See section 2.1 and the authors' code.
+    """
     if causal:
         first, distance = 0, max(0, -offset)
     else:
@@ -112,15 +115,15 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def deep_norm_alpha(stack: str, n: int, m: int) -> float:
-    """Wang et al., 2022, table of section 4: encoder-decoder, n layers and m layers."""
+    """Return alpha for n encoder and m decoder layers (Wang et al., 2022, table of section 4)."""
     return 0.81 * (n**4 * m) ** (1 / 16) if stack == "encoder" else (3 * m) ** (1 / 4)
 
 
 class Transformer(Reference):
-    """Vaswani et al., 2017, with what later papers changed."""
+    """Transformer of Vaswani et al., 2017, with the variants of later papers."""
 
     def part(self, stack: str, name: str) -> Any:
-        """What a stack is made of: the decoder's own, or the model's."""
+        """Return the config node of a part of a stack: the decoder's own if it has one, else the model's."""
         own = self.config.get(f"decoder_{name}") if stack == "decoder" else None
         return self.config[name] if own is None else own
 
@@ -140,7 +143,7 @@ class Transformer(Reference):
         return self.output(self.end("decoder", x))
 
     def place(self, stack: str, x: Tensor) -> Tensor:
-        """Add what says where tokens stand, where that is added."""
+        """Add the position encoding to embeddings, if it is an additive one."""
         kind = class_of(self.part(stack, "position"))
         if kind == "Sinusoidal":
             return x + torch.tensor([sinusoid(position, self.d_model) for position in range(len(x))])
@@ -149,7 +152,7 @@ class Transformer(Reference):
         return x
 
     def norm(self, name: str, x: Tensor) -> Tensor:
-        """Ba et al., 2016, or Zhang and Sennrich, 2019."""
+        """Apply LayerNorm (Ba et al., 2016) or RMSNorm (Zhang and Sennrich, 2019)."""
         node = self.part(name.partition(".")[0].partition("_")[0], "norm")
         if class_of(node) == "LayerNorm":
             x = x - x.mean(-1, keepdim=True)
@@ -157,7 +160,7 @@ class Transformer(Reference):
         return y + self.weights[f"{name}.bias"] if class_of(node) == "LayerNorm" else y
 
     def sublayer(self, name: str, x: Tensor, run: Callable[[str, Tensor], Tensor]) -> Tensor:
-        """A sublayer with its skip connection and its norms."""
+        """Run a sublayer with its skip connection and norms."""
         stack, inner = name.partition(".")[0], f"{name}.sublayer"
         node = self.part(stack, "residual")
         match class_of(node):
@@ -176,7 +179,7 @@ class Transformer(Reference):
                 raise NotImplementedError(f"the reference does not know {unknown}")
 
     def end(self, stack: str, x: Tensor) -> Tensor:
-        """Xiong et al., 2020: a stack whose last sum no norm has seen ends with one."""
+        """Apply the final norm if the last sum of the stack is not normalised (Xiong et al., 2020)."""
         unseen = class_of(self.part(stack, "residual")) in ("PreNorm", "SandwichNorm")
         return self.norm(f"{stack}_norm", x) if unseen else x
 
@@ -196,12 +199,15 @@ class Transformer(Reference):
         return self.linear(f"{name}.down", self.drop("activation_dropout", inner))
 
     def number(self, key: str, kind: str) -> int | None:
-        """A number of heads or their width, of one kind of attention."""
+        """Return a number of heads, or their width, for one kind of attention."""
         value = self.config[key]
         return value[kind] if isinstance(value, DictConfig) else value
 
     def attention(self, kind: str, name: str, x: Tensor, memory: Tensor) -> Tensor:
-        """Of one kind: encoder, decoder or cross; neighbouring heads share keys and values (Ainslie et al., 2023)."""
+        """Compute attention of a kind (encoder, decoder, cross); neighbouring heads share keys and values.
+
+        See Ainslie et al., 2023.
+        """
         n_heads = self.number("n_heads", kind)
         width = self.number("d_head", kind) or self.d_model // n_heads
         n_shared = n_heads // (self.number("n_kv_heads", kind) or n_heads)
@@ -246,10 +252,10 @@ class Transformer(Reference):
 
 
 class GruAttention(Reference):
-    """Bahdanau et al., 2015, with the gated unit of Cho et al., 2014, as torch.nn.GRU documents it."""
+    """RNNsearch (Bahdanau et al., 2015) with the gated unit of Cho et al., 2014, as documented by torch.nn.GRU."""
 
     def unit(self, name: str, suffix: str, x: Tensor, state: Tensor) -> Tensor:
-        """One step: reset gate, update gate, candidate."""
+        """Compute one step of a GRU: reset gate, update gate and candidate."""
         of_x, of_state = (
             (self.weights[f"{name}.weight_{side}{suffix}"] @ y + self.weights[f"{name}.bias_{side}{suffix}"]).chunk(3)
             for side, y in (("ih", x), ("hh", state))

@@ -1,4 +1,4 @@
-"""make conformance: two cells for real, and that it cannot lose, mix up or gloss over what it finds."""
+"""Tests of `make conformance`: train two cells, and check that results cannot be lost, confused or hidden."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ ROTARY, NONE, LEARNED = Cell("rotary", "pre_norm"), Cell("none", "pre_norm"), Ce
 
 
 def result(**exact_match: float) -> dict[str, Any]:
-    """What a cell's process finds: everything right, but for what is given, at all lengths."""
+    """Return the result of a cell with exact match 1 at all lengths, except for the tasks given."""
     shares = {task: [exact_match.get(task, 1.0)] * SETTINGS.tested for task in TASKS}
     numbers = {"tokens_per_second": 1000, "megabytes": 400, "parameters": 376_224, "seconds": 120.0}
     words = {"machine": "a machine", "date": "2026-01-02"}
@@ -51,8 +51,10 @@ def crashing(cell: Cell, settings: Settings, done: Any) -> dict[str, Any]:
 
 @pytest.mark.exhaustive
 def test_two_cells_learn_what_they_can_and_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Shorter and of fewer symbols than `make conformance`, so that half a minute is enough. Here guessing the order of
-    known symbols has 0.38, and 0.45 is five deviations above."""
+    """Use shorter sentences and fewer symbols than `make conformance`, so that half a minute is enough.
+
+    Here, guessing the order of known symbols gives 0.38; 0.45 is five standard deviations above.
+    """
     sizes = {"n_symbols": 8, "trained": 5, "tested": 12, "rows": 12, "samples": (400, 20)}
     quick = replace(SETTINGS, **sizes, updates=500, rate=3e-3, warmup=50, failed=0.45)
     assert learning.chance(quick) == pytest.approx(0.38, abs=0.01)
@@ -100,7 +102,7 @@ def test_batches_are_a_function_of_seed_and_update() -> None:
 
 
 class Knowing:
-    """A model that knows the answers to all tasks but, if told so, one."""
+    """Fake model that gives the right answers, except for the task `fails_at`."""
 
     def __init__(self, fails_at: int | None = None, max_positions: int | None = None) -> None:
         self.fails_at, self.max_src_positions, self.max_tgt_positions = fails_at, max_positions, None
@@ -108,11 +110,11 @@ class Knowing:
     def eval(self) -> None: ...
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
-        """The answers (B, S)."""
+        """Return the answers (B, S)."""
         tasks = src[:, 0] - learning.FIRST_TAG
         answers = learning.sentences(tasks, src[:, 1:-1] - FIRST_SYMBOL, src_mask.sum(1) - 2).labels
         if self.fails_at is not None:
-            answers[tasks == self.fails_at, -2] = FIRST_SYMBOL + SETTINGS.n_symbols  # the last symbol: none that occurs
+            answers[tasks == self.fails_at, -2] = FIRST_SYMBOL + SETTINGS.n_symbols  # replaces the last symbol
         return answers
 
     def new_cache(self) -> "Knowing":
@@ -168,14 +170,14 @@ def test_models_have_the_settings_sizes_and_a_table_for_the_training_lengths() -
 
 
 def test_a_finished_cell_is_kept_and_a_stale_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing but the fingerprint of this cell, these settings and these sources will do."""
+    """A result is used only if its fingerprint matches this cell, these settings and these sources."""
     keep(tmp_path, ROTARY, result())
     files = learning.sources()
     assert learning.read(ROTARY, SETTINGS, files, tmp_path) is not None
     assert learning.read(ROTARY, replace(SETTINGS, updates=1), files, tmp_path) is None
     learning.file_of(NONE, tmp_path).write_bytes(learning.file_of(ROTARY, tmp_path).read_bytes())
     assert learning.read(NONE, SETTINGS, files, tmp_path) is None
-    learning.file_of(NONE, tmp_path).write_text('{"fingerprint": ')  # cut short
+    learning.file_of(NONE, tmp_path).write_text('{"fingerprint": ')  # truncated
     assert learning.read(NONE, SETTINGS, files, tmp_path) is None
     source = tmp_path / "model.py"
     source.write_text("before")
@@ -194,7 +196,7 @@ def test_the_sources_that_matter_are_all_there() -> None:
 @pytest.mark.end_to_end
 def test_a_crash_is_one_line_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     alibi = Cell("alibi", "pre_norm")
-    keep(tmp_path, alibi, result(copy=0.0), replace(SETTINGS, seed=2))  # of other settings: computed anew
+    keep(tmp_path, alibi, result(copy=0.0), replace(SETTINGS, seed=2))  # other settings, so it is computed again
     assert learning.main(tmp_path, tmp_path, [ROTARY, LEARNED, alibi], SETTINGS, crashing) == 1
     said = capsys.readouterr().out
     log = tmp_path / "rotary-pre_norm.log"
@@ -207,7 +209,7 @@ def test_a_crash_is_one_line_and_the_others_go_on(tmp_path: Path, capsys: pytest
     assert re.findall(r"\| (\w+) .* (CRASHED|passed) *\|\n", table) == [
         *(("rotary", "CRASHED"), ("learned", "CRASHED"), ("alibi", "passed"))
     ]
-    # The same command goes on with the two, and finds the third where it was.
+    # The same command computes the two failed cells and reuses the third.
     kept = state(learning.file_of(alibi, tmp_path))
     assert learning.main(tmp_path, tmp_path, [ROTARY, LEARNED, alibi], SETTINGS, all_right) == 0
     assert "3 cells, 1 of them finished before" in capsys.readouterr().out
@@ -276,7 +278,7 @@ def test_the_table_and_the_picture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_it_can_be_stopped_and_leaves_nobody_behind(number: int, status: int, tmp_path: Path) -> None:
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    # Where the tests run in the background of a script they inherit that Ctrl-C is ignored.
+    # Tests that run in the background of a script inherit that SIGINT is ignored.
     heeding = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
     command = [sys.executable, learning.__file__]
     process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **output, **heeding)
@@ -293,7 +295,7 @@ def stop(process: subprocess.Popen, number: int, status: int) -> None:
         assert process.poll() is None
     time.sleep(1)
     begin = time.monotonic()
-    # Ctrl-C goes to all processes of a terminal, the others to one.
+    # Ctrl-C sends SIGINT to all processes of a terminal; the other signals go to one process.
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     assert process.wait(60) == status
     if number != signal.SIGKILL:

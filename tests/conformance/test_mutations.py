@@ -1,4 +1,4 @@
-"""The suite sees what it is there to see: mistakes that others made, made here, break its promises."""
+"""Mutation tests of the promises: typical mistakes, introduced into a model, break a promise."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,7 @@ GROUPED = ("model.n_heads=6", "model.n_kv_heads=2")
 def breaks(
     promise: Promise, *overrides: str, preset: str = "base", by: type[Exception] = AssertionError
 ) -> Callable[[Mutation], Mutation]:
-    """Register a mistake with a promise that it breaks, and a model in which it does."""
+    """Register a mistake with a promise that it breaks, and a model for which it does."""
 
     def register(mutation: Mutation) -> Mutation:
         MUTATIONS.append((mutation, promise, small(preset) + overrides, by))
@@ -37,7 +37,7 @@ def breaks(
 
 
 def before(original: Callable, change: Callable[..., tuple]) -> Callable:
-    """A function whose arguments are changed first."""
+    """Return the original function with its arguments changed first."""
     return lambda *args, **kwargs: original(*change(*args, **kwargs))
 
 

@@ -1,7 +1,7 @@
 """Every model of conf/model keeps every promise.
 
-In `make test` each choice stands in some model, in `make test-reliability` each pair of choices does, and in
-`make test-all` all combinations of files do.
+`make test` covers each choice in some model, `make test-reliability` each pair of choices, and `make test-all` all
+combinations of files.
 """
 
 import copy
@@ -34,7 +34,7 @@ built: dict[Variant, tuple[EncoderDecoder, DictConfig]] = {}
 
 
 def fresh(variant: Variant) -> tuple[EncoderDecoder, DictConfig]:
-    """A variant's model, the test's own to change, and its config."""
+    """Return a copy of a variant's model, which the test may modify, and its config."""
     if variant not in built:
         built[variant] = build_variant(variant.overrides)
     model, config = built[variant]
@@ -59,7 +59,7 @@ def test_every_transformer_keeps(promise: Promise, variant: Variant) -> None:
     promise(*fresh(variant))
 
 
-@pytest.mark.reliability  # each is compiled
+@pytest.mark.reliability  # because each model is compiled
 @pytest.mark.parametrize("row", FEW, ids=lambda row: variant_of(row).name)
 @pytest.mark.parametrize("promise", OF_THE_CAPTURED, ids=attrgetter("__name__"))
 def test_with_every_choice_it_is_true_that(promise: Promise, row: dict[str, str]) -> None:

@@ -1,6 +1,6 @@
-"""The reference stands on its own, and says what the papers' numbers are; deep norm draws its weights as they say.
+"""The reference is independent of diglot and gives the papers' numbers, and DeepNorm's initialisation is the paper's.
 
-That models compute what it says is one of the promises.
+That models agree with the reference is one of the promises.
 """
 
 import ast
@@ -48,7 +48,7 @@ def test_buckets_of_the_reference() -> None:
     assert {offset: t5_bucket(offset, True, 32, 128) for offset in causal} == causal
 
 
-# By N encoder and M decoder layers: alpha of the encoder and of the decoder, beta of the encoder and of the decoder.
+# By (N encoder, M decoder layers): alpha of encoder and decoder, beta of encoder and decoder.
 DEEP_NORM = {
     (1, 3): (0.867571, 1.732051, 0.812268, 0.408248),  # 3^(1/16) = 1.071075; 9^(1/4); 36^(-1/4)
     (6, 2): (1.323845, 1.565085, 0.532313, 0.451801),  # 2592^(1/16) = 1.634377; 6^(1/4); 24^(-1/4)
@@ -104,7 +104,7 @@ def test_weights_are_drawn_as_light_as_their_norm_placement_asks(
             light = stack in deep and projection not in ("query", "key")
             deviation = (beta[stack] if light else 1.0) * math.sqrt(2 / sum(module.weight.shape))
             assert module.weight.std().item() == pytest.approx(deviation, rel=0.05), name
-            # Drawn from a normal distribution there, as published, and from a uniform one elsewhere.
+            # DeepNorm uses a normal distribution, as published; other placements use a uniform one.
             assert (module.weight.abs().max().item() > 2.5 * deviation) == (stack in deep), name
             assert not module.bias.any(), name
             seen.add(projection)

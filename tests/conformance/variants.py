@@ -1,6 +1,6 @@
-"""The models that the suite tests: what conf/model offers, combined.
+"""The models that the suite tests: combinations of the choices in conf/model.
 
-A new file in conf/model is tested here without a change.
+A new file in conf/model is tested without a change here.
 """
 
 import inspect
@@ -27,7 +27,7 @@ FILES = {
     if group.is_dir()
 }
 
-# Sizes that all differ, so that an axis taken for another one is seen. A gated network of d_ff 56 is 40 wide.
+# Sizes that all differ, so that confused axes are detected. A gated network with d_ff 56 has an inner width of 40.
 SIZES = {
     "d_model": 24,
     "n_heads": 3,
@@ -39,14 +39,14 @@ SIZES = {
     "n_encoder_layers": 2,
     "n_decoder_layers": 2,
 }
-# Settings of choices under which a short sentence shows all that a choice does: distances share buckets, and angles are
-# as far from the usual ones as they can be.
+# Settings under which even a short sentence shows the full effect of a choice: distances share buckets, and angles
+# differ much from the default.
 SETTINGS = {"relative_bias": {"n_buckets": 8, "max_distance": 6}, "rotary": {"base": 50.0}}
-V = 37  # tokens of the target; the source has more where the two vocabularies may differ
+V = 37  # target vocabulary size; that of the source is larger unless they must be equal
 
 
 class Variant(NamedTuple):
-    """A model by name, the overrides that choose it, and its class."""
+    """A model's name, the overrides that select it, and its class."""
 
     name: str
     overrides: tuple[str, ...]
@@ -61,7 +61,7 @@ def _compose(overrides: tuple[str, ...]) -> DictConfig:
 
 @cache
 def small(preset: str) -> tuple[str, ...]:
-    """A preset, with those of the sizes made small that it gives, and without dropout."""
+    """Return overrides for a preset with small sizes and without dropout."""
     model = _compose((f"model={preset}",))
     sizes = {key: value for key, value in SIZES.items() if model.get(key) is not None}
     return (
@@ -77,7 +77,7 @@ def _variant(preset: str, *overrides: str) -> Variant:
 
 
 PRESETS = [_variant(file.stem) for file in sorted(FOLDER.glob("*.yaml"))]
-# What no file of conf/model says.
+# Models that no file of conf/model describes.
 OTHERS = [
     *(_variant("gru_attention", f"model.tying={tying}") for tying in ("none", "target")),
     _variant("base", "model/residual=deep_norm", "model.residual.alpha=1.7", "model.residual.beta=0.4"),
@@ -105,7 +105,7 @@ OTHERS = [
 
 
 def _factors() -> dict[str, dict[str, tuple[str, ...]]]:
-    """What can be chosen: for each factor its values, and for each value its overrides."""
+    """Return all choices: for each factor its values, and for each value its overrides."""
     parameters = inspect.signature(Transformer).parameters
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     for group, files in FILES.items():
@@ -121,7 +121,7 @@ def _factors() -> dict[str, dict[str, tuple[str, ...]]]:
     found["tying"] = {t: (f"model.tying={t}",) for t in typing.get_args(parameters["tying"].annotation)}
     found["heads"] = {  # widths are even, for rotary positions
         "three": (),
-        "six": ("model.n_heads=6",),  # no power of two, and more than four: two series of ALiBi slopes
+        "six": ("model.n_heads=6",),  # not a power of two, and more than four: two series of ALiBi slopes
         "one_each": ("model.n_heads={encoder:6,decoder:4,cross:3}",),
         "grouped": ("model.n_heads=6", "model.n_kv_heads={encoder:2,decoder:3,cross:1}"),
         "multi_query": ("model.n_heads=4", "model.n_kv_heads=1", "model.d_head=10"),
@@ -135,16 +135,16 @@ def _factors() -> dict[str, dict[str, tuple[str, ...]]]:
 
 
 FACTORS = _factors()
-Row = dict[str, str]  # a value for each factor
+Row = dict[str, str]  # one value per factor
 
 
 def pairs(row: Row) -> set[tuple[tuple[str, str], ...]]:
-    """All pairs of values that stand together in a row."""
+    """Return all pairs of values in a row."""
     return set(itertools.combinations(sorted(row.items()), 2))
 
 
 def all_pairs() -> set[tuple[tuple[str, str], ...]]:
-    """All pairs of values that can stand together."""
+    """Return all pairs of values of different factors."""
     found = set()
     for one, other in itertools.combinations(sorted(FACTORS), 2):
         found |= {((one, a), (other, b)) for a in FACTORS[one] for b in FACTORS[other]}
@@ -152,10 +152,10 @@ def all_pairs() -> set[tuple[tuple[str, str], ...]]:
 
 
 def pairwise() -> list[Row]:
-    """Few rows in which every pair of values of any two factors stands together.
+    """Return a small set of rows that contains every pair of values of any two factors.
 
-    Greedy: a row begins with a pair that is missing and takes, from the longest factor to the shortest, the value that
-    brings most missing pairs. Of some such rows, begun and tied differently, the best is kept.
+    The algorithm is greedy. A row starts with a missing pair; then each factor, the one with most values first, gets
+    the value that adds most missing pairs. Of several such rows with random starts and ties, the best is kept.
     """
     missing, rows, chance = all_pairs(), [], random.Random(6)
     longest = sorted(FACTORS, key=lambda factor: -len(FACTORS[factor]))
@@ -187,12 +187,12 @@ def variant_of(row: Row) -> Variant:
 
 PAIRWISE = pairwise()
 
-# The factors whose every combination is tested in `make test-all`; the others are drawn for each.
+# The factors whose combinations are all tested by `make test-all`; the other factors are drawn at random.
 FULL = ("position", "residual", "decoder_residual", "norm", "feed_forward", "tying")
 
 
 def full_product(position: str, residual: str) -> Iterator[Variant]:
-    """All combinations with one position encoding and one norm placement."""
+    """Yield all combinations with one position encoding and one norm placement."""
     rest = [[value for value in FACTORS[factor] if value != "null"] for factor in FULL[2:]]
     for values in itertools.product(*rest):
         fixed = (position, residual, *values)
@@ -202,7 +202,7 @@ def full_product(position: str, residual: str) -> Iterator[Variant]:
 
 
 def few_rows_with_each_value(rows: list[Row]) -> list[Row]:
-    """Some of the rows, in which each value of each factor stands at least once."""
+    """Select rows in which each value of each factor occurs at least once."""
     missing = {(factor, value) for factor, values in FACTORS.items() for value in values}
     kept = []
     while missing:
@@ -216,13 +216,13 @@ def few_rows_with_each_value(rows: list[Row]) -> list[Row]:
 
 
 def build_variant(overrides: tuple[str, ...]) -> tuple[EncoderDecoder, DictConfig]:
-    """A model, the same weights each time, and its config."""
+    """Build a model, with the same weights each time, and return it with its config."""
     config = _compose(overrides)
     return build_from(config, seed=1), config
 
 
 def build_from(config: DictConfig, seed: int) -> EncoderDecoder:
-    """A model in evaluation mode, with weights by seed."""
+    """Build a model in evaluation mode, with weights that depend on the seed."""
     torch.manual_seed(seed)
     src_vocab_size = V if config.tying == "all" else V + 9
     return build(config, "model", src_vocab_size=src_vocab_size, tgt_vocab_size=V).eval()
