@@ -1,4 +1,4 @@
-"""What is promised, and whether it held: a table at the end."""
+"""Report which promises to users held, in a table at the end."""
 
 from collections import Counter
 from typing import Any
@@ -15,7 +15,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     found: dict[str, Counter[str]] = {}
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.stats.get(outcome, []):
-            for name, promise in getattr(report, "user_properties", ()):  # what cannot be imported has none
+            for name, promise in getattr(report, "user_properties", ()):  # missing if a file cannot be imported
                 if name == "promise" and (report.when == "call" or outcome != "passed"):
                     found.setdefault(promise, Counter())[outcome] += 1
     if not found:

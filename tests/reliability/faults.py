@@ -1,4 +1,4 @@
-"""What breaks a run from inside: put this folder on PYTHONPATH and name a class on the command line."""
+"""Callbacks that break a run from inside; put this folder on PYTHONPATH, and name a class on the command line."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from diglot.training import loggers
 
 
 def break_down(kind: str) -> None:
-    """What may happen to a process."""
+    """Make this process fail in the given way."""
     match kind:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -39,8 +39,11 @@ def break_down(kind: str) -> None:
 
 
 class Fault(L.Callback):
-    """FAULT=KIND:RANK:WHERE breaks one process. WHERE is begin (before anything is done), prepare, a number of updates,
-    or validation; each happens once in a folder, which the file `broken` there tells."""
+    """Callback that breaks one process, as set by the environment variable FAULT=KIND:RANK:WHERE.
+
+    WHERE is begin (before anything is done), prepare, a number of updates, or validation. The fault happens only once
+    per folder; the file `broken` marks that it has happened.
+    """
 
     def __init__(self) -> None:
         self.kind, self.rank, self.where = os.environ.get("FAULT", "none:0:never").split(":")
@@ -72,7 +75,7 @@ class Fault(L.Callback):
 
 
 class Removal(L.Callback):
-    """Moves the run's folder away after 30 updates."""
+    """Callback that moves the run's folder away after 30 updates."""
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         if trainer.global_step == 30:
@@ -80,7 +83,7 @@ class Removal(L.Callback):
 
 
 class RemovalInSave(L.Callback):
-    """Moves the run's folder away in the middle of writing a checkpoint: the second one."""
+    """Callback that moves the run's folder away while the second checkpoint is being written."""
 
     def __init__(self) -> None:
         write, n_saves = container.write, 0
@@ -96,7 +99,7 @@ class RemovalInSave(L.Callback):
 
 
 class Edit(L.Callback):
-    """Changes the file EDIT as soon as a first process has read its config: OLD in it is NEW then."""
+    """Callback that replaces OLD by NEW in the file EDIT, as soon as the first process has read its config."""
 
     def __init__(self) -> None:
         file = Path(os.environ["EDIT"])
@@ -104,14 +107,14 @@ class Edit(L.Callback):
 
 
 class Weights(L.Callback):
-    """Keeps each process's weights at the end."""
+    """Callback that saves the weights of each process at the end."""
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         torch.save(pl_module.state_dict(), f"weights.{trainer.global_rank}")
 
 
 class Elsewhere(L.Callback):
-    """Lets the logger write into the folder ELSEWHERE."""
+    """Callback that makes the logger write into the folder ELSEWHERE."""
 
     def __init__(self) -> None:
         for name in ("tensorboard", "csv"):
@@ -120,7 +123,7 @@ class Elsewhere(L.Callback):
 
 
 class FillAtEnd(L.Callback):
-    """Fills the disk FILL is on when training is done."""
+    """Callback that fills the file system of the folder FILL at the end of training."""
 
     def on_fit_end(self, *_: Any) -> None:
         folder = Path(os.environ["FILL"])
@@ -129,7 +132,10 @@ class FillAtEnd(L.Callback):
 
 
 class Worker(L.Callback):
-    """FAULT=KIND:UPDATE breaks the loader worker that collates a batch, once in a folder."""
+    """Callback that breaks the loader worker collating the batch at position UPDATE (FAULT=KIND:UPDATE).
+
+    The fault happens only once per folder.
+    """
 
     def __init__(self) -> None:
         self.kind, self.update = os.environ.get("FAULT", "none:0").split(":")
@@ -149,8 +155,11 @@ class Worker(L.Callback):
 
 
 class Memory(L.Callback):
-    """ROWS=N: more rows than that do not fit when a process has made UPDATE updates (or, WHERE=validation, when it
-    translates). With LIMIT it is the system that says so: the process may have so many more MiB from then on."""
+    """Callback that lets batches of more than ROWS rows run out of memory after UPDATE updates.
+
+    With WHERE=validation, this applies to translation instead of training. With LIMIT, the process's memory is really
+    limited, to LIMIT further MiB.
+    """
 
     def __init__(self) -> None:
         self.rows, self.update = int(os.environ["ROWS"]), int(os.environ.get("UPDATE", 0))
@@ -163,7 +172,7 @@ class Memory(L.Callback):
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             size = pages * resource.getpagesize() + self.limit * 2**20
             resource.setrlimit(resource.RLIMIT_AS, (size, size))
-            taken = []  # also what was freed before, of which there is more or less
+            taken = []  # also uses up memory that was freed earlier, whose amount varies
             with suppress(RuntimeError):
                 while True:
                     taken.append(torch.empty(2**18))  # 1 MiB
@@ -174,7 +183,7 @@ class Memory(L.Callback):
 
 
 def refuse(model: Any, name: str, rows: int) -> None:
-    """Let a model run out of memory over more rows."""
+    """Let a method of a model run out of memory for batches of more than `rows` rows."""
     method = getattr(model, name)
 
     def limited(src: torch.Tensor, *arguments: Any, **options: Any) -> Any:
@@ -186,7 +195,7 @@ def refuse(model: Any, name: str, rows: int) -> None:
 
 
 class Stateful(L.Callback):
-    """Keeps a state of plain data and tensors, each of which depends on all updates so far."""
+    """Callback with a state of plain data and tensors, all of which depend on all updates so far."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {"by_update": {}, "pair": (0, None), "sum": torch.zeros(2, dtype=torch.bfloat16)}

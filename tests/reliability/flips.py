@@ -1,6 +1,6 @@
-"""Flip single bits of a checkpoint: each is refused, or what is loaded is what was written.
+"""Flip single bits of a checkpoint: either it is rejected, or exactly what was written is loaded.
 
-`python tests/reliability/flips.py 20000` does it that often, with a seed of its own.
+`python tests/reliability/flips.py 20000` flips 20,000 bits, with a random seed.
 """
 
 import random
@@ -18,11 +18,11 @@ from diglot.checkpoint import file as checkpoint
 from diglot.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden" / "golden.ckpt"
-OLD_GOLDEN = Path(__file__).parent / "golden" / "golden_1.ckpt"  # the same in the old format
+OLD_GOLDEN = Path(__file__).parent / "golden" / "golden_1.ckpt"  # the same checkpoint in the old format
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two loaded values are equal, to the last bit and type."""
+    """Return whether two loaded values are equal in all bits and types."""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
@@ -40,13 +40,13 @@ def vars_of(value: Any) -> Any:
 
 
 def flips(count: int, seed: int, file: Path = GOLDEN, at: Sequence[tuple[int, int]] | None = None) -> dict[str, int]:
-    """Flip one bit, load, and flip it back, so many times at random places; or once at each of some bytes and bits.
+    """Flip one bit, load, and flip it back, `count` times at random places, or once at each (byte, bit) in `at`.
 
     Returns:
-        How many were refused, by reason, and how many were harmless.
+        The numbers of rejected files, by reason, and of harmless flips.
 
     Raises:
-        AssertionError: what was loaded is not what was written, or was refused in more than one line.
+        AssertionError: something other than what was written was loaded, or a message has more than one line.
     """
     good, draw, found = file.read_bytes(), random.Random(seed), Counter[str]()
     original = checkpoint.read(file)

@@ -1,4 +1,4 @@
-"""Files as a stranger may make them: what runs code when it is unpickled, and what unfolds into all memory there is."""
+"""Malicious files: pickles that run code when loaded, and small files that expand to fill the memory."""
 
 import copy
 import ctypes
@@ -28,24 +28,24 @@ from diglot.checkpoint import file as checkpoint
 from diglot.commands import train
 from diglot.config import CONF
 
-# The smallest run there is: 1+1 layers of 8, two updates.
+# A minimal run: 1 + 1 layers of width 8, two updates.
 TINY = (
     *("data=sample", "trainer=cpu", "search=greedy", "watch=none", "logger=csv", "tokenizer.vocab_size=330"),
     *("model.d_model=8", "model.d_ff=8", "model.n_heads=2", "model.n_encoder_layers=1", "model.n_decoder_layers=1"),
     *("run.updates=2", "run.validate_every=1", "data.tokens_per_batch=300", "trainer.precision=32-true"),
-    *("search.max_len_a=0", "search.max_len_b=3"),  # what has learnt nothing would write without end
+    *("search.max_len_a=0", "search.max_len_b=3"),  # an untrained model rarely ends its outputs
 )
 
 
 def composed(*words: str, command: str = "train") -> DictConfig:
-    """A command's config, which may be changed."""
+    """Return a command's config, which the caller may modify."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return copy.deepcopy(compose(command, list(words)))
 
 
 def run(folder: Path, *words: str, tiny: Sequence[str] = TINY) -> Path:
-    """Train in this process, in a folder of its own beside a cache of its own."""
+    """Train in this process, in the given folder, with the cache beside it."""
     given = any(word.startswith(("run.folder=", "resume=")) for word in words)
     where = () if given else (f"run.folder='{folder}'",)
     return train.train(composed(*tiny, f"data.cache_dir='{folder.parent / 'cache'}'", *where, *words))
@@ -55,7 +55,7 @@ def run(folder: Path, *words: str, tiny: Sequence[str] = TINY) -> Path:
 
 
 class Call:
-    """What is unpickled by a call."""
+    """Object whose unpickling calls a function."""
 
     def __init__(self, function: Callable, *arguments: Any) -> None:
         self.function, self.arguments = function, arguments
@@ -74,11 +74,11 @@ def _call(name: str, *arguments: bytes) -> bytes:
 
 
 def payloads(canary: Path, folder: Path) -> dict[str, bytes]:
-    """Pickled values that, where nothing keeps them from it, make a file when they are read: the canary.
+    """Return pickled values that create a file, the canary, if they are unpickled without protection.
 
     Args:
         canary: the file.
-        folder: for other files that they need.
+        folder: folder of other files that they need.
     """
     command, path = _text(f"touch {canary}"), _text(str(canary))
     inner = pickle.dumps(Call(os.system, f"touch {canary}"), 2)
@@ -87,7 +87,7 @@ def payloads(canary: Path, folder: Path) -> dict[str, bytes]:
     (folder / "inner.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + inner)
     npy, source = _text(str(folder / "inner.npy")), _text(f"open({str(canary)!r}, 'w')")
     write = _text("w")
-    called = b"(" + command + b"tR"  # what was got last, with the command
+    called = b"(" + command + b"tR"  # calls the object on the stack with the command
     instance = b"ctypes\nSimpleNamespace\n)R"
     return {
         "os.system": _call("os.system", command),
@@ -139,7 +139,7 @@ def payloads(canary: Path, folder: Path) -> dict[str, bytes]:
 
 
 def records(path: Path) -> dict[str, bytes]:
-    """What stands in a checkpoint, by the names that torch gives."""
+    """Return the records of a checkpoint in torch's archive format, by name."""
     with zipfile.ZipFile(path) as archive:
         named = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
     own = ("version", "byteorder", ".data/serialization_id", ".format_version", ".storage_alignment")
@@ -147,7 +147,7 @@ def records(path: Path) -> dict[str, bytes]:
 
 
 def write_archive(path: Path, parts: dict[str, bytes]) -> Path:
-    """A file as torch.save makes it, of any parts."""
+    """Write an archive in the format of torch.save from arbitrary records."""
     writer = torch._C.PyTorchFileWriter(str(path))
     for name, content in parts.items():
         writer.write_record(name, content, len(content))
@@ -156,18 +156,18 @@ def write_archive(path: Path, parts: dict[str, bytes]) -> Path:
 
 
 def with_pickle(good: Path, path: Path, pickled: bytes) -> Path:
-    """A checkpoint with another pickle, well wrapped: its checksums are right."""
+    """Write a copy of a checkpoint with another pickle and correct checksums."""
     return write_archive(path, records(good) | {"data.pkl": pickled})
 
 
 def with_payload(good: Path, path: Path, payload: bytes) -> Path:
-    """A checkpoint that holds one thing more."""
+    """Write a copy of a checkpoint with a payload added to its pickle."""
     plain = records(good)["data.pkl"]
     return with_pickle(good, path, plain[:-1] + _text("more") + payload + b"s.")
 
 
 def pickled(value: Any) -> bytes:
-    """As torch.save does it, for what holds no tensors."""
+    """Pickle a value without tensors like torch.save."""
     return pickle.dumps(value, 2)
 
 
@@ -175,15 +175,15 @@ class Part(NamedTuple):
     """A part of a zip file, as its headers describe it."""
 
     name: str
-    content: bytes  # as it is stored
+    content: bytes  # stored bytes
     method: int = 0
-    size: int | None = None  # unpacked; None: as stored
+    size: int | None = None  # stated unpacked size; None: the stored size
     checksum: int | None = None
-    offset: int | None = None  # where its header is said to stand; None: where it does
+    offset: int | None = None  # stated offset of the header; None: the true one
 
 
 def saved(path: Path, value: Any) -> Path:
-    """As runs saved it when checkpoints were pickles."""
+    """Save a checkpoint's content in the old format, a pickle."""
     ours = value.get("diglot")
     if isinstance(ours, dict) and ours.get("format") == checkpoint.FORMAT:
         value = {**value, "diglot": {**ours, "format": checkpoint.OLD_FORMAT}}
@@ -193,14 +193,14 @@ def saved(path: Path, value: Any) -> Path:
 
 
 def written(path: Path, value: Any) -> Path:
-    """As runs save it."""
+    """Save a checkpoint's content in the current format."""
     with path.open("wb") as file:
         container.write(value, file)
     return path
 
 
 def zipped(parts: list[Part]) -> bytes:
-    """A zip file with torch's end, of which all may be wrong."""
+    """Return a zip file with torch's end records; all headers may be wrong."""
     body, directory = bytearray(), bytearray()
     for part in parts:
         name, stored = part.name.encode(), len(part.content)
@@ -220,7 +220,7 @@ def zipped(parts: list[Part]) -> bytes:
 
 
 def tensor(key: str, n: int, shape: tuple, strides: tuple, kind: str = "FloatStorage", offset: int = 0) -> bytes:
-    """A pickled tensor that says what it likes of the record that it lies in."""
+    """Return a pickled tensor with arbitrary claims about the record that holds its data."""
 
     def numbers(values: tuple) -> bytes:
         return b"(" + b"".join(pickle.dumps(value, 2)[2:-1] for value in values) + b"t"
@@ -236,16 +236,16 @@ def tensor(key: str, n: int, shape: tuple, strides: tuple, kind: str = "FloatSto
 
 
 class Measured(NamedTuple):
-    """What a call came to in a process of its own."""
+    """The outcome of a call in a separate process."""
 
-    said: str  # the error's text; empty: none
-    kind: str  # the error's class
-    seconds: float  # of a processor: others may be at work beside it
-    grown: int  # bytes by which its peak of resident memory lay above what it began with
+    said: str  # message of the error; empty: no error
+    kind: str  # class of the error
+    seconds: float  # processor time, which other processes hardly affect
+    grown: int  # peak resident memory in bytes, minus that at the start
 
 
 def measure(function: Callable[[], Any], allowed: int = 4 * 2**30) -> Measured:
-    """Call a function in a process forked off this one, which may take no more than so many bytes more."""
+    """Call a function in a forked process that may use at most `allowed` further bytes."""
     reader, writer = os.pipe()
     sys.stdout.flush()
     child = os.fork()
@@ -256,9 +256,9 @@ def measure(function: Callable[[], Any], allowed: int = 4 * 2**30) -> Measured:
             taken = int(_status("VmSize")) * 1024
             resource.setrlimit(resource.RLIMIT_AS, (taken + allowed, taken + allowed))
             gc.collect()
-            gc.freeze()  # what other tests have left is looked through no more
-            ctypes.CDLL(None).malloc_trim(0)  # nor is memory that they have freed used again, uncounted
-            Path("/proc/self/clear_refs").write_text("5")  # peaks are counted from here
+            gc.freeze()  # so that objects of other tests are not traversed any more
+            ctypes.CDLL(None).malloc_trim(0)  # so that memory that other tests freed is not reused uncounted
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak
             before, start, said, kind = _status("VmHWM"), time.process_time(), "", ""
             try:
                 function()

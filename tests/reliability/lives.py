@@ -1,7 +1,7 @@
-"""Runs of several lives: each is ended by a kill, a signal or a fault, the next goes on, and the whole must equal a run
-of one life.
+"""Interrupt runs at arbitrary points, resume them, and compare the result with an uninterrupted run.
 
-A life is a process forked from one that has imported everything: it begins training after a second.
+A "life" is one process of a run. A kill, a signal or another fault ends it, and the next life resumes the run. Lives
+are forked from a process that has already imported everything, so that training starts within a second.
 """
 
 import ctypes
@@ -43,7 +43,7 @@ OPERATIONS = "halves of operations on files: "
 
 
 class Recorder(L.Callback):
-    """Writes down what each micro-batch was and what came of it, to the last bit."""
+    """Callback that records each micro-batch with its exact loss and learning rate."""
 
     def setup(self, *_: Any, **__: Any) -> None:
         strike_here("setup", 0)
@@ -69,7 +69,7 @@ class Recorder(L.Callback):
         self._write(batch.position, int(batch.passes * 1e9), pairs, float(outputs["loss"]).hex(), float(rate).hex())
 
     def _write(self, *values: Any) -> None:
-        # One write: a kill leaves a whole line or none.
+        # A single write, so that a kill leaves a complete line or none.
         rank = os.environ.get("LOCAL_RANK", "0")
         descriptor = os.open(f"{os.environ['RECORDED_IN']}.{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(descriptor, (json.dumps(values) + "\n").encode())
@@ -77,7 +77,7 @@ class Recorder(L.Callback):
 
 
 class Held(L.Callback):
-    """Writes down, every 1,000 updates, what the process holds: bytes of memory, open files, temporary ones."""
+    """Callback that records the memory in bytes, open files and temporary files of the process every 1,000 updates."""
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         if trainer.global_step % 1000 == 0:
@@ -91,7 +91,7 @@ class Held(L.Callback):
 
 
 def strike_here(within: str, update: int) -> None:
-    """Send the process the signal that it is to get here, if it is."""
+    """Send this process the signal in STRIKE, if it is meant for this point."""
     asked = os.environ.get("STRIKE", "").split()
     if asked and asked[:2] == [within, str(update)]:
         del os.environ["STRIKE"]
@@ -100,7 +100,7 @@ def strike_here(within: str, update: int) -> None:
 
 
 def struck(within: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function at whose begin the process is sent a signal, if it is to get one there."""
+    """Wrap a function so that this process gets the signal in STRIKE at its start, if it is meant for this point."""
 
     def call(*arguments: Any, **options: Any) -> Any:
         strike_here(within, 0)
@@ -110,18 +110,19 @@ def struck(within: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Fault(NamedTuple):
-    """What ends a life before its time.
+    """A signal that ends a life early.
 
     Attributes:
-        number: of the signal; SIGKILL cannot be heeded.
-        seconds: after training began, or after the start of the process where it begins at once.
+        number: number of the signal; SIGKILL cannot be handled.
+        seconds: time of the signal, counted from the start of training, or of the process if `at_once` is set.
         at_once: whether the time counts from the start of the process.
-        operation: instead of a time: before (odd) or after (even) this many-th half of an operation on files.
-        update: instead of a time: after this update.
-        within: what is done then: update (all that follows the update is done, the next one not begun), accumulation
-            (in the middle of the next one), validation (of this one), save (in the middle of this many-th writing of a
-            checkpoint; with operation=0), or, with update=0, preparation (the data are ready), setup (training is about
-            to begin), teardown (it is over), end (in the evaluation of test text).
+        operation: instead of a time, the number (from 1) of the point in the life's file operations; see `strike`.
+            0: none of them; they are only counted.
+        update: instead of a time, the number of an update.
+        within: the point at that update: update (the update and all that follows it are done, and the next has not
+            started), accumulation (in the middle of the next update), validation (after this update), or save (in the
+            middle of writing checkpoint number `update`; needs operation=0). With update=0: preparation (the data are
+            ready), setup (before training), teardown (after training), or end (at the evaluation on the test text).
         again: seconds after which the signal is sent a second time.
     """
 
@@ -145,12 +146,12 @@ class Fault(NamedTuple):
 
 @dataclass
 class Life:
-    """How a life ended.
+    """The end of a life.
 
     Attributes:
         status: exit status of the process; negative: the signal that killed it.
-        said: on standard output and error.
-        seconds: from fork to end.
+        said: standard output and standard error.
+        seconds: time from fork to end.
         orphans: processes that it left behind.
     """
 
@@ -161,15 +162,17 @@ class Life:
 
 
 def strike(number: int, at: int) -> Callable[[], int]:
-    """Let the process be sent a signal in the middle of its work with files: before and after each call that makes a
-    file whole, gives it its name or takes it away, and when half of a checkpoint is written.
+    """Arrange that this process gets a signal during its file operations.
+
+    The possible points are before and after each call of fsync, replace, rename, link and unlink, and in the middle of
+    writing each checkpoint.
 
     Args:
-        number: of the signal.
-        at: which of these halves it is sent in, from 1.
+        number: number of the signal.
+        at: number of the point, from 1.
 
     Returns:
-        Says how many there have been.
+        A function that returns the number of points so far.
     """
     count, saves = 0, list[int]()
 
@@ -213,13 +216,13 @@ def live(
     change: Callable[[], None] | None,
     has_begun: multiprocessing.synchronize.Event,
 ) -> None:
-    """In a process of its own: type diglot-train."""
+    """Run diglot-train in a new process."""
     os.setsid()
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no life outlasts the server
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no life outlives the server
     descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for standard in (1, 2):
         os.dup2(descriptor, standard)
-    multiprocessing.set_start_method("fork", force=True)  # as it is where nobody has said otherwise
+    multiprocessing.set_start_method("fork", force=True)  # the default in a normal process
     os.chdir(folder)
     os.environ["RECORDED_IN"] = str(folder / RECORD)
     for number in ASKING:
@@ -251,7 +254,7 @@ def live(
                 print(f"{OPERATIONS}{counted()}")
             sys.stdout.flush()
             sys.stderr.flush()
-        finally:  # a signal that comes only now changes nothing any more
+        finally:  # a signal that arrives this late has no effect
             os._exit(status)
 
 
@@ -259,7 +262,7 @@ _server = multiprocessing.get_context("forkserver")
 
 
 def serve() -> None:
-    """Start the process that lives are forked from."""
+    """Configure the server process from which lives are forked."""
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     paths = [str(HERE), str(HERE.parent), *before]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys(paths)))  # where it finds this file
@@ -268,7 +271,7 @@ def serve() -> None:
     _server.set_forkserver_preload(["lives", *PRELOADED])
 
 
-# What a run imports only when it needs it.
+# Modules that a run imports lazily.
 PRELOADED = [
     "lightning.pytorch.callbacks.weight_averaging",
     "matplotlib.backends.backend_agg",
@@ -289,18 +292,18 @@ def run(
     change: Callable[[], None] | None = None,
     limit: float = 300.0,
 ) -> Life:
-    """Let a run live until it ends or its fault does.
+    """Run diglot-train in a new process until it ends, or a fault ends it.
 
     Args:
-        words: of the command.
-        folder: to type it in.
-        fault: what ends it.
-        change: done in the process before it begins; by name, for it is looked up there.
+        words: arguments of the command.
+        folder: working directory.
+        fault: the fault; None: none.
+        change: function called in the process before the command; it must be importable by name.
         limit: seconds after which a life counts as hanging.
     """
     serve()
     said, recorded = folder / "said.txt", folder / f"{RECORD}.0"
-    said.write_bytes(b"")  # a life may end before it has said anything
+    said.write_bytes(b"")  # a life may end before it creates the file
     before = recorded.stat().st_size if recorded.exists() else 0
     has_begun = _server.Event()
     process = _server.Process(target=live, args=(words, folder, said, fault, change, has_begun))
@@ -335,7 +338,7 @@ def run(
 
 
 def of_session(number: int) -> list[int]:
-    """The processes of a session that live."""
+    """Return the live processes of a session."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -348,7 +351,10 @@ def of_session(number: int) -> list[int]:
 
 
 def orphans(session: int, patience: float = 20.0) -> list[int]:
-    """The processes of a session that outlast its first one: loader workers look only now and then whether it lives."""
+    """Wait for the processes of a session, then kill and return those that remain.
+
+    Loader workers only check from time to time whether their parent is alive.
+    """
     deadline = time.monotonic() + patience
     while found := of_session(session):
         if time.monotonic() > deadline:
@@ -360,7 +366,7 @@ def orphans(session: int, patience: float = 20.0) -> list[int]:
 
 
 def save_for_ever(folder: Path, update: int, tmpdir: str | None, done: Any, change: Callable[[], None] | None) -> None:
-    """In a process of its own: write one checkpoint after the other, and tell which."""
+    """Write one checkpoint after another, and send the number of each; meant for a separate process."""
     if tmpdir:
         os.environ["TMPDIR"] = tempfile.tempdir = tmpdir
     if change is not None:
@@ -373,7 +379,7 @@ def save_for_ever(folder: Path, update: int, tmpdir: str | None, done: Any, chan
 
 
 def saved(folder: Path) -> int:
-    """Which checkpoint a folder holds, 0 if none. It must be whole."""
+    """Return the number of the checkpoint in a folder, or 0 if there is none, and check that it is complete."""
     if not (folder / "last.ckpt").exists():
         return 0
     content = container.read(folder / "last.ckpt")
@@ -384,7 +390,7 @@ def saved(folder: Path) -> int:
 def kill_savers(
     folder: Path, n_kills: int, seed: int, tmpdir: str | None, change: Callable[[], None] | None = None
 ) -> list[str]:
-    """Kill a process that writes checkpoints, again and again; what was wrong then."""
+    """Repeatedly kill a process that writes checkpoints, and return a list of what went wrong."""
     serve()
     draw, wrong, told = random.Random(seed), list[str](), 0
     for i in range(n_kills):
@@ -409,7 +415,7 @@ def kill_savers(
                 wrong.append(f"kill {i}: {told} had been written, and {found} is there")
         except Exception as error:
             wrong.append(f"kill {i}: {error!r}")
-    if extra := [file.name for file in folder.iterdir() if file.name != "last.ckpt"][1:]:  # of the last kill may be one
+    if extra := [file.name for file in folder.iterdir() if file.name != "last.ckpt"][1:]:  # the last kill may leave one
         wrong.append(f"left behind: {extra}")
     return wrong
 
@@ -418,7 +424,7 @@ def kill_savers(
 
 
 def write_text(folder: Path, n_pairs: int = 203) -> list[str]:
-    """Write a small corpus; the overrides that name it."""
+    """Write a small corpus, and return the overrides that select it."""
     draw = random.Random(7)
     syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
     words = ["".join(draw.choices(syllables, k=draw.randint(1, 3))) for _ in range(60)]
@@ -453,7 +459,7 @@ SMALL = [
 
 
 def draw_words(draw: random.Random) -> list[str]:
-    """What a run is made of, besides its text."""
+    """Draw random settings of a run, except for its text."""
     words = [
         f"seed={draw.randint(0, 9)}",
         f"run.validate_every={draw.choice((2, 5, 13, 26, 26, 1000))}",
@@ -480,7 +486,7 @@ def draw_words(draw: random.Random) -> list[str]:
 
 
 def draw_fault(draw: random.Random, seconds: float, n_operations: int) -> Fault:
-    """A fault somewhere in a life that would train for so long and do so many things with files."""
+    """Draw a random fault for a life that would train for `seconds` and pass `n_operations` points of `strike`."""
     number = signal.SIGKILL if draw.random() < 0.7 else draw.choice(ASKING)
     kind = draw.random()
     if kind < 0.3:
@@ -493,10 +499,10 @@ def draw_fault(draw: random.Random, seconds: float, n_operations: int) -> Fault:
 
 
 class Left(NamedTuple):
-    """What a run leaves, apart from where and how fast it ran.
+    """The results of a run, except for its folder and its speed.
 
     Attributes:
-        lines: of its recorder, by position: what must be the same each time it is computed.
+        lines: recorded lines by position of the micro-batch; all lines of a position must be equal.
         parts: everything else, by name.
     """
 
@@ -505,7 +511,7 @@ class Left(NamedTuple):
 
 
 def left(folder: Path) -> Left:
-    """Read what the run in `folder`/run left."""
+    """Read the results of the run in `folder`/run."""
     lines: dict[int, set[str]] = {}
     for line in (folder / f"{RECORD}.0").read_text().splitlines():
         values = json.loads(line)
@@ -518,7 +524,7 @@ def left(folder: Path) -> Left:
     curves = {f"curve {tag}": values for tag, values in _curves(run).items() if not tag.startswith("speed/")}
     parts |= curves
     for file in sorted(run.glob("*.ckpt")):
-        if file.name == "previous.ckpt":  # that of a run that was stopped is another one
+        if file.name == "previous.ckpt":  # differs if the run was interrupted
             continue
         content = container.read(file)
         for name in ("state_dict", "current_model_state", "optimizer_states", "lr_schedulers", "global_step", "diglot"):
@@ -555,7 +561,7 @@ def _curves(folder: Path) -> dict[str, Any]:
 
 
 def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The leaves of nested plain data, tensors as a hash of their bytes."""
+    """Yield the leaves of nested plain data, with tensors as a hash of their bytes."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from flat(item, f"{path}.{key}")
@@ -570,7 +576,7 @@ def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def differences(whole: Left, pieces: Left) -> list[str]:
-    """In what the run of several lives differs from the run of one."""
+    """Return the differences between an interrupted run and an uninterrupted one."""
     found = []
     for position, lines in pieces.lines.items():
         if lines != whole.lines.get(position):
@@ -579,20 +585,20 @@ def differences(whole: Left, pieces: Left) -> list[str]:
         found.append(f"micro-batches {sorted(missing)} were never computed")
     for key in sorted(whole.parts.keys() | pieces.parts.keys()):
         a, b = (parts.get(key, "nothing") for parts in (whole.parts, pieces.parts))
-        if repr(a) != repr(b):  # nan is nan, and 0.0 is not -0.0
+        if repr(a) != repr(b):  # treats NaN as equal to NaN, and 0.0 as different from -0.0
             found.append(f"{key}: {str(b)[:200]} instead of {str(a)[:200]}")
     return found
 
 
 @dataclass
 class Whole:
-    """A run of one life, and what it left.
+    """An uninterrupted run and its results.
 
     Attributes:
-        words: of its command.
-        left: see there.
-        seconds: that it trained, from the first batch to the end of the process.
-        n_operations: how many halves of operations on files a life has.
+        words: arguments of its command.
+        left: its results.
+        seconds: time from the first batch to the end of the process.
+        n_operations: number of points in its file operations; see `strike`.
     """
 
     words: list[str]
@@ -602,7 +608,7 @@ class Whole:
 
 
 def whole(words: list[str], folder: Path, change: Callable[[], None] | None = None) -> Whole:
-    """Train once without a fault."""
+    """Train without a fault, and return the run."""
     folder.mkdir(parents=True)
     life = run([*words, "run.folder=run"], folder, Fault(signal.SIGKILL, operation=0), change)
     assert life.status == 0, life.said
@@ -613,12 +619,12 @@ def whole(words: list[str], folder: Path, change: Callable[[], None] | None = No
 
 @dataclass
 class Story:
-    """A run of several lives.
+    """A run that was interrupted and resumed.
 
     Attributes:
-        faults: what ended them; those that came too late ended none.
-        lives: all of them; the last came to its end.
-        differences: from the run of one life.
+        faults: the faults; one that came too late ended no life.
+        lives: all lives; the last one finished the run.
+        differences: differences from the uninterrupted run.
     """
 
     faults: list[Fault]
@@ -627,14 +633,14 @@ class Story:
 
 
 def told(reference: Whole, folder: Path, faults: list[Fault], change: Callable[[], None] | None = None) -> Story:
-    """Let a run live through faults and compare it with the one that lived through none."""
+    """Run with faults, resuming after each, and compare with the uninterrupted run."""
     folder.mkdir(parents=True)
     words = [*reference.words, "run.folder=run"]
     story = Story([], [], [])
     for fault in [*faults, None]:
         if (folder / "run").exists():
             words = [*reference.words, "resume=run"]
-            if not (folder / "run" / "config.yaml").exists():  # it died before there was anything to go on with
+            if not (folder / "run" / "config.yaml").exists():  # it ended before it could be resumed
                 shutil.rmtree(folder / "run")
                 words = [*reference.words, "run.folder=run"]
         life = run(words, folder, fault, change)
@@ -655,7 +661,7 @@ def is_finished(folder: Path) -> bool:
 
 
 def wrong_end(life: Life, fault: Fault | None) -> list[str]:
-    """What is wrong about how a life ended."""
+    """Return a list of what is wrong about the end of a life."""
     wrong = [f"left processes {life.orphans} behind"] if life.orphans else []
     expected = {0}
     if fault is not None:

@@ -1,6 +1,6 @@
-"""Write the golden checkpoint anew: a small model that has learnt a little, and what it translates.
+"""Recreate the golden checkpoint, a briefly trained small model, and the file with its translations.
 
-It stays as it is from release to release: a checkpoint of today has to load tomorrow. Beside it stand the translations.
+The golden checkpoint normally stays unchanged from release to release, because old checkpoints must still load.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The decisions that make a run survive, each undone: in a process of its own, before the run begins."""
+"""Mutations that each disable one mechanism for surviving faults; applied in a separate process before the run."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from diglot.training.checkpoint_writer import CheckpointWriter, MissedValidation
 
 
 def the_stream_begins_anew() -> None:
-    """A run that goes on sees its first batches again."""
+    """Let a resumed run see its first batches again."""
     init = Updates.__init__
 
     def from_the_first(self: Updates, *arguments: Any, **options: Any) -> None:
@@ -58,7 +58,7 @@ def the_schedule_begins_anew() -> None:
 
 
 def signals_are_saved_within_an_update() -> None:
-    """Where gradients have been added up, and not been used yet."""
+    """Save upon a signal while gradients are accumulated but not yet applied."""
     init = signals.Signals.__init__
 
     def changed(self: Any, *arguments: Any) -> None:
@@ -120,7 +120,7 @@ def the_logger_fails_and_stops_training() -> None:
 
 
 def results_come_first() -> None:
-    """A run counts as finished before it is."""
+    """Mark a run as finished too early."""
     conclude = session.conclude
 
     def early(folder: Path, *arguments: Any) -> None:

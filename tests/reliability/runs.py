@@ -1,4 +1,4 @@
-"""Runs that are broken, and what is left of them."""
+"""Run commands with faults, and check what they leave behind."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ FAULT = "+callbacks.fault._target_=faults.Fault"
 
 
 def text(folder: Path, n_dev: int = 7, n_train: int = 7) -> tuple[str, ...]:
-    """Overrides that name sentences of uneven lengths, to train on and to score on."""
+    """Write sentences of different lengths, and return overrides that use them as train, dev and test text."""
     lines = [" ".join(WORDS[i % 12 : i % 12 + 1 + (i * 5 + 6) % 7]) for i in range(max(n_dev, n_train))]
     files = []
     for split, n in (("train", n_train), ("dev", n_dev), ("test", n_dev)):
@@ -43,9 +43,9 @@ class Ended(NamedTuple):
 
     Attributes:
         code: its exit status.
-        said: both its streams.
-        seconds: from its begin to the end of its last process.
-        orphans: processes that were there after it, and were killed then.
+        said: its standard output and standard error.
+        seconds: time from its start to the end of its last process.
+        orphans: processes that outlived it and were killed.
     """
 
     code: int
@@ -58,7 +58,7 @@ class Ended(NamedTuple):
 
 
 class Run:
-    """A command in the background, whose processes are known by a mark in their environment."""
+    """A command in the background, whose processes are identified by a mark in their environment."""
 
     def __init__(self, cwd: Path, *words: str, module: tuple[str, ...] = (), **environment: str) -> None:
         self.mark, self.cwd, self.began = f"MARK={secrets.token_hex(8)}", cwd, time.monotonic()
@@ -72,7 +72,7 @@ class Run:
         )
 
     def processes(self) -> list[int]:
-        """Numbers of those that are alive."""
+        """Return the ids of the live processes."""
         found = []
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
@@ -83,7 +83,7 @@ class Run:
         return sorted(found)
 
     def end(self, seconds: float = 150, linger: float = 12) -> Ended:
-        """Wait for the command's end and then, a little, for that of what it started."""
+        """Wait for the end of the command and then, for a short time, of its other processes."""
         try:
             self.process.wait(seconds)
             orphans = self.processes()
@@ -102,7 +102,7 @@ class Run:
 
 
 def run(cwd: Path, *words: str, code: int | None = 0, module: tuple[str, ...] = (), **environment: str) -> Ended:
-    """Type `diglot-train`; no process of it is left."""
+    """Run `diglot-train`, and check its exit status and that no process is left."""
     ended = Run(cwd, *words, module=module, **environment).end()
     assert not ended.orphans, ended.said
     assert code is None or ended.code == code, ended.said
@@ -110,7 +110,7 @@ def run(cwd: Path, *words: str, code: int | None = 0, module: tuple[str, ...] = 
 
 
 def after_the_fault(ended: Ended, cwd: Path, run: Run) -> float:
-    """Seconds from the fault to the end of the last process."""
+    """Return the seconds from the fault to the end of the last process."""
     return ended.seconds - (float((cwd / "broken").read_text()) - run.began)
 
 
@@ -124,6 +124,6 @@ def same_weights(a: Path, b: Path) -> bool:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether the newest checkpoint is, and nothing half-made lies beside it."""
+    """Return whether the newest checkpoint is complete, and no temporary file is left beside it."""
     found = newest_whole(folder)
     return found is not None and found[0].name == "last.ckpt" and not list(folder.glob(".*"))

@@ -1,6 +1,6 @@
-"""Kill runs at random, again and again, and compare each with a run that was not killed: `make soak kills=3000`.
+"""Kill runs at random points, and compare each with an uninterrupted run: `make soak kills=3000`.
 
-Every run is drawn from a seed that is printed where it differs: `make soak only=SEED.NUMBER` plays it again.
+Each run is drawn from a seed, which is printed if there is a difference; `make soak only=SEED.NUMBER` repeats it.
 """
 
 import argparse
@@ -26,19 +26,18 @@ from strings import strings
 from diglot.commands.from_make import overrides
 from diglot.system.children import n_cores
 
-RUNS_OF_A_KIND = 6  # of several lives, compared with the same one of one life
+RUNS_OF_A_KIND = 6  # interrupted runs that are compared with the same uninterrupted run
 
 
 @dataclass
 class Count:
-    """What a soak came to.
+    """The result of a soak test.
 
     Attributes:
-        runs: of several lives.
-        faults: by signal, and by whether they struck in the middle of an operation on files.
-        statuses: of all lives.
-        repeated: micro-batches that were computed more than once, each time the same.
-        wrong: what differed, by seed.
+        runs: number of interrupted runs.
+        faults: numbers of faults, by signal, and by whether they came during a file operation.
+        statuses: exit statuses of all lives.
+        wrong: differences by seed.
     """
 
     runs: int = 0
@@ -61,7 +60,7 @@ class Count:
 
 
 def soak_kind(seed: int, text: list[str], folder: Path, count: Count, lock: threading.Lock, only: int | None) -> None:
-    """Runs of one kind: the words and all faults are drawn from a seed."""
+    """Test runs of one kind, whose settings and faults are drawn from a seed."""
     draw = random.Random(seed)
     words = [*text, *lives.SMALL, *lives.draw_words(draw)]
     reference = lives.whole(words, folder / f"{seed}")
@@ -84,7 +83,7 @@ def soak_kind(seed: int, text: list[str], folder: Path, count: Count, lock: thre
 
 
 def soak(kills: int, minutes: float, seed: int, jobs: int, only: str | None) -> Count:
-    """Go on until so many faults have struck or the time is over."""
+    """Test runs until the number of faults or the time limit is reached."""
     folder = Path(tempfile.mkdtemp(prefix="soak."))
     text = lives.write_text(folder)
     count, lock = Count(), threading.Lock()
@@ -112,20 +111,20 @@ def soak(kills: int, minutes: float, seed: int, jobs: int, only: str | None) -> 
     return count
 
 
-# With their values where nothing is said.
+# The options with their defaults.
 OPTIONS: dict[str, Any] = {
     "kills": 3000,
     "flips": 20_000,
     "strings": 100_000,
-    "minutes": float("inf"),  # of kills
-    "jobs": None,  # at a time; None: one a core
-    "seed": None,  # None: drawn
-    "only": "",  # SEED.NUMBER of a run to play again
+    "minutes": float("inf"),  # time limit of the kills
+    "jobs": None,  # number of parallel jobs; None: one per core
+    "seed": None,  # None: random
+    "only": "",  # SEED.NUMBER of a run to repeat
 }
 
 
 def options(words: list[str]) -> argparse.Namespace:
-    """What was typed after `make soak` or after this file's name, as name=value."""
+    """Parse the options given as name=value after `make soak` or this file's name."""
     found = dict(OPTIONS)
     for word in words:
         name, _, value = word.partition("=")

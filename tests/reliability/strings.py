@@ -1,4 +1,4 @@
-"""Any text comes back as it went in, and yields none of the ids that mean something to the model."""
+"""The tokenizer restores any text exactly, and never encodes text as special ids."""
 
 import random
 import tempfile
@@ -8,8 +8,8 @@ from pathlib import Path
 from diglot.data.text import ParallelText
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 
-MARK = "\u2581"  # SentencePiece's own sign for a blank is the one character that does not come back
-SLOTS = {chr(c) for c in range(0xE000, 0xE008)}  # what stands for placeholders
+MARK = "\u2581"  # SentencePiece's symbol for a space, the only character that is not restored
+SLOTS = {chr(c) for c in range(0xE000, 0xE008)}  # characters that replace placeholders
 WORDS = [
     "</s>",
     "<s>",
@@ -30,7 +30,7 @@ WORDS = [
 
 
 def trained() -> Tokenizer:
-    """A small tokenizer with placeholders and a language's tag."""
+    """Train a small tokenizer with placeholders and a language tag."""
     draw = random.Random(1)
     lines = [
         " ".join(draw.choices(["one", "two", "{x} three", "Straße", "été", "слово", "字"], k=5)) for _ in range(300)
@@ -41,7 +41,7 @@ def trained() -> Tokenizer:
 
 
 def draw_text(draw: random.Random) -> str:
-    """Characters of all planes, and words that look as if they meant something."""
+    """Draw a text of characters from all planes, and words that look like special tokens."""
     parts = []
     for _ in range(draw.randint(0, 12)):
         kind = draw.random()
@@ -55,10 +55,10 @@ def draw_text(draw: random.Random) -> str:
 
 
 def strings(count: int, seed: int) -> None:
-    """Send so many texts there and back.
+    """Encode and decode `count` random texts.
 
     Raises:
-        AssertionError: one did not come back, or yielded an id of the model's own.
+        AssertionError: a text was not restored, or was encoded with a special id.
     """
     tokenizer, draw = trained(), random.Random(seed)
     (tag,) = tokenizer.encode([""], "de")[0].ids

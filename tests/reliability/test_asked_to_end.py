@@ -1,4 +1,4 @@
-"""A signal that asks a run to end: it is saved within an update, and its exit status says that it can go on."""
+"""A signal that asks a run to end: a checkpoint follows within one update, and the exit status allows resuming."""
 
 import re
 import signal
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.reliability
 WORDS = ["run.passes=null", "run.updates=12", "run.validate_every=5", "data.batches_per_update=3"]
 MOMENTS = [
     ("update", 3),
-    ("update", 5),  # a validation was made after it
+    ("update", 5),  # followed by a validation
     ("accumulation", 3),
     ("accumulation", 5),
     ("validation", 5),
     ("validation", 12),  # the last one
     ("end", 0),
 ]
-# Each moment with two of the signals, which differ in nothing but their names.
+# Each moment is tested with two of the signals, which are all handled alike.
 CASES = [
     (number, *moment)
     for i, number in enumerate(ASKING)
@@ -72,7 +72,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, reference: Whole, withi
     fault = Fault(signal.SIGTERM, update=5, within=within, again=0.0)
     story = lives.told(reference, folder, [fault])
     assert story.differences == []
-    # A validation is broken off by the first one.
+    # During a validation, already the first signal may end the run.
     at_once = (128 + signal.SIGTERM, -signal.SIGTERM)
     assert story.lives[0].status in (at_once if within == "update" else (75, *at_once))
 
@@ -110,12 +110,12 @@ def test_a_signal_around_training_says_how_to_go_on(tmp_path: Path, reference: W
     assert said(resumed, "preparation", 75) == f"diglot-train: {how}. {goes_on}"
     for within in ("setup", "teardown"):
         assert said(resumed, within, 75) == f"Stopped by {name}. {goes_on}"
-    # Of a run that begins nothing is lost, and there is nothing to go on with.
+    # A run that has just started loses nothing, and cannot be resumed.
     assert said([*reference.words, "run.folder=other"], "preparation", 128 + number) == f"diglot-train: {how}"
     assert lives.run(resumed, folder).status == 0
     assert lives.differences(reference.left, lives.left(folder)) == []
 
 
 def resuming(words: list[str]) -> str:
-    """The line that goes on with a run of these words."""
+    """Return the command line that resumes a run with these arguments."""
     return command_line("train", words, resume="run")

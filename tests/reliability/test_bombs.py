@@ -1,4 +1,4 @@
-"""No checkpoint takes more memory or time to refuse than it is large."""
+"""Rejecting a malicious checkpoint takes no more memory and time than its size justifies."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checkpoint of a run of two updates."""
+    """Return the checkpoint of a run of two updates."""
     return run(tmp_path_factory.mktemp("work") / "run") / "best.ckpt"
 
 
@@ -36,7 +36,7 @@ def laughs(n: int = 30) -> list:
 
 
 def nested(depth: int) -> bytes:
-    """A list in a list in a list ..."""
+    """Return a pickle of lists nested `depth` deep."""
     return b"\x80\x02}X\x01\x00\x00\x00a" + b"]" * depth + b"a" * (depth - 1) + b"s."
 
 
@@ -45,7 +45,7 @@ SAVES: tuple[Save, ...] = (saved, written)
 
 
 def bombs(good: Path) -> dict[str, Callable[[Path], Path]]:
-    """Files that are small and would be large, or slow: each made at a path."""
+    """Return functions that write small files which would expand to much memory or take long to read."""
     of_both = {
         f"{name}, {save.__name__}": make for save in (saved, written) for name, make in models(good, save).items()
     }
@@ -53,7 +53,7 @@ def bombs(good: Path) -> dict[str, Callable[[Path], Path]]:
 
 
 def models(good: Path, save: Save) -> dict[str, Callable[[Path], Path]]:
-    """Files that say of what they hold that it is large."""
+    """Return functions that write files which claim to hold something large."""
 
     def changed(**model: Any) -> Callable[[Path], Path]:
         def make(path: Path) -> Path:
@@ -123,7 +123,7 @@ def models(good: Path, save: Save) -> dict[str, Callable[[Path], Path]]:
 
 
 def pickles(good: Path) -> dict[str, Callable[[Path], Path]]:
-    """Pickles and archives of them."""
+    """Return functions that write malicious pickles and archives."""
 
     def old(path: Path) -> Path:
         return saved(path.with_suffix(".old"), container.read(good))
@@ -191,7 +191,7 @@ def pickles(good: Path) -> dict[str, Callable[[Path], Path]]:
 
 
 def signed(tree: str, tensors: dict[str, Any], checksums: str = "{}", data: bytes = b"") -> bytes:
-    """A file of today whose checksums are right as far as none of its tensors has been read."""
+    """Return a file in the current format whose checksums are right, except those of the tensors' data."""
     told = {name: [tensors[name]["dtype"], tensors[name]["shape"]] for name in sorted(tensors)}
     text = "\n".join((tree, checksums, json.dumps(told, separators=(",", ":"))))
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -213,7 +213,7 @@ def many(part: str, n: int) -> str:
 
 
 def containers() -> dict[str, Callable[[Path], Path]]:
-    """Files of today whose header says too much."""
+    """Return functions that write files in the current format with an excessive header."""
 
     def header(made: Callable[[], str]) -> Callable[[Path], Path]:
         return lambda path: path.write_bytes(headed(made())) and path
@@ -222,7 +222,7 @@ def containers() -> dict[str, Callable[[Path], Path]]:
         return lambda path: path.write_bytes(signed(made(), {})) and path
 
     def sparse(path: Path) -> Path:
-        """2 GB of which nothing is on the disk, and nothing is named."""
+        """Write a sparse file of 2 GB that declares no tensors."""
         path.write_bytes(headed('{"__metadata__":{}}'))
         with path.open("r+b") as holes:
             holes.truncate(2 * 10**9)
@@ -273,7 +273,7 @@ def containers() -> dict[str, Callable[[Path], Path]]:
 
 
 def more_parts(path: Path) -> Path:
-    """200,000 records: more than any checkpoint has."""
+    """Write an archive of 200,000 records, more than any checkpoint has."""
     return path.write_bytes(zipped([Part(f"archive/data/{i}", b"") for i in range(200_000)])) and path
 
 

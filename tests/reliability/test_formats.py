@@ -1,4 +1,4 @@
-"""A run goes on bit for bit from checkpoints of either format, whatever it is made of."""
+"""A run resumes exactly from checkpoints of either format, with any callbacks and precision."""
 
 import signal
 from pathlib import Path
@@ -25,7 +25,7 @@ CASES = {
         precision: [f"trainer.precision={precision}"] for precision in ("32-true", "64-true", "bf16-mixed", "bf16-true")
     },
     "average": ["callbacks=[ema]"],
-    "early stopping": [*STOPPING, "run.validate_every=5"],  # at update 10, by what was seen at update 5
+    "early stopping": [*STOPPING, "run.validate_every=5"],  # stops at update 10, by its state from update 5
     "own": [OWN],
     "all": ["callbacks=[ema,early_stopping]", OWN, "trainer.precision=64-true"],
     "workers": ["data.n_workers=2", "data.batches_per_update=3"],
@@ -51,6 +51,6 @@ def test_a_run_goes_on_from_either_format(tmp_path: Path, words: list[str]) -> N
         life = lives.run([*words, "resume=run"], folder, None)
         assert life.status == 0, life.said
         assert ("is in the old format 1" in life.said) == is_old
-        for file in (folder / "run").glob("*.ckpt"):  # the run writes the others anew
+        for file in (folder / "run").glob("*.ckpt"):  # converts those that the resumed run did not rewrite
             conversion.convert([file])
         assert lives.differences(whole.left, lives.left(folder)) == []

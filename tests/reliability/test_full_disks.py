@@ -1,4 +1,4 @@
-"""A disk that is full costs a run one line, and nothing that it had: with space it goes on."""
+"""A full disk ends a run with one line and without loss; with free space again, it can be resumed."""
 
 import os
 import resource
@@ -31,11 +31,11 @@ def words_of(*words: str) -> tuple[str, ...]:
 
 
 class Disk:
-    """A file system of its own, small.
+    """A small file system.
 
     Args:
-        folder: where it is mounted.
-        privileged: what mounts: nothing, or sudo.
+        folder: mount point.
+        privileged: prefix of the mount command: nothing, or sudo.
     """
 
     def __init__(self, folder: Path, privileged: tuple[str, ...]) -> None:
@@ -60,7 +60,7 @@ class Disk:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Callable[..., Disk]]:
-    """Makes small file systems: `disk("run", 100_000)` is one under tmp_path / "run"."""
+    """Return a function that mounts small file systems: `disk("run", 100_000)` mounts one at tmp_path / "run"."""
     made: list[Disk] = []
 
     def make(name: str, size: int) -> Disk:
@@ -82,7 +82,7 @@ def disk(tmp_path: Path) -> Iterator[Callable[..., Disk]]:
 
 
 def fill(folder: Path, leave: int) -> Path:
-    """A file that leaves so many bytes of a file system free."""
+    """Write a file that leaves only `leave` bytes of a file system free."""
     file = folder / "filling"
     free = shutil.disk_usage(folder).free
     file.write_bytes(b"x" * max(0, free - leave))
@@ -91,14 +91,14 @@ def fill(folder: Path, leave: int) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that had space."""
+    """Return the folder of a run with enough space."""
     folder = tmp_path_factory.mktemp("undisturbed")
     run(folder, *text(folder), *TINY, *RUN)
     return folder / "run"
 
 
 def losses(folder: Path) -> list[tuple[int, float]]:
-    """The curve that a run is to have whatever happened to it."""
+    """Return the training loss by update, which must not depend on interruptions."""
     events = EventAccumulator(str(folder))
     events.Reload()
     return [(event.step, event.value) for event in events.Scalars("train/loss")]
@@ -191,7 +191,7 @@ def test_a_logger_on_a_full_disk(tmp_path: Path, disk: Callable[..., Disk], undi
 def test_a_full_cache(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path) -> None:
     cache = disk("cache", 50_000_000)
     words = (*text(tmp_path), *TINY, *RUN)
-    for leave in (0, 8192, 270_000):  # nothing; not the tokenizer; not all of the shards
+    for leave in (0, 8192, 270_000):  # room for nothing; too little for the tokenizer; too little for the shards
         filling = fill(cache.folder, leave)
         done = Run(tmp_path, *words).end()
         if done.code:

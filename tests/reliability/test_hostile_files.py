@@ -1,4 +1,4 @@
-"""Nothing that a file holds is run, and no file takes more memory or time than it is large."""
+"""Code in files is never run, and no file takes more memory or time than its size justifies."""
 
 import contextlib
 import itertools
@@ -46,13 +46,13 @@ with tempfile.TemporaryDirectory() as _folder:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of two updates."""
+    """Return the folder of a run of two updates."""
     return run(tmp_path_factory.mktemp("work") / "run")
 
 
 @pytest.fixture(scope="module")
 def old(trained: Path) -> Path:
-    """The best checkpoint of that run as runs saved it when checkpoints were pickles."""
+    """Return the best checkpoint of that run in the old format, a pickle."""
     return saved(trained.parent / "old.ckpt", content(trained))
 
 
@@ -67,7 +67,7 @@ def canary(tmp_path: Path) -> Path:
 
 
 def refused(call: Callable[[], Any], *wanted: str) -> str:
-    """What one line says of why a call was refused."""
+    """Check that a call is rejected in one line that contains the given words, and return the line."""
     with pytest.raises(UserError) as error:
         call()
     said = str(error.value)
@@ -251,7 +251,7 @@ def test_what_a_checkpoint_says_of_itself_is_looked_at(
 
 
 def in_moments(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
-    """Change what the optimizer keeps of its first weight."""
+    """Return a function that changes the optimizer's state of its first parameter."""
     return lambda found: change(found["optimizer_states"][0]["state"][0])
 
 
@@ -342,7 +342,7 @@ class TestOtherFiles:
             for content in (evil, b"[" * 100_000):
                 before = file.read_bytes()
                 file.write_bytes(content)
-                with contextlib.suppress(UserError):  # or it is made anew
+                with contextlib.suppress(UserError):  # otherwise, the file has been recreated
                     prepare()
                 file.write_bytes(before)
         assert not canary.exists()

@@ -1,4 +1,4 @@
-"""Kill a run whenever you like: what comes of it in the end is what had come of it without."""
+"""A run that is killed at any time and resumed gives the same results as an uninterrupted one."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from diglot.training.checkpoint_writer import CheckpointWriter
 
 pytestmark = pytest.mark.reliability
 
-SEED = 20  # of all that is drawn here; `make soak` draws anew
+SEED = 20  # fixed here; `make soak` uses a random one
 KINDS = 10
 RUNS_OF_A_KIND = 3
 
@@ -29,7 +29,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def batches(folder: Path) -> list[list]:
-    """Of each micro-batch: position, passes, pairs, loss and rate, each once, in order."""
+    """Return position, passes, pairs, loss and learning rate of each micro-batch once, in order."""
     lines = {line for line in (folder / "recorded.jsonl.0").read_text().splitlines() if "began" not in line}
     return sorted(map(json.loads, lines))
 
@@ -53,7 +53,7 @@ def test_averaged_weights_are_as_exact_as_the_weights(tmp_path: Path, text: list
     content = container.read(tmp_path / "whole" / "run" / "last.ckpt")
     dtypes = {value.dtype for name in ("state_dict", "current_model_state") for value in content[name].values()}
     assert dtypes == {lives.torch.float64}
-    for update in (0, 6):  # stopped where no validation follows
+    for update in (0, 6):  # updates without a validation
         story = lives.told(reference, tmp_path / str(update), [Fault(signal.SIGTERM, update=update)])
         assert story.differences == []
 
@@ -63,7 +63,7 @@ def test_averaged_weights_are_as_exact_as_the_weights(tmp_path: Path, text: list
 def test_a_validation_that_is_killed_again_and_again_is_logged_once(
     tmp_path: Path, text: list[str], logger: str
 ) -> None:
-    """Each time when all of it is logged, and the checkpoint after it is being written."""
+    """Kill the run each time after the validation has been logged, while its checkpoint is being written."""
     reference = lives.whole([*text, *SMALL, f"logger={logger}", "run.validate_every=26"], tmp_path / "whole")
     story = lives.told(
         reference, tmp_path / "killed", 3 * [Fault(signal.SIGKILL, operation=0, update=2, within="save")]
@@ -77,7 +77,7 @@ def die_when_it_has_saved() -> None:
 
     def struck(self: CheckpointWriter, trainer: L.Trainer) -> None:
         save(self, trainer)
-        if trainer.training:  # no validation is the reason
+        if trainer.training:  # the checkpoint is not due to a validation
             os.kill(os.getpid(), signal.SIGKILL)
 
     CheckpointWriter.save = struck  # type: ignore[method-assign]
@@ -106,11 +106,11 @@ def test_each_pass_holds_each_pair_once_wherever_it_is_cut(tmp_path: Path, text:
     whole = batches(tmp_path / "whole")
     passes: dict[int, Counter[int]] = {}
     for _, seen, pairs, *_ in whole:
-        # A batch that ends a pass counts as a whole number of them.
+        # For the last batch of a pass, `seen` is a multiple of 10^9, so subtract 1.
         passes.setdefault((seen - 1) // 10**9, Counter()).update(pairs)
     assert len(passes) >= 2
     assert all(passes[n] == Counter(range(203)) for n in (0, 1))
-    # One life for each update of a pass: it is killed as soon as the checkpoint after it is there.
+    # One life per update of the pass, each killed as soon as the update's checkpoint exists.
     folder = tmp_path / "cut"
     folder.mkdir()
     n_updates = next(i for i, batch in enumerate(whole, start=1) if batch[1] >= 10**9)

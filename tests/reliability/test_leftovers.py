@@ -1,4 +1,4 @@
-"""What killed processes leave behind is removed by the next one, and what living ones make is left alone."""
+"""Temporary files of killed processes are removed by the next process; those of live processes are not."""
 
 import multiprocessing
 import os
@@ -54,7 +54,7 @@ MAKERS = (make_a_file, make_a_folder, hold_a_lock)
 
 @contextmanager
 def process(maker: Callable[[Path, Any], None], path: Path) -> Iterator[Callable[[], None]]:
-    """A process in the middle of its work; yields what kills it."""
+    """Start a process and wait until it is in the middle of its work; yield a function that kills it."""
     context = multiprocessing.get_context("fork")
     ready = context.Event()
     child = context.Process(target=maker, args=(path, ready), daemon=True)
@@ -149,7 +149,7 @@ def test_a_file_taken_for_a_leftover_before_it_is_locked_is_made_again(
 
     def late(descriptor: int) -> bool | None:
         calls.append(descriptor)
-        if len(calls) == 1:  # another process cleans up between making and locking
+        if len(calls) == 1:  # another process cleans up between creation and locking
             for path in tmp_path.iterdir():
                 path.unlink()
         return lock(descriptor)

@@ -1,4 +1,4 @@
-"""What a run does does not change unnoticed, and it takes no more the longer it lasts."""
+"""The training curve does not change unnoticed, and long runs do not leak resources."""
 
 import json
 from pathlib import Path
@@ -20,12 +20,12 @@ def losses(folder: Path) -> list[float]:
 
 @pytest.mark.promise("The losses of a run do not change unnoticed from one version to the next")
 def test_the_curve_is_the_one_that_was_written_down(tmp_path: Path) -> None:
-    """Where it is meant to change: `python tests/reliability/test_long_runs.py` writes it anew."""
+    """After an intended change, `python tests/reliability/test_long_runs.py` rewrites the recorded curve."""
     folder = tmp_path / "run"
     folder.mkdir()
     life = lives.run([*lives.write_text(tmp_path), *SMALL, *WORDS, "run.folder=run"], folder)
     assert life.status == 0, life.said
-    # Machines sum in different orders: a change of what is computed is far above that.
+    # Machines sum in different orders; a real change of the computation has a far greater effect.
     assert losses(folder) == pytest.approx(json.loads(CURVE.read_text()), rel=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Where memory runs out in the middle of a run, one line says in which batch, and which would fit."""
+"""If memory runs out during a run, one line reports the batch and a batch size that would fit."""
 
 import re
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_in_training(tmp_path: Path) -> None:
     assert "in a new run (init_from=run/last.ckpt begins it with these weights)" in line
     assert "resume=run goes on. The last checkpoint is run/last.ckpt." in line
     assert is_whole(tmp_path / "run")
-    # With more memory it goes on, as if nothing had been.
+    # With more memory, it resumes as if nothing had happened.
     other = tmp_path / "other"
     other.mkdir()
     words = tuple(word for word in words if not word.startswith("run.folder"))
@@ -71,7 +71,7 @@ def test_in_validation_the_budget_of_dev_batches_is_named_and_the_run_goes_on_wi
 
 @pytest.mark.end_to_end
 def test_of_the_system_s_memory(tmp_path: Path) -> None:
-    """The process that goes on gets too little of it for its first batch."""
+    """The resuming process has too little memory for its first batch."""
     words = (*text(tmp_path), *TINY, *RUN, FAULT, "model.d_ff=20000", "trainer.precision=32-true")
     run(tmp_path, *words, code=-9, FAULT="kill:0:4", ROWS="1000")
     words = (*(word for word in words if not word.startswith("run.folder")), "resume=run")

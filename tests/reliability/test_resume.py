@@ -1,4 +1,4 @@
-"""A run that goes on does what it would have done; what has changed since is refused, or takes effect and is told."""
+"""A resumed run continues exactly; changes of the config are rejected, or take effect and are reported."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def rates(folder: Path) -> dict[int, float]:
-    """The learning rate of each micro-batch, by its position."""
+    """Return the learning rate of each micro-batch by position."""
     lines = [json.loads(line) for line in (folder / "recorded.jsonl.0").read_text().splitlines()]
     return {line[0]: float.fromhex(line[-1]) for line in lines if line[0] != "began"}
 
@@ -46,12 +46,12 @@ def test_a_finished_run_that_becomes_longer_is_the_longer_run(tmp_path: Path, te
     said = train(folder, *words, "resume=run", "run.updates=20", fault=None)
     assert "run.updates was 12 and is 20: the new value holds from update 13 on" in said
     found = lives.differences(whole.left, lives.left(folder))
-    # The best checkpoint may be of the time before, and knows of that config and that end.
+    # The best checkpoint may be older, and then records the earlier config and length.
     assert [line for line in found if not re.match(r"files: |best.ckpt (\S+updates|diglot.has_stopped): ", line)] == []
     kept = {"results_until_12.json", "config_until_12.yaml"}
     assert kept <= {file.name for file in (folder / "run").iterdir()}
     assert json.loads((folder / "run" / "results.json").read_text())["updates"] == 20
-    # It stays so, and the same command again has nothing to do.
+    # The run is now finished at the new length, and the same command has nothing to do.
     assert "this run is finished" in train(folder, *words, "resume=run", "run.updates=20")
 
 
@@ -67,7 +67,7 @@ def test_a_run_goes_on_with_its_corpus_in_another_folder(tmp_path: Path) -> None
     said = train(folder, *(word.replace(str(corpus), str(moved)) for word in words), "resume=run")
     assert "data.train.src" in said
     found = lives.differences(whole.left, lives.left(folder))
-    assert [line for line in found if not line.startswith("files: ")] == []  # the config before is kept, too
+    assert [line for line in found if not line.startswith("files: ")] == []  # the earlier config is an additional file
 
 
 @pytest.mark.promise("A finished run says that it is, and which changed value would train nothing")
@@ -88,7 +88,7 @@ def test_a_finished_run_says_so(tmp_path: Path, text: list[str]) -> None:
 class TestChanges:
     @pytest.fixture(scope="class")
     def begun(self, tmp_path_factory: pytest.TempPathFactory, text: list[str]) -> tuple[Path, list[str]]:
-        """A run that was stopped after three updates, however fast this machine is."""
+        """Return a run that was stopped after three updates, independently of the machine's speed."""
         folder = tmp_path_factory.mktemp("begun")
         words = [*text, *SMALL, *SHORT, "run.updates=200", "run.validate_every=50"]
         train(folder, *words, "run.folder=run", code=75, fault=Fault(15, update=3))

@@ -1,4 +1,4 @@
-"""What the environment tells a run stays out of all that it writes."""
+"""Secrets in the environment of a run do not appear in any of its files."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ SECRET = "hunter2-0a1b2c3d4e5f"
 
 
 def files_with(secret: str, folder: Path) -> list[str]:
-    """The files under a folder that hold a secret, plainly, backwards or as others write bytes, packed or not."""
+    """Return the files under a folder that contain a secret as UTF-8, UTF-16 or base64, also inside zip files."""
     forms = [secret.encode(form) for form in ("utf-8", "utf-16-le")] + [base64.b64encode(secret.encode())[:-4]]
     found = []
     for file in folder.rglob("*"):

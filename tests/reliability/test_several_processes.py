@@ -1,4 +1,4 @@
-"""Several processes end together, whatever happens to one of them, and make together what one would have made."""
+"""Several processes end together if one fails, and give the same result as a single process."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from runs import FAULT, TINY, TWO, Run, after_the_fault, is_whole, run, text, we
 
 pytestmark = [pytest.mark.reliability, pytest.mark.end_to_end]
 
-TIMEOUT = 60  # seconds; in them the processes have to meet, too, on a machine that is busy
+TIMEOUT = 60  # seconds; also enough for the rendezvous on a busy machine
 OUTSIDE = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 WAITS = "waits in vain for another one"
 
 
 def cases() -> list:
-    """Every fault, place, process and way to start; of them a few on each change."""
+    """Return all combinations of fault, place, rank and launcher; all but a few are marked as exhaustive."""
     quick = {
         ("kill", "1", "begin", "lightning"),
         ("kill", "0", "4", "lightning"),
@@ -35,7 +35,7 @@ def cases() -> list:
             for rank in ("0", "1"):
                 for where in ("begin", "prepare", "4", "validation"):
                     case = (kind, rank, where, launcher)
-                    # Before training the first process of Lightning's is the only one.
+                    # With Lightning's launcher, only the first process exists before training.
                     if launcher == "lightning" and rank == "0" and where in ("begin", "prepare"):
                         continue
                     found.append(pytest.param(*case, marks=() if case in quick else pytest.mark.exhaustive))
@@ -50,18 +50,18 @@ def cases() -> list:
 def test_one_that_fails_ends_the_job(tmp_path: Path, kind: str, rank: str, where: str, launcher: str) -> None:
     words = (*text(tmp_path), *TINY, *TWO, FAULT, "run.updates=8", "run.validate_every=3")
     module = OUTSIDE if launcher == "torchrun" else ()
-    timeout = TIMEOUT if kind in ("hang", "stop") else 300  # those that are gone are not waited for
+    timeout = TIMEOUT if kind in ("hang", "stop") else 300  # a process that has ended is not waited for
     begun = Run(tmp_path, *words, f"trainer.process_timeout={timeout}", module=module, FAULT=f"{kind}:{rank}:{where}")
     ended = begun.end(300)
     assert not ended.orphans, ended.said
     assert ended.code not in (0, None), ended.said
     assert (tmp_path / "broken").exists(), ended.said
-    # torchrun gives one that is stopped before the processes know each other 30 s of its own.
+    # torchrun waits another 30 s for a process that is stopped before the rendezvous.
     unknown = (launcher, kind, where) == ("torchrun", "stop", "begin")
     assert after_the_fault(ended, tmp_path, begun) < TIMEOUT + 30 + 30 * unknown, ended.said
-    if kind == "raise":  # it says itself why
+    if kind == "raise":  # the process reports its own error
         assert "injected" in ended.said
-    elif launcher == "lightning":  # torchrun says much of its own
+    elif launcher == "lightning":  # torchrun prints many lines
         (line,) = ended.lines("diglot-train: ")
         assert "Traceback" not in ended.said
         assert where in ("begin", "prepare") or (WAITS in line and "resume=" in line)
@@ -70,7 +70,7 @@ def test_one_that_fails_ends_the_job(tmp_path: Path, kind: str, rank: str, where
 
 
 def counts(folder: Path, rank: int) -> list[list]:
-    """Update, pairs and whether they count, of each batch that a process was given."""
+    """Return update, pairs and whether they count, for each batch of a process."""
     return [json.loads(line) for line in (folder / f"updates.{rank}").read_text().splitlines()]
 
 
@@ -78,7 +78,7 @@ def counts(folder: Path, rank: int) -> list[list]:
 @pytest.mark.parametrize(
     ("n_train", "n_dev", "n_processes"),
     [
-        (1, 1, 2),  # one process has no row, in training and in validation
+        (1, 1, 2),  # one process has no rows in training and validation
         pytest.param(2, 1, 3, marks=pytest.mark.exhaustive),
         pytest.param(3, 2, 2, marks=pytest.mark.exhaustive),
         pytest.param(7, 2, 3, marks=pytest.mark.exhaustive),
@@ -205,7 +205,7 @@ def test_all_go_on_where_the_first_one_does(tmp_path: Path, word: str, module: t
     begun = Run(tmp_path, *words, word, module=module)
     carried = tmp_path / "run" / "composed.yaml"
     while word == "resume=run" and begun.process.poll() is None:
-        if carried.exists():  # a sweep writes it again for a job that is not finished
+        if carried.exists():  # imitates a sweep, which rewrites this file for an unfinished job
             assert "\nresume: run\n" in carried.read_text()
             write_bytes(carried, carried.read_bytes().replace(b"\nresume: run\n", b"\nresume: null\n"))
             break
@@ -226,7 +226,7 @@ def test_a_signal_before_the_processes_have_met(tmp_path: Path) -> None:
             assert begun.process.poll() is None, (tmp_path / "output").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        time.sleep(1.0 if word == "resume=run" else 0.0)  # the second process is being started
+        time.sleep(1.0 if word == "resume=run" else 0.0)  # while the second process is being started
         os.killpg(begun.process.pid, signal.SIGTERM)
         ended = begun.end(60)
         assert (ended.code, ended.orphans) == (75, []), ended.said
@@ -248,9 +248,9 @@ def test_a_run_goes_on_with_another_number_of_processes(
     run(changed, *words, *before, code=-9, FAULT="kill:0:5")
     others = tuple(word for word in words if word != "run.folder=run")
     said = run(changed, *others, *after, "resume=run").said
-    assert "trainer.devices" in said, said  # what has changed is told
+    assert "trainer.devices" in said, said  # the change is reported
     ours, theirs = weights(whole / "run"), weights(changed / "run")
     moved = max((theirs[name] - ours[name]).abs().max().item() for name in ours)
-    assert moved < 1e-9  # in float64: sums of gradients are added in another order
+    assert moved < 1e-9  # in float64, because gradients are summed in another order
     translated = [read_lines(folder / "run" / "text" / "dev.translated.de") for folder in (whole, changed)]
     assert translated[0] == translated[1]

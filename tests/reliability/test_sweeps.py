@@ -1,4 +1,4 @@
-"""A job of a sweep that breaks down, however it does, never hides; the others are trained."""
+"""A failed job of a sweep is always reported, and the other jobs are trained."""
 
 import csv
 import json
@@ -43,7 +43,7 @@ def begin(cwd: Path, *words: str, **environment: str) -> Run:
     ],
 )
 def test_a_job_that_breaks_down(tmp_path: Path, kind: str, says: str) -> None:
-    # Of the first job alone: a file tells that it has happened.
+    # Only the first job fails: a file marks that the fault has happened.
     begun = begin(tmp_path, *JOBS, FAULT, FAULT=f"{kind if kind.islower() else 'hang'}:0:1")
     if kind == "SIGTERM":
         deadline = time.monotonic() + 100
@@ -53,7 +53,7 @@ def test_a_job_that_breaks_down(tmp_path: Path, kind: str, says: str) -> None:
         (record,) = (tmp_path / "all").glob("01*/job.json")
         job = json.loads(record.read_text())["process"]
         os.kill(job, signal.SIGTERM)
-        # It hangs, and does not heed the first one; the second ends it at once.
+        # The hanging job does not react to the first signal; the second ends it at once.
         threading.Timer(2, os.kill, (job, signal.SIGTERM)).start()
     ended = begun.end(300)
     assert not ended.orphans, ended.said
@@ -62,7 +62,7 @@ def test_a_job_that_breaks_down(tmp_path: Path, kind: str, says: str) -> None:
     (line,) = ended.lines("1 of 3 jobs failed: seed=1 ")
     assert says in line
     assert "01_seed-1/output.txt" in line
-    # The same command again mends it.
+    # Repeating the command completes the sweep.
     again = begin(tmp_path, *JOBS, FAULT).end(300)
     assert again.code == 0, again.said
     assert [row["status"] for row in rows(tmp_path / "all")] == ["finished"] * 3

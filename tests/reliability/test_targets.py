@@ -1,4 +1,4 @@
-"""A config, which may be a stranger's, calls nothing but classes of the kind that a key takes."""
+"""A config, even an untrusted one, can only call classes of the kind that a key accepts."""
 
 import os
 import pickle

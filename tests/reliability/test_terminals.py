@@ -1,4 +1,4 @@
-"""A terminal that hangs up under a run asks it to end: what can no longer be shown changes nothing."""
+"""A run whose terminal hangs up is asked to end; output that can no longer be shown does no harm."""
 
 import fcntl
 import os
@@ -21,11 +21,11 @@ from runs import TINY, text
 pytestmark = pytest.mark.reliability
 
 RUN = ("run.updates=2000", "run.validate_every=40", "run.passes=null")
-PATIENCE = 150.0  # seconds that a busy machine has to show something
+PATIENCE = 150.0  # seconds to wait for output on a busy machine
 
 
 def train_at_a_terminal(folder: Path, *words: str) -> tuple[subprocess.Popen[bytes], int]:
-    """Start training in a session whose terminal is the one returned."""
+    """Start training in a new session; return the process and the master side of its terminal."""
     master, terminal = pty.openpty()
 
     def begin_session() -> None:
@@ -48,7 +48,7 @@ def train_at_a_terminal(folder: Path, *words: str) -> tuple[subprocess.Popen[byt
 
 
 def read(master: int, until: bytes, seconds: float) -> bytes:
-    """Read what a terminal shows until something is in it or a time is over."""
+    """Read a terminal's output until it contains `until`, or a time limit is reached."""
     seen, deadline = b"", time.monotonic() + seconds
     while until not in seen and (left := deadline - time.monotonic()) > 0:
         if select.select([master], [], [], left)[0]:
@@ -57,7 +57,7 @@ def read(master: int, until: bytes, seconds: float) -> bytes:
 
 
 def check_hanging_up(folder: Path, shown: bytes | None, seconds: float) -> None:
-    """Hang up so many seconds after something was shown, or after the start, and look at what is left."""
+    """Hang up some seconds after certain output, or after the start, and check status and checkpoints."""
     process, master = train_at_a_terminal(folder, *text(folder), *TINY, *RUN)
     try:
         if shown is not None:
@@ -73,7 +73,7 @@ def check_hanging_up(folder: Path, shown: bytes | None, seconds: float) -> None:
     assert "Traceback" not in said
     if newest_whole(folder / "run"):
         assert (status, "Stopped by" in said) == (RESUME_ME, True), said
-    else:  # there is nothing to go on from; the first milliseconds are the interpreter's
+    else:  # no checkpoint yet; during the interpreter's first milliseconds, the signal kills the process
         assert status in (128 + signal.SIGHUP, -signal.SIGHUP), said
 
 

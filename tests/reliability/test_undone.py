@@ -1,4 +1,4 @@
-"""Each decision that makes a run survive, undone: what looks for faults must find one."""
+"""Mutation tests of the reliability tests: with a mechanism disabled, they must find a fault."""
 
 import signal
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from diglot.checkpoint import container, format1
 pytestmark = pytest.mark.reliability
 
 WORDS = ["run.validate_every=7", "data.batches_per_update=3", "run.passes=null", "run.updates=20", "logger=tensorboard"]
-KILLED = Fault(signal.SIGKILL, update=17)  # between two validations: after that checkpoint three updates are lost
+KILLED = Fault(signal.SIGKILL, update=17)  # between two validations, so that three updates after a checkpoint are lost
 IN_ACCUMULATION = Fault(signal.SIGTERM, update=16, within="accumulation")
-# In the middle of writing the second checkpoint: that after the first validation
+# In the middle of writing the second checkpoint, after the first validation
 IN_THE_SECOND = Fault(signal.SIGKILL, operation=0, update=2, within="save")
 
 
@@ -32,7 +32,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 @pytest.mark.parametrize(
     ("change", "fault", "found"),
     [
-        # With so few batches Lightning takes each for the last one: updates are made that the stream does not end.
+        # With so few batches left, Lightning takes each for the last one, and updates in the middle of accumulation.
         (mutations.the_stream_begins_anew, KILLED, "stands twice"),
         (mutations.the_stream_stands_one_batch_off, KILLED, "micro-batch"),
         (mutations.dropout_goes_its_own_way, KILLED, "micro-batch"),
@@ -52,14 +52,14 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 def test_a_run_without_it_is_another_one(
     tmp_path: Path, reference: Whole, change: Callable[[], None], fault: Fault, found: str
 ) -> None:
-    # Whether it is that decision alone: with it nothing is found.
+    # With the mechanism enabled, nothing is found.
     assert lives.told(reference, tmp_path / "with", [fault]).differences == []
     story = lives.told(reference, tmp_path / "without", [fault], change)
     assert [line for line in story.differences if found in line], story.differences
 
 
 def test_without_its_state_the_best_checkpoint_is_another_one(tmp_path: Path) -> None:
-    words = [*lives.write_text(tmp_path), *SMALL, *WORDS, "scheduler.lr=1e-30"]  # nothing gets better
+    words = [*lives.write_text(tmp_path), *SMALL, *WORDS, "scheduler.lr=1e-30"]  # the scores never improve
     reference = lives.whole(words, tmp_path / "whole")
     assert lives.told(reference, tmp_path / "with", [KILLED]).differences == []
     story = lives.told(reference, tmp_path / "without", [KILLED], mutations.the_best_is_forgotten)
@@ -80,7 +80,7 @@ def test_without_checksums_a_wrong_bit_is_taken(monkeypatch: pytest.MonkeyPatch)
 
 
 class AnySum:
-    """A checksum that is equal to every other one."""
+    """Fake hash whose digest equals every other digest."""
 
     def __init__(self, content: object = None) -> None:
         pass

@@ -1,4 +1,4 @@
-"""A checkpoint is loaded as it was written, today's and yesterday's, or it is refused."""
+"""A checkpoint, of this or an earlier release, is loaded exactly as it was written, or rejected."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ GRU = ("model=gru_attention", "model.d_model=8", "model.d_hidden=8", "model.d_at
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose runs share a cache."""
+    """Return a folder whose runs share a cache."""
     return tmp_path_factory.mktemp("work")
 
 
@@ -39,7 +39,7 @@ def test_a_flipped_bit_is_seen(file: Path, most_harmless: int) -> None:
 
 @pytest.mark.promise("A checkpoint in which any bit is wrong is refused, or the bit says nothing")
 def test_any_flipped_bit_of_a_header_is_seen() -> None:
-    """Of a part of it: it has tens of thousands of bytes."""
+    """Test a part of the header, because it has tens of thousands of bytes."""
     places = [*range(200), *range(200, 8 + int.from_bytes(GOLDEN.read_bytes()[:8], "little"), 97)]
     found = flips(0, 0, at=[(place, bit) for place in places for bit in range(8)])
     print(found)
@@ -89,7 +89,7 @@ def test_swapped_checkpoints_are_seen(work: Path, tmp_path: Path) -> None:
         UserError, match=r"last\.ckpt: this is another run's checkpoint: model\.d_model was 16 and is 8"
     ):
         run(mixed, f"data.cache_dir='{work / 'cache'}'", f"resume='{mixed}'")
-    # Of the same run any is whole: it goes on from where that one stands.
+    # An older checkpoint of the same run is accepted, and the run resumes from it.
     shutil.copy(one / "previous.ckpt", again / "last.ckpt")
     run(again, f"data.cache_dir='{work / 'cache'}'", f"resume='{again}'")
     assert checkpoint.read(again / "last.ckpt")["global_step"] == 2
@@ -122,7 +122,7 @@ def test_every_checkpoint_is_plain(work: Path, tmp_path: Path, words: str) -> No
             weights = {weight.removeprefix("model."): value for weight, value in found["state_dict"].items()}
             same = [torch.equal(file.get_tensor(weight), weights[weight]) for weight in weights.keys() & there]
         assert all(same)
-        assert len(same) >= len({value.data_ptr() for value in weights.values()})  # tied ones stand there once
+        assert len(same) >= len({value.data_ptr() for value in weights.values()})  # tied weights are stored once
     assert checkpoint.load(folder).record["update"]
 
 
