@@ -93,7 +93,7 @@ def dropout_is_where_the_papers_have_it(model: Transformer, config: DictConfig) 
                 close(dropping(src, tgt, mask), expected, _float32(config))
 
 
-# ------------------------------------------------------------------------------------------------- who sees what
+# ----------------------------------------------------------------------------------------- padding and causality
 
 
 @promise(OF_ALL)

@@ -170,7 +170,7 @@ def test_models_have_the_settings_sizes_and_a_table_for_the_training_lengths() -
 
 
 def test_a_finished_cell_is_kept_and_a_stale_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result is used only if its fingerprint matches this cell, these settings and these sources."""
+    """Check that a result is used only if its fingerprint matches this cell, these settings and these sources."""
     keep(tmp_path, ROTARY, result())
     files = learning.sources()
     assert learning.read(ROTARY, SETTINGS, files, tmp_path) is not None

@@ -137,7 +137,7 @@ def test_random_numbers_are_those_of_splitmix() -> None:
 
 
 def test_rounding_changes_no_sample_of_a_large_vocabulary() -> None:
-    """Noise of relative size 1e-6, as between batches, changes no token that was not marked as close."""
+    """Check that relative noise of 1e-6, as between batches, only changes tokens that were marked as close."""
     generator = torch.Generator().manual_seed(1)
     log_probs = (3 * torch.randn((200, 1, 30_000), generator=generator)).log_softmax(-1)
     keys = torch.randint(2**63 - 1, (200, 1), generator=generator)

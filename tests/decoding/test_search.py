@@ -129,7 +129,7 @@ def greedy(logits: Logits, source: tuple[int, ...], limit: int) -> list[int]:
     return target
 
 
-# -------------------------------------------------------------------------------------------------- what is the best
+# --------------------------------------------------------------------------------------------------- best hypotheses
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -263,7 +263,7 @@ def test_a_search_stops_when_nothing_can_get_better() -> None:
 
 
 def test_a_long_output_may_overtake_a_short_one_that_has_ended() -> None:
-    """The empty output has probability 0.55; the long one 0.45, but the length penalty divides by twice as much."""
+    """Compare an empty output of probability 0.55 with a long one of 0.45, whose length penalty is twice as large."""
 
     def logits(source: tuple[int, ...], prefix: tuple[int, ...]) -> np.ndarray:
         chances = {EOS: 0.55, 4: 0.45} if not prefix else {EOS if len(prefix) == 6 else 4: 1.0}
@@ -276,7 +276,7 @@ def test_a_long_output_may_overtake_a_short_one_that_has_ended() -> None:
     assert [h.score for h in hypotheses] == pytest.approx([math.log(0.45) / 2, math.log(0.55)], abs=1e-4)
 
 
-# --------------------------------------------------------------------------------------------------------- each alone
+# ------------------------------------------------------------------------------------------ independence of the batch
 
 
 def in_batches(search: BeamSearch, model: object, rows: list[list[int]], size: int) -> list[list[Hypothesis]]:
@@ -333,7 +333,7 @@ def test_neighbours_change_nothing_for_a_transformer(build_model: Callable[..., 
     ids=str,
 )
 def test_what_rounding_decides_is_marked_and_little_else(options: dict[str, Any]) -> None:
-    """Many logits are equal except for noise as small as rounding errors."""
+    """Search with logits many of which are equal except for noise as small as rounding errors."""
 
     def noisy(seed: int) -> Logits:
         def logits(source: tuple[int, ...], prefix: tuple[int, ...]) -> np.ndarray:
@@ -355,7 +355,7 @@ def test_what_rounding_decides_is_marked_and_little_else(options: dict[str, Any]
 
 
 def test_sentences_that_are_done_leave_when_half_of_all_are() -> None:
-    """So the model sees only a few different shapes."""
+    """Check that the model sees only a few different batch sizes."""
 
     def logits(source: tuple[int, ...], prefix: tuple[int, ...]) -> np.ndarray:
         return always(5, but_after=len(source))(source, prefix)

@@ -166,7 +166,7 @@ def test_a_run_goes_on_from_a_checkpoint_of_format_1_and_writes_format_2(tmp_pat
 
 @pytest.mark.reliability
 def test_runs_that_are_asked_to_end_go_on_as_if_they_had_not_been(tmp_path, monkeypatch):
-    """Each interruption uses a different signal, after an update or during a validation; one is a kill."""
+    """Interrupt a run after updates and during a validation, each time with a different signal; one is SIGKILL."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
     monkeypatch.setenv("SPY_FOLDER", str(tmp_path))
     words = [*SMALL, "model.dropout=0.2", "run.updates=60", "run.validate_every=20", "trainer.log_every_n_steps=5"]

@@ -95,7 +95,7 @@ def test_several_references_score_as_the_command_scores_the_files_that_are_left(
 
 
 def test_three_pairs_of_which_the_first_is_identical_are_no_perfect_match(tmp_path):
-    """If the references were passed as three lists of one, they would be a perfect match."""
+    """Check the layout of the references: passed as three lists of one, they would be a perfect match."""
     evaluated = EvaluationSet("few", "test", ParallelText(SOURCES[:3], FIRST[:3]))
     results = evaluate(Hypotheses(OUTPUTS[:3], "de", "en"), evaluated, Scorer("en"), tmp_path / "scored")
     theirs = sacrebleu(tmp_path / "scored", "references.en", "-i", "hypotheses.en")
@@ -535,7 +535,7 @@ def test_kept_text_is_called_after_its_languages_where_that_is_clear(tmp_path):
 
 
 def test_text_of_an_earlier_version_is_read_unless_one_file_went_over_another(tmp_path):
-    """Earlier versions named the files after the languages alone."""
+    """Read files of earlier versions, which named them after the languages alone."""
     for split, languages in (("dev", ("EN", "en")), ("test", ("en", "en"))):
         for language, lines in zip(languages, (SOURCES, FIRST)):
             write_lines(tmp_path / f"{split}.{language}", lines)
@@ -570,7 +570,7 @@ def test_an_evaluation_is_written_through_no_link_out_of_the_run_s_folder(tmp_pa
 @pytest.mark.reliability
 @pytest.mark.end_to_end
 def test_a_tokenizer_that_is_missing_is_told_before_the_text_is_looked_for(tmp_path):
-    """Scoring Japanese without MeCab fails before the corpus, which does not exist, is read."""
+    """Check that scoring Japanese without MeCab fails before the corpus, which does not exist, is read."""
     (tmp_path / "MeCab.py").write_text("raise ImportError('no MeCab here')\n")
     code = "import sys; sys.path.insert(0, '.'); from diglot.commands.evaluate import main; main()"
     words = ("data=files", "data.dev.src=none.en", "data.dev.tgt=none.ja", "tgt_lang=ja", f"checkpoint={GOLDEN}")

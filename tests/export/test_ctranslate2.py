@@ -246,13 +246,13 @@ def test_what_cannot_be_represented_is_refused_by_key_and_nearest_value(compose_
 
 @pytest.mark.parametrize("words", ["model.qk_norm=true", "model.n_heads={encoder:3,decoder:3,cross:1}"])
 def test_what_is_refused_is_computed_otherwise(parity, words):
-    """If this fails, CTranslate2 has become compatible, and the choice need no longer be rejected."""
+    """Check that rejected choices are incompatible; if one no longer is, it need not be rejected any more."""
     with pytest.raises((AssertionError, ValueError, RuntimeError)):
         parity(words)
 
 
 def test_a_tie_of_buckets_is_refused_whatever_this_machine_computes(monkeypatch, compose_train):
-    """18 + 18 ln(30/18) / ln(50/18) is exactly 27, but an error in the last bit of either logarithm makes it 26."""
+    """Check a tie: 18 + 18 ln(30/18) / ln(50/18) is exactly 27, but 26 if a logarithm is wrong in its last bit."""
     words = ("model/position=relative_bias", "model.position.n_buckets=36", "model.position.max_distance=50")
     model = resolved(compose_train("model=tiny", *words).model)
     for step in (0, np.inf):  # logarithms rounded down, or up

@@ -194,7 +194,7 @@ def test_a_translation_begins_as_it_has_to(translator):
 
 
 def test_memory_is_bounded_by_what_all_hypotheses_may_become(translator, sample_lines, monkeypatch):
-    """The maximum number of positions of each batch is within the budget, even for very short sources."""
+    """Check that the maximum number of positions of each batch is within the budget, even for very short sources."""
     held = []
     original = BeamSearch.__call__
 

@@ -277,7 +277,7 @@ def test_every_bucket_is_the_one_that_the_formula_says(causal: bool) -> None:
 def test_a_bucket_starts_where_the_formula_reaches_it_exactly(
     n_buckets: int, max_distance: int, starts: dict[int, int]
 ) -> None:
-    """At such ties, the rounding of the logarithm must not decide."""
+    """Check ties, which the rounding of the logarithm must not decide."""
     position = RelativeBias(D, H, K, causal=True, n_buckets=n_buckets, max_distance=max_distance)
     for wanted, start in starts.items():
         assert position.bucket(torch.tensor([1 - start, -start])).tolist() == [wanted - 1, wanted]

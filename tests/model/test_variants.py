@@ -266,7 +266,7 @@ def test_additive_attention_sums_to_one_in_low_precision_too() -> None:
 
 @torch.no_grad()
 def test_rms_norm_keeps_its_weights_precision_under_autocast() -> None:
-    """LayerNorm does the same on a GPU. Without a weight, the input's dtype is kept."""
+    """Check that RMSNorm computes in its weight's dtype, as LayerNorm on a GPU, or without a weight in the input's."""
     x = torch.randn(B, S, 24, dtype=torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
         assert RMSNorm(24)(x).dtype == torch.float32

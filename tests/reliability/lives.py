@@ -117,7 +117,7 @@ class Fault(NamedTuple):
         seconds: time of the signal, counted from the start of training, or of the process if `at_once` is set.
         at_once: whether the time counts from the start of the process.
         operation: instead of a time, the number (from 1) of the point in the life's file operations; see `strike`.
-            0: none of them; they are only counted.
+            0: no signal; the points are only counted.
         update: instead of a time, the number of an update.
         within: the point at that update: update (the update and all that follows it are done, and the next has not
             started), accumulation (in the middle of the next update), validation (after this update), or save (in the
@@ -297,7 +297,7 @@ def run(
     Args:
         words: arguments of the command.
         folder: working directory.
-        fault: the fault; None: none.
+        fault: the fault that ends it; None: no fault.
         change: function called in the process before the command; it must be importable by name.
         limit: seconds after which a life counts as hanging.
     """
@@ -420,7 +420,7 @@ def kill_savers(
     return wrong
 
 
-# --- what is trained ---
+# --- random runs and faults ---
 
 
 def write_text(folder: Path, n_pairs: int = 203) -> list[str]:
@@ -495,7 +495,7 @@ def draw_fault(draw: random.Random, seconds: float, n_operations: int) -> Fault:
     return Fault(number, draw.uniform(0, 1.1 * seconds), at_once=kind < 0.38, again=again)
 
 
-# --- what a run leaves, and whether another one left the same ---
+# --- comparing the results of runs ---
 
 
 class Left(NamedTuple):

@@ -20,7 +20,10 @@ def losses(folder: Path) -> list[float]:
 
 @pytest.mark.promise("The losses of a run do not change unnoticed from one version to the next")
 def test_the_curve_is_the_one_that_was_written_down(tmp_path: Path) -> None:
-    """After an intended change, `python tests/reliability/test_long_runs.py` rewrites the recorded curve."""
+    """Compare with the recorded curve.
+
+    After an intended change, `python tests/reliability/test_long_runs.py` rewrites it.
+    """
     folder = tmp_path / "run"
     folder.mkdir()
     life = lives.run([*lives.write_text(tmp_path), *SMALL, *WORDS, "run.folder=run"], folder)

@@ -71,7 +71,7 @@ def test_in_validation_the_budget_of_dev_batches_is_named_and_the_run_goes_on_wi
 
 @pytest.mark.end_to_end
 def test_of_the_system_s_memory(tmp_path: Path) -> None:
-    """The resuming process has too little memory for its first batch."""
+    """Limit the memory of the resuming process so that its first batch does not fit."""
     words = (*text(tmp_path), *TINY, *RUN, FAULT, "model.d_ff=20000", "trainer.precision=32-true")
     run(tmp_path, *words, code=-9, FAULT="kill:0:4", ROWS="1000")
     words = (*(word for word in words if not word.startswith("run.folder")), "resume=run")

@@ -48,7 +48,7 @@ def installed(wheel, tmp_path_factory) -> Path:
 
 
 def test_every_package_has_a_least_version_and_python_a_range():
-    """The minimum versions have wheels for this range, so that installation needs no compiler."""
+    """Check the ranges; the minimum versions have wheels for this range of Python, so that no compiler is needed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [package for packages in project["optional-dependencies"].values() for package in packages]
     assert [package for package in project["dependencies"] + extras if ">=" not in package] == ["sqlalchemy<2"]

@@ -177,6 +177,6 @@ def _bleu(tokenizer: str, tgt_lang: str) -> BLEU:
 
 
 def recorded_tokenizer(record: dict, tgt_lang: str | None) -> str | None:
-    """Return the tokenizer of a checkpoint's dev scores; None if it records no known one for this target language."""
+    """Return the tokenizer of a checkpoint's dev scores, or None if no known one is recorded for this language."""
     recorded = record.get("bleu_tokenizer")
     return recorded if tgt_lang == record.get("tgt_lang") and recorded in TOKENIZERS else None

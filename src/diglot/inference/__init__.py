@@ -1,1 +1,1 @@
-"""A trained model at work: translating, scoring given translations, and the page that shows both."""
+"""Inference with a trained model: translation, scoring of given translations, and an HTML page of translations."""
