@@ -193,7 +193,7 @@ def ended(
     ("other", "code", "says"),
     [
         ("exit 138", 75, "stopped by SIGUSR1. It can go on."),
-        ("exit 75", 2, "process 2 of 2 failed with exit status 75"),  # not a stop by signal, e.g. from a callback
+        ("exit 75", 2, "process 2 of 2 failed with exit status 75"),  # for example, raised by a user's callback
         ("kill -9 $$", 2, "process 2 of 2 was killed by SIGKILL"),
     ],
 )

@@ -58,7 +58,7 @@ class Search:
         }
 
     def limits(self, src_lengths: Tensor, max_positions: int | None = None) -> Tensor:
-        """Return the maximum number of tokens of each translation, for source lengths that include </s>."""
+        """Return the maximum number of tokens of each translation without </s>, for source lengths with </s>."""
         limits = (self.max_len_a * (src_lengths - 1) + self.max_len_b).long().clamp(min=1)
         return limits if max_positions is None else limits.clamp(max=max_positions - 1)
 

@@ -171,7 +171,7 @@ def log_softmax(logits: Tensor) -> Tensor:
 
 
 def topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k greatest values of each row (..., V) and their indices, as torch.topk but faster on a CPU.
+    """Return the k greatest values of each row (..., V) and their indices, like torch.topk but faster on a CPU.
 
     The k greatest values lie in the k groups of 64 with the greatest maxima, so only these groups are sorted.
     """

@@ -278,7 +278,7 @@ def _of_model(
 
 
 def _is_of(folder: Path, results: dict[str, Any]) -> bool:
-    """Return whether a folder has no complete results, or has the same results."""
+    """Return whether a folder exists and has either no complete results or the same results."""
     try:
         return {**json.loads((folder / "results.json").read_bytes()), "folder": None} == {**results, "folder": None}
     except (OSError, ValueError, TypeError, RecursionError):

@@ -112,9 +112,9 @@ def _stack(
         qk_norm=not isinstance(attention.query_norm, nn.Identity),
         **options,
     )
-    # DeepNorm multiplies the skip connection by alpha, which CTranslate2 does not support. Instead, the residual stream
-    # is scaled by alpha: weights that write to it are multiplied by alpha, and weights that read from it divided. Each
-    # sum is then alpha x + f(x), as in the model, so the norms' eps need no change.
+    # DeepNorm multiplies the skip connection by alpha. Here, the residual stream itself is scaled by alpha instead: the
+    # embeddings and norms that produce it are multiplied by alpha, and the projections that read it are divided by
+    # alpha. Each sum is then alpha x + f(x), as in the model, so that the norms' eps have the same effect.
     scale = residual.alpha if isinstance(residual, DeepNorm) else 1.0
     spec.scale_embeddings = model.d_model**0.5 * scale
     if _has_table(position):
