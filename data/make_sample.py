@@ -121,7 +121,7 @@ class Grammar:
         return self.rng.random() < probability
 
     def sentence(self) -> tuple[str, str]:
-        """A whole sentence with capital letter and full stop."""
+        """Return a whole sentence with capital letter and full stop."""
         kind = self.rng.choices(["plain", "question", "who", "adverbial", "said", "and"], [69, 16, 6, 3, 3, 3])[0]
         end = "!" if kind == "plain" and self.chance(0.08) else "?" if kind in ("question", "who") else "."
         if kind == "adverbial":
@@ -150,7 +150,7 @@ class Grammar:
         return capitalised(avi) + end, capitalised(bol) + end
 
     def clause(self, subject: Phrase | None = None) -> Phrase:
-        """A subject with its verb, objects, place and time."""
+        """Return a subject with its verb, objects, place and time."""
         subject = subject or self.noun_phrase("subject", rich=True)
         kind = self.rng.choices([TRANSITIVE, INTRANSITIVE, DITRANSITIVE], [5, 4, 1])[0]
         verb = self.verb(self.rng.choice(kind), subject.agreement)
@@ -170,14 +170,14 @@ class Grammar:
         return Phrase(avi, [*(self.bol[t] for t in time), *subject.bol, *before, *verb.bol])
 
     def verb(self, meaning: str, agreement: str) -> Phrase:
-        """A verb with tense, perhaps negated."""
+        """Return a verb with tense, perhaps negated."""
         tense = self.rng.choice(list(AVI_TENSES))
         negated = self.chance(0.2)
         avi = [*(["ne"] if negated else []), *AVI_TENSES[tense], self.avi[meaning] + agreement]
         return Phrase(avi, [self.bol[meaning] + BOL_TENSES[tense], *(["nok"] if negated else [])])
 
     def noun_phrase(self, case: str, rich: bool = False) -> Phrase:
-        """A pronoun, a name, or a noun; only a rich one may hold a relative clause or a second noun."""
+        """Return a pronoun, a name, or a noun; only a rich one may hold a relative clause or a second noun."""
         kind = self.rng.choices(["pronoun", "name", "noun", "pair"], [14, 16, 67, 3 if rich else 0])[0]
         if kind == "pronoun":
             meaning = self.rng.choice(PRONOUNS)
@@ -202,7 +202,7 @@ class Grammar:
         return self.noun(self.rng.choice(PLACES), "place", relative=False)
 
     def noun(self, meaning: str, case: str, relative: bool) -> Phrase:
-        """A noun with article or numeral, adjectives and perhaps a relative clause."""
+        """Return a noun with article or numeral, adjectives and perhaps a relative clause."""
         numeral = self.numeral() if self.chance(0.15) else None
         number = 2 if numeral or self.chance(0.3) else 1
         definite = self.chance(0.65)
@@ -225,7 +225,7 @@ class Grammar:
         return Phrase(avi, bol, ending)
 
     def numeral(self) -> Phrase:
-        """A number as a word, in digits, or to be filled in."""
+        """Return a number as a word, in digits, or as a placeholder to be filled in."""
         kind = self.rng.choices(["word", "digits", "count"], [6, 3, 1])[0]
         if kind == "word":
             meaning = self.rng.choice(NUMERALS)
@@ -266,7 +266,7 @@ def draw_corpus() -> dict[str, list[tuple[str, str]]]:
 
 
 def render() -> dict[str, bytes]:
-    """The files of data/sample: name -> content."""
+    """Return the files of data/sample: name -> content."""
     return {
         f"{split}.{language}": "".join(pair[side] + "\n" for pair in pairs).encode()
         for split, pairs in draw_corpus().items()
