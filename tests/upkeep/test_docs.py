@@ -16,6 +16,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
+from conformance import promises
 from diglot.choices import CONF, choices, groups, rows
 from diglot.commands.schema import TrainKeys
 from diglot.commands.start import COMMANDS
@@ -190,6 +191,19 @@ def test_every_link_leads_somewhere(page: str) -> None:
         assert path.exists(), path
         assert path.is_relative_to(ROOT.resolve())
         assert not anchor or anchor in anchors(path.read_text(encoding="utf-8")), (path, anchor)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_is_named_exists(page: str) -> None:
+    named = re.findall(r"(?<![\w/.])(?:tests|benchmarks|src|conf|docs)/[\w/.-]*\w", PAGES[page])
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_tests_that_are_typed_select_a_promise() -> None:
+    typed = {word for text in PAGES.values() for word in re.findall(r"test_promises\.py -k (\w+)", text)}
+    names = [check.__name__ for check in promises.OF_ALL + promises.OF_TRANSFORMERS]
+    assert typed
+    assert all(any(word in name for name in names) for word in typed)
 
 
 def test_anchors_are_those_of_github() -> None:
