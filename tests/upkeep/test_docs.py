@@ -47,12 +47,12 @@ class Call(NamedTuple):
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The code blocks of a page in a language; those of a shell have none."""
+    """Return the code blocks of a page in a language; shell blocks name no language."""
     return [text for found, text in FENCED.findall(PAGES[page]) if found == language]
 
 
 def calls_in(page: str, line: str) -> Iterator[Call]:
-    """The commands of this project that a line types."""
+    """Yield the commands of this project in a line."""
     words = shlex.split(line, comments=True)
     parts = " ".join("\0" if word == "|" else shlex.quote(word) for word in words).split("\0")
     for typed in map(shlex.split, parts):
@@ -69,7 +69,7 @@ def calls_in(page: str, line: str) -> Iterator[Call]:
 
 
 def expanded(words: list[str]) -> Iterator[str]:
-    """The words that a command gets from make: those of ARGS stand for themselves."""
+    """Yield the words that make passes to a command; those of ARGS are passed one by one."""
     for word in words:
         yield from shlex.split(word.removeprefix("ARGS=")) if word.startswith("ARGS=") else [word]
 
@@ -86,20 +86,20 @@ CALLS = [call for page in PAGES for call in calls(page)]
 
 @cache
 def keys(command: str) -> set[str]:
-    """The keys of a command, those of all choices included."""
+    """Return the keys of a command, including those of all choices."""
     name = "train" if command == "sweep" else command
     found = {*known_keys(name), *(row.key for group in groups() for row in rows(group))}
     return found | {f"data.{split}.{side}" for split in ("train", "dev", "test") for side in ("src", "tgt", "tsv")}
 
 
 def own_choices(page: str) -> set[str]:
-    """The choices, GROUP=CHOICE, that a page adds."""
+    """Return the choices, GROUP=CHOICE, that a page adds."""
     names = re.findall(r"^(?:\+\+\+ b/conf|# confs)/(.+)/(\w+)\.yaml$", PAGES[page], flags=re.MULTILINE)
     return {f"{group}={choice}" for group, choice in names}
 
 
 def wrong(word: str, command: str, page: str) -> str | None:
-    """What is wrong with an override; None: nothing."""
+    """Return what is wrong with an override, or None."""
     key, _, value = word.lstrip("+~").partition("=")
     group = key.partition("@")[0]
     if group in groups():
@@ -172,13 +172,13 @@ def test_every_group_of_choices_is_named() -> None:
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", FENCED.sub("", text), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def links(page: str) -> Iterator[tuple[Path, str]]:
-    """The files, with anchors, that a page leads to; addresses of the web are left out."""
+    """Yield the files, with anchors, that a page links to, without web addresses."""
     for target in re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", PAGES[page])):
         if not re.match(r"[a-z]+:", target):
             path, _, anchor = target.partition("#")
@@ -242,7 +242,7 @@ def test_the_exit_statuses_are_those_of_the_code() -> None:
 
 
 def cells(page: str) -> Iterator[list[str]]:
-    """The rows of a page's tables."""
+    """Yield the rows of a page's tables."""
     for line in re.findall(r"^\| .* \|$", PAGES[page], flags=re.MULTILINE):
         yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
@@ -278,6 +278,7 @@ print(CONF, "kept")
 """
 
 
+@pytest.mark.reliability
 @pytest.mark.skipif(shutil.which("git") is None, reason="git applies the change")
 def test_the_variant_that_is_added_in_full_is_a_variant_that_keeps_promises(tmp_path: Path) -> None:
     if (CONF / "model" / "residual" / "res_post_norm.yaml").exists():
@@ -317,7 +318,7 @@ def test_a_checkpoint_is_read_without_diglot_as_it_says(config, tokenizer, tmp_p
 
 @pytest.fixture
 def own_parts(tmp_path: Path) -> Path:
-    """A folder with the files of docs/extending.md."""
+    """Write the files of docs/extending.md into a folder."""
     for language in ("python", "yaml"):
         for text in blocks("docs/extending.md", language):
             name = re.search(r"^# ([\w/]+\.(?:py|yaml))$", text, flags=re.MULTILINE)[1]
@@ -337,7 +338,7 @@ def test_a_variant_of_ones_own_is_built(own_parts: Path, monkeypatch: pytest.Mon
     assert type(model.encoder_position).__name__ == "Ramp"
 
 
-@pytest.mark.end_to_end
+@pytest.mark.reliability
 def test_parts_of_ones_own_train_together(own_parts: Path) -> None:
     typed = [word for call in calls("docs/extending.md") if call.name == "train" for word in call.words]
     words = [word for word in typed if "=" in word and not word.startswith("model")]  # a test of its own builds that
