@@ -51,10 +51,10 @@ def test_help_of_a_group_shows_its_keys_wherever_the_word_stands() -> None:
 
 def test_words_that_are_no_group_are_answered_by_one_line() -> None:
     said = typed("train", "--help", "modle", status=2)
-    assert said.startswith("diglot-train: --help modle: no group of choices; there are data, ")
+    assert said.startswith("diglot-train: --help modle: no such group; the groups are data, ")
     assert said.endswith("; did you mean model?\n")
     assert said.count("\n") == 1
-    assert "there is none" in typed("score", "--help", "data", status=2)
+    assert "this command has no groups" in typed("score", "--help", "data", status=2)
 
 
 @pytest.mark.parametrize("name", ["train", "translate"])

@@ -32,8 +32,8 @@ def answer(name: str, words: Sequence[str]) -> int:
         if topic not in there_are:
             nearest = difflib.get_close_matches(topic, there_are, 1)
             hint = f"; did you mean {nearest[0]}?" if nearest else ""
-            told = f"there {'are ' + ', '.join(there_are) if there_are else 'is none'}"
-            print(f"diglot-{name}: --help {printable(topic)}: no group of choices; {told}{hint}", file=sys.stderr)
+            told = f"the groups are {', '.join(there_are)}" if there_are else "this command has no groups"
+            print(f"diglot-{name}: --help {printable(topic)}: no such group; {told}{hint}", file=sys.stderr)
             return 2
     width = page_width()
     pages = [group_page(name, topic, width) for topic in topics] or [command_page(name, width)]
@@ -61,10 +61,10 @@ def command_page(name: str, width: int) -> Iterator[str]:
         yield from table([(f"{group}={entry.default}", entry.meaning)], width)
         if "@" not in group:
             yield from table(((f"  {choice.name}", choice.summary) for choice in choices(group).values()), width)
-    more = [(line(name, f"--help {group}"), f"the keys of a group, here of {group}") for group in list(groups)[:1]]
+    more = [(line(name, f"--help {group}"), f"the keys of a group, here {group}") for group in list(groups)[:1]]
     composing = "train" if name == "sweep" else name  # Hydra cannot show the config of a multirun
-    more.append((line(composing, "--cfg job", "..."), "the whole config that these words make, and nothing is done"))
-    more.append((line(name, "--hydra-help"), "options of Hydra, which reads the command line"))
+    more.append((line(composing, "--cfg job", "..."), "print the complete config of this command line, and exit"))
+    more.append((line(name, "--hydra-help"), "Hydra's own options"))
     yield from ("", "More:")
     yield from table(more, width)
 
@@ -93,7 +93,7 @@ def overview(commands: Iterable[str]) -> Iterator[str]:
     width = page_width()
     yield from ("Usage: python -m diglot COMMAND [KEY=VALUE ...] [GROUP=CHOICE ...]", "")
     yield from table([(name, command(name).summary) for name in commands], width)
-    yield from ("", "python -m diglot COMMAND --help says more of one.")
+    yield from ("", "More about a command: python -m diglot COMMAND --help")
 
 
 def line(name: str, *words: str) -> str:
