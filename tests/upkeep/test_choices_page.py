@@ -14,12 +14,12 @@ PAGE = Path(__file__).parents[2] / "docs/choices.md"
 ABOUT = """\
 # Choices
 
-The commands, their keys and the groups of choices. `python tests/upkeep/test_choices_page.py` writes this page from the
-comments in `conf/`; what is wrong here is corrected there. `--help` shows the same: `make train ARGS=--help`, and
+The commands, their keys, and the groups of choices. `python tests/upkeep/test_choices_page.py` generates this page from
+the comments in `conf/`: correct mistakes there. `--help` shows the same: `make train ARGS=--help` for a command, and
 `make train ARGS='--help model'` for a group.
 
-A key is given as `KEY=VALUE`, a choice as `GROUP=CHOICE`. Where only some choices have a key, they are named before its
-meaning; choices that are made of them have it, too. `null` stands for no value."""
+`KEY=VALUE` sets a key, and `GROUP=CHOICE` selects a choice. If only some choices of a group have a key, their names
+precede its meaning, in parentheses; choices based on them have the key, too. `null` means no value."""
 
 
 def page() -> str:
@@ -40,7 +40,7 @@ def about_command(name: str) -> Iterator[str]:
     yield text(f"{about.meaning}.")
     yield code(about.examples)
     if name == "sweep":
-        yield "Its keys and groups are those of [make train](#make-train)."
+        yield "It has the keys and groups of [make train](#make-train)."
         return
     groups = [f"[{group}](#{anchor(group)})" for group in groups_of(name) if "@" not in group]
     if name == "doctor":
@@ -57,10 +57,10 @@ def about_command(name: str) -> Iterator[str]:
 def about_group(group: str, entry: Entry) -> Iterator[str]:
     found = choices(group)
     yield f"### {group}"
-    yield text(f"{entry.meaning[0].upper()}{entry.meaning[1:]}. By default `{entry.default}`.")
+    yield text(f"{entry.meaning[0].upper()}{entry.meaning[1:]}. Default: `{entry.default}`.")
     if others := [name for name in groups_of("train") if name.startswith(f"{group}@")]:
-        yield f"In the decoder alone: `{others[0]}=CHOICE`."
-    yield table(("choice", "what it is"), ((f"`{c.name}`", text(with_bases(group, c.name))) for c in found.values()))
+        yield f"For the decoder only: `{others[0]}=CHOICE`."
+    yield table(("choice", "description"), ((f"`{c.name}`", text(with_bases(group, c.name))) for c in found.values()))
     if examples := [example for choice in found.values() for example in choice.examples]:
         yield code(examples)
     keys = [(f"`{row.key}`", row.default(lambda value: f"`{value}`"), text(row.explained)) for row in rows(group)]
@@ -71,7 +71,7 @@ def about_group(group: str, entry: Entry) -> Iterator[str]:
 def with_bases(group: str, name: str) -> str:
     choice = choices(group)[name]
     bases = [base for base in choice.bases if base in choices(group)][:1]
-    return choice.meaning + "".join(f" (made of {base})" for base in bases)
+    return choice.meaning + "".join(f" (based on {base})" for base in bases)
 
 
 def default(key: Entry) -> str:
