@@ -74,6 +74,14 @@ def test_a_corpus_that_has_moved_is_the_same_corpus(words, compose_train, tmp_pa
     assert config_hash(moved) != config_hash(config)
 
 
+def test_a_length_in_passes_is_compared_once_the_data_are_there(words, compose_train):
+    """The default of run.updates is not the length of a run that counts in passes."""
+    begin(Path("runs/a"), compose_train(*words), finished=True)
+    assert said_of_finished(Path("runs/a"), compose_train(*words, "run.passes=99")) is None
+    settled = compose_train(*words, "run.passes=null")  # as a plan settles it, in updates
+    assert "this run is finished" in str(said_of_finished(Path("runs/a"), settled))
+
+
 def test_a_finished_run_that_is_to_be_exported_says_how(words, compose_train):
     begin(Path("runs/a"), compose_train(*words), finished=True)
     config = compose_train(*words, "export=safetensors")

@@ -88,7 +88,8 @@ def finished_line(folder: Path, config: dict[str, Any], read_now: Callable[[], C
     Raises:
         UserError: if something has changed that would have no effect, because nothing would be trained.
     """
-    wanted = config["trainer"].get("max_steps") or config["run"]["updates"]
+    run = config["run"]
+    wanted = config["trainer"].get("max_steps") or (run["updates"] if run["passes"] is None else None)
     if not is_finished(folder) or wanted is None:
         return None
     before = read_config(folder / CONFIG)
