@@ -283,9 +283,18 @@ def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(monkey
 
 
 @pytest.mark.reliability
-def test_training_and_refusals_need_neither_package():
+def test_translating_needs_no_lightning():
+    """Its import takes as long as all others together."""
+    commands = "translate, diglot.commands.score, diglot.commands.export, diglot.commands.average"
+    code = f"import sys, diglot.commands.{commands}\nprint({{'lightning', 'torch._dynamo'}} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout == "set()\n"
+
+
+@pytest.mark.reliability
+def test_training_and_refusals_do_not_need_ctranslate2():
     code = "import sys, diglot.commands.train, diglot.commands.export\n"
-    code += "print({'ctranslate2', 'safetensors'} & sys.modules.keys())"
+    code += "print({'ctranslate2'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout == "set()\n"
 
