@@ -163,6 +163,11 @@ def test_embeddings_are_drawn_with_the_paper_s_deviation(build_model: Build, tyi
         (["model/position=relative_bias", "model.position.n_buckets=2"], "n_buckets (2) must be at least 4"),
         (["model/position=relative_bias", "model.position.n_buckets=-8"], "n_buckets (-8) must be at least 4"),
         (["model/position=relative_bias", "model.position.n_buckets=9"], "n_buckets (9) must be even"),
+        (["model/position=relative_bias", "model.position.n_buckets=65538"], "n_buckets (65538) must be at most 65536"),
+        (
+            ["model/position=relative_bias", "model.position.max_distance=2147483649"],
+            "max_distance (2147483649) must be at most 2147483648",
+        ),
         (["model/position=rotary", "model.position.base=0"], "base (0) must be above 1"),
         (["model/position=rotary", "model.position.base=-1"], "base (-1) must be above 1"),
         (["model.norm.eps=-1"], "norm.eps (-1) must be positive"),

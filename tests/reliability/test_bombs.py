@@ -15,6 +15,7 @@ from hostile import Part, measure, pickled, run, saved, tensor, with_payload, wr
 
 from diglot.checkpoint import container
 from diglot.checkpoint import file as checkpoint
+from diglot.model.position import MAX_BUCKETS, MAX_DISTANCE
 
 pytestmark = [
     pytest.mark.reliability,
@@ -86,6 +87,10 @@ def models(good: Path, save: Save) -> dict[str, Callable[[Path], Path]]:
         found["diglot"]["model"]["n_encoder_layers"] = 10**9
         return save(path, found)
 
+    def relative_bias(n_buckets: int, max_distance: int) -> dict[str, Any]:
+        target = "diglot.model.position.RelativeBias"
+        return {"_target_": target, "_partial_": True, "n_buckets": n_buckets, "max_distance": max_distance}
+
     gru = {
         "_target_": "diglot.model.GruAttention",
         **{"d_model": 8, "d_hidden": 10**9, "d_attention": 10**9, "dropout": 0.1, "tying": "all"},
@@ -105,14 +110,9 @@ def models(good: Path, save: Save) -> dict[str, Callable[[Path], Path]]:
         "positions without end": changed(
             position={"_target_": "diglot.model.position.Learned", "_partial_": True, "max_positions": 10**11}
         ),
-        "buckets without end": changed(
-            position={
-                "_target_": "diglot.model.position.RelativeBias",
-                "_partial_": True,
-                "n_buckets": 2 * 10**11,
-                "max_distance": 10**12,
-            }
-        ),
+        "buckets without end": changed(position=relative_bias(2 * 10**11, 10**12)),
+        "as many buckets as allowed": changed(position=relative_bias(MAX_BUCKETS, MAX_DISTANCE)),
+        "distances without end": changed(position=relative_bias(MAX_BUCKETS, 10**300)),
         "a norm that is a model": changed(norm=wide),
         "a recurrent network": told("model", gru),
         "a large tokenizer": told("tokenizer", torch.zeros(20_000_000, dtype=torch.uint8)),

@@ -129,13 +129,19 @@ class Alibi(PositionEncoding):
         return -slopes[:, None, None] * distance
 
 
+# Far above T5's 32 and 128. The start of each bucket is computed when a model is built, also one that an untrusted file
+# describes: without limits that takes any time and memory.
+MAX_BUCKETS = 2**16
+MAX_DISTANCE = 2**31
+
+
 class RelativeBias(PositionEncoding):
     """Learned bias per head and bucket of distances (T5: Raffel et al., 2020).
 
     Args:
         d_model, n_heads, d_head, causal: see PositionEncoding.
-        n_buckets: number of buckets; an encoder uses half of them for each direction.
-        max_distance: distances from this one on share the last bucket.
+        n_buckets: number of buckets, at most `MAX_BUCKETS`; an encoder uses half of them for each direction.
+        max_distance: distances from this one on share the last bucket; at most `MAX_DISTANCE`.
     """
 
     def __init__(
@@ -144,11 +150,15 @@ class RelativeBias(PositionEncoding):
         super().__init__(d_model, n_heads, d_head, causal)
         if n_buckets < (least := 2 if causal else 4):
             raise ValueError(f"n_buckets ({n_buckets}) must be at least {least}")
+        if n_buckets > MAX_BUCKETS:
+            raise ValueError(f"n_buckets ({n_buckets}) must be at most {MAX_BUCKETS}")
         if not causal and n_buckets % 2:
             raise ValueError(f"n_buckets ({n_buckets}) must be even: an encoder gives each direction half of them")
         n_exact = (n_buckets if causal else n_buckets // 2) // 2
         if max_distance <= n_exact:
             raise ValueError(f"max_distance ({max_distance}) must be above {n_exact}, which have buckets of their own")
+        if max_distance > MAX_DISTANCE:
+            raise ValueError(f"max_distance ({max_distance}) must be at most {MAX_DISTANCE}")
         self.max_distance = max_distance
         n_far = (n_buckets if causal else n_buckets // 2) - n_exact
         self.starts = bucket_starts(n_exact, n_far, max_distance)
