@@ -38,6 +38,7 @@ def test_a_healthy_corpus_is_reported_with_what_a_run_would_take(tmp_path):
         assert picture.width > 500
 
 
+@pytest.mark.reliability
 def test_a_leak_and_a_shift_make_it_fail_and_near_sentences_where_told_to(tmp_path):
     src, tgt = (read_lines(SAMPLE / f"train.{lang}") for lang in ("avi", "bol"))
     dev = [read_lines(SAMPLE / f"dev.{lang}")[7] for lang in ("avi", "bol")]

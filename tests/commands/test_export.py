@@ -105,6 +105,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return cwd / "run", done.stdout.decode()
 
 
+@pytest.mark.reliability
 @pytest.mark.end_to_end
 def test_a_run_ends_with_its_best_checkpoint_exported(trained):
     folder, printed = trained
@@ -261,6 +262,7 @@ def test_a_full_disk_leaves_what_there_was(monkeypatch, untrained, tokenizer, tm
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.reliability
 def test_a_kill_leaves_nothing_under_the_name_and_the_next_export_nothing_else(untrained, tokenizer, tmp_path):
     code = (
         "import os, signal, sys; from pathlib import Path; from diglot.export.folder import export_folder\n"

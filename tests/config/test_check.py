@@ -62,7 +62,7 @@ def answer(say: Callable[..., str], compose_train: Callable[..., DictConfig], tm
     Overrides of existing keys are put into a config that is composed once: Hydra takes half a second for each command
     line.
     """
-    base = compose_train("trainer=cpu")
+    base = compose_train("trainer=cpu", "watch=none")  # a watcher runs the model once more
 
     def answered(*words: str) -> str:
         try:
@@ -339,6 +339,7 @@ def test_several_mistakes_are_all_named(say):
     assert all(key in line for key in ("model.d_model", "run.folders", "seed"))
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize("choice", [c for c in CHOICES if not c.startswith("data=")])
 def test_every_choice_of_a_training_run_is_accepted(compose_train, choice):
     group, _, name = choice.partition("=")

@@ -401,6 +401,7 @@ def test_a_broken_dev_file_ends_a_training_with_status_2_and_no_run(tmp_path: Pa
     assert not list((tmp_path / "cache").rglob(".*"))
 
 
+@pytest.mark.reliability
 @pytest.mark.end_to_end
 def test_a_run_does_not_go_on_with_a_training_text_that_is_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

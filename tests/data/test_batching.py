@@ -234,6 +234,7 @@ def position(batch: tuple) -> int:
     return batch[batch.index("|") + 3]
 
 
+@pytest.mark.reliability
 @settings(max_examples=30)
 @given(LENGTHS, st.sampled_from([4, 8]))
 def test_one_two_and_four_processes_make_the_same_updates(

@@ -321,6 +321,7 @@ def test_neighbours_change_nothing_for_a_transformer(build_model: Callable[..., 
     assert_same(in_batches(search, model, rows, 20), alone)
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize(
     "options",
     [

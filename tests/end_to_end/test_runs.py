@@ -28,6 +28,7 @@ def test_a_run_never_writes_into_an_existing_folder(tmp_path):
     assert not list((tmp_path / "mine").iterdir())
 
 
+@pytest.mark.reliability
 def test_the_same_run_twice_ends_in_the_same_weights(tmp_path):
     words = [
         "run.updates=6",
@@ -218,6 +219,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_before_the_update_and_leaves
     assert not (tmp_path / "again" / "best.ckpt").exists()
 
 
+@pytest.mark.reliability
 def test_a_run_that_goes_on_keeps_its_scores_scale_and_its_tokenizer(tmp_path):
     words = [*SMALL, "data.vocab_size=600", "search.max_len_a=0.0", "search.max_len_b=4", "run.validate_every=2"]
     type_command("diglot-train", *words, "run.updates=2", "run.folder=run", cwd=tmp_path)

@@ -33,6 +33,7 @@ def test_each_side_may_have_its_own_tokenizer_and_sampled_text(tmp_path):
     assert translated.stdout.decode().split("\n")[:-1] == diglot.load(tmp_path / "again").translate(lines)
 
 
+@pytest.mark.reliability
 def test_a_model_of_several_language_pairs_is_told_which_it_is_to_write(tmp_path):
     there, back = (
         {"src": SAMPLE / f"train.{a}", "tgt": SAMPLE / f"train.{b}"} for a, b in (("avi", "bol"), ("bol", "avi"))

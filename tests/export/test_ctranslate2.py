@@ -115,6 +115,7 @@ CHOICES = sorted(
 )
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize("place", ["both", "decoder"])
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_choice_of_a_part_translates_alike_or_is_refused(parity, compose_train, choice, place):

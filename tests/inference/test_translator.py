@@ -193,6 +193,7 @@ def test_a_translation_begins_as_it_has_to(translator):
         translator.n_best(["Ka gun ne?", "Ka"], prefixes=["", "Sa hur rek " * 20], first_line=11)
 
 
+@pytest.mark.reliability
 def test_memory_is_bounded_by_what_all_hypotheses_may_become(translator, sample_lines, monkeypatch):
     """Check that the maximum number of positions of each batch is within the budget, even for very short sources."""
     held = []

@@ -258,6 +258,7 @@ def test_additive_attention_scores_by_a_small_network() -> None:
 # -------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.reliability
 def test_a_compiled_model_stays_one_graph_and_is_not_compiled_anew(tiny_model: Transformer) -> None:
     graphs = []
 

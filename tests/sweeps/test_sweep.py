@@ -216,6 +216,7 @@ def test_a_user_may_stop_at_the_first_failure(here, type_sweep):
     assert [row["status"] for row in table_of(the_sweep(here))] == ["finished"] * 3
 
 
+@pytest.mark.reliability
 def test_a_sweep_is_extended_in_its_folder(here, type_sweep):
     type_sweep("model.n_heads=1,2", "sweep.folder=mine")
     type_sweep("model.n_heads=1,2,4", "sweep.folder=mine", "objective=dev/loss")
@@ -454,6 +455,7 @@ def test_any_text_in_a_config_is_read_back_as_it_was(text, key):
         assert {name: by_hydra[name] for name in plain} == plain
 
 
+@pytest.mark.reliability
 def test_what_a_row_reads_from_the_environment_stays_as_it_is_written(here, type_sweep, monkeypatch):
     monkeypatch.setenv("SECRET", "hunter2-0a1b")
     rows = "[{+logger.a:'${oc.env:SECRET}'},{+logger.a:'x y ${oc.env:SECRET}'}]"
@@ -668,6 +670,7 @@ def test_a_job_that_is_killed_while_it_trains_goes_on(here, type_sweep):
     assert json.loads((job / "results.json").read_text())["updates"] == 60
 
 
+@pytest.mark.reliability
 def test_jobs_that_end_in_different_exports_are_different_jobs(here, type_sweep, monkeypatch):
     monkeypatch.setattr(sys.modules["diglot.config.build"], "check_format", lambda *_: None)  # the extra is optional
     type_sweep("export=null,safetensors,ctranslate2", "sweep.folder=mine")

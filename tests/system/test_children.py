@@ -68,6 +68,7 @@ def start_method(request: pytest.FixtureRequest) -> Iterator[str]:
     multiprocessing.set_start_method(before, force=True)
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"], indirect=True)  # macOS; Python 3.14 on Linux
 def test_batches_are_collated_by_processes_that_are_not_forked(start_method: str) -> None:
     ids = FlatIds.of([[5, 6], [7], [8, 9, 10]], 20)

@@ -63,6 +63,7 @@ def signalled(words: list[str], numbers: list[int], path: Path) -> tuple[int, st
     return process.returncode, said, errors
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_signal_during_the_imports_is_one_line(command: str, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(TORCH)

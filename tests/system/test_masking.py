@@ -63,6 +63,7 @@ def test_a_value_of_many_backslashes_takes_no_time() -> None:
     assert time.process_time() - began < 5
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize(
     ("secret", "text"),
     [

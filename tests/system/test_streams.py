@@ -118,6 +118,7 @@ def test_a_stream_that_does_not_wait_is_waited_for() -> None:
     assert streams.failure(stream) is None
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize(
     ("redirection", "reason"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")]
 )
@@ -127,6 +128,7 @@ def test_a_product_that_cannot_be_written_is_said(redirection: str, reason: str,
     assert done.stderr.decode() == f"it is said: standard output: cannot be written ({reason})\n"
 
 
+@pytest.mark.reliability
 def test_a_product_is_utf8_whatever_the_terminal_shows(tmp_path: Path) -> None:
     assert run_in_shell(tmp_path, WRITES, "", PYTHONIOENCODING="latin-1").stdout == "Größe 訳\n".encode()
 

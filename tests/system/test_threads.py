@@ -40,6 +40,7 @@ def found_by_torch(folder: Path, *words: str, **environment: str) -> str:
     return done.stdout.strip() or done.stderr
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_sets_a_short_spin_before_torch_is_imported(command: str, tmp_path: Path) -> None:
     script = f"from diglot.commands.start import {command}; {command}()"

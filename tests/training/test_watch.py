@@ -142,6 +142,7 @@ def picture(encoded: bytes) -> Image.Image:
 # ------------------------------------------------------------------------------------------------- in a run
 
 
+@pytest.mark.reliability
 def test_everything_stands_under_its_tag_at_the_updates_done(
     task: Callable[..., TranslationTask], data: TranslationData, config: DictConfig, tmp_path: Path
 ) -> None:
@@ -182,6 +183,7 @@ def test_everything_stands_under_its_tag_at_the_updates_done(
     assert [event.step for event in tables] == [2, 4, 5]
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize("position", ["learned", "relative_bias", "none"])
 def test_positions_are_drawn_again_where_they_are_trained(
     task: Callable[..., TranslationTask], data: TranslationData, position: str, tmp_path: Path
