@@ -215,7 +215,7 @@ def test_a_wrong_word_is_answered_by_one_line(answer, word, wanted):
 
 
 def test_what_is_wrong_is_answered_alike_whether_it_is_typed_or_in_a_config(say, answer):
-    for word in ("model.d_model=abc", "model.n_heads=5", "trainer.precision=foo", "watch.attention.layers=[3]"):
+    for word in ("model.d_model=abc", "model.n_heads=5", "trainer.precision=foo"):
         assert say(word, "trainer=cpu") == f"diglot-train: {answer(word)}"
 
 
