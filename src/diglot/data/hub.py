@@ -28,7 +28,7 @@ _PARQUET = "refs/convert/parquet"  # the branch with the Hub's own conversion of
 _BATCH = 1000  # number of rows read and written at once
 _HUB_PATIENCE = 3  # seconds to wait for each address of the Hub; it has several
 _LINE_BREAKS = re.compile(r"[\r\n]+")
-_LOCAL_WAY = "local files need no hub: data=files, or data.path=json data.data_files=FILE"
+_LOCAL_WAY = "for local files, type data=files, or data.path=json data.data_files=FILE"
 
 Files = Mapping[str, str | Sequence[str]] | Sequence[str] | str
 
@@ -75,7 +75,7 @@ class Hub(Corpus):
     ) -> None:
         super().__init__()
         if not path:
-            raise UserError("data.path is missing: a set of the hub, a folder, or json, parquet or arrow")
+            raise UserError("data.path is missing: name a dataset on the Hub, a folder, or json, parquet or arrow")
         self.src_lang, self.tgt_lang = _languages(src_lang, tgt_lang)
         self.name = "hub"
         self.path = os.path.expanduser(path)  # noqa: PTH111 - not a path, if it is the name of a set
@@ -91,20 +91,20 @@ class Hub(Corpus):
                 if split not in SPLITS:
                     raise UserError(f"data.{key}.{split} is not known; the keys are {', '.join(SPLITS)}")
         if "train" not in self.splits:
-            raise UserError("data.splits.train is missing: name the split of the set to train on")
+            raise UserError("data.splits.train is missing: name the split of the dataset to train on")
         self._parts = {split: parse_parts(name, f"data.splits.{split}") for split, name in self.splits.items()}
         if path in ("csv", "text"):
-            raise UserError(f"data.path={path}: data=files reads text, TSV and CSV")
+            raise UserError(f"data.path={path}: for text, TSV and CSV, type data=files")
         if path in _FILE_READERS and not data_files:
             # Without files, `datasets` would read any files in the working directory.
-            raise UserError(f"data.data_files is missing: data.path={path} reads the files it names")
+            raise UserError(f"data.data_files is missing: it names the files that data.path={path} reads")
         if max_train_pairs is not None and max_train_pairs < 1:
-            raise UserError(f"data.max_train_pairs={max_train_pairs}: at least 1, or null for all")
+            raise UserError(f"data.max_train_pairs={max_train_pairs}: must be at least 1, or null for all")
 
     def describe(self) -> str:
         what = " ".join(part for part in (self.path, self.config, self.revision) if part)
         files = f" {self.data_files}" if self.data_files else ""
-        return f"hub: {self.src_lang}-{self.tgt_lang} from {what}{files} (licence: see the set's own page)"
+        return f"hub: {self.src_lang}-{self.tgt_lang} from {what}{files} (licence: see the dataset's page)"
 
     def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
         return read_prepared(self._folder(cache_dir), self)
@@ -158,8 +158,8 @@ class Hub(Corpus):
         expected = self.expected.get(split, n_rows)
         if self._whole(split) and n_rows != expected:
             raise UserError(
-                f"data.expected.{split}={expected}: {n_rows} rows found; the set has changed, or this is another "
-                "revision (data.expected=null takes what there is)"
+                f"data.expected.{split}={expected}: {n_rows} rows found; the dataset has changed, or this is another "
+                "revision (data.expected=null accepts any number)"
             )
 
     def _rows(self, split: str, sources: Mapping[str, Source]) -> Iterator[Batch]:
@@ -167,7 +167,7 @@ class Hub(Corpus):
         limit = self.max_train_pairs if split == "train" else None
         for part in self._parts[split]:
             if part.name not in sources:
-                raise UserError(f"data.splits.{split}={self.splits[split]}: the set has {', '.join(sources)}")
+                raise UserError(f"data.splits.{split}={self.splits[split]}: the dataset has {', '.join(sources)}")
             start, stop = part.bounds(sources[part.name])
             n_rows = start
             for batch in sliced(sources[part.name](), start, stop if limit is None else min(stop, start + limit)):
@@ -205,12 +205,12 @@ class Hub(Corpus):
         files: dict[str, list[str]] = {str(name): list(paths) for name, paths in builder.config.data_files.items()}
         for name, paths in files.items():
             if not paths:
-                raise UserError(f"data.data_files={self.data_files}: no such file for {name}")
+                raise UserError(f"data.data_files={self.data_files}: no file found for split {name}")
         kind = type(builder).__module__.rpartition(".")[2]
         if kind not in _FILE_READERS:
             raise UserError(
-                f"data.path={self.path}: made of {kind} files; only JSON lines, Parquet and Arrow are read here, and "
-                "text, TSV and CSV by data=files"
+                f"data.path={self.path}: contains {kind} files; data=hub reads only JSON Lines, Parquet and Arrow, "
+                "and data=files reads text, TSV and CSV"
             )
         if kind == "json" and all(Path(path).is_file() for paths in files.values() for path in paths):
             # Not through `datasets`: it rewrites text that looks like a date. If a number appears late in a column of
@@ -234,7 +234,7 @@ class Hub(Corpus):
         except Exception as error:  # the type depends on the HTTP library
             if isinstance(error, ConnectionError) or "Connect" in type(error).__name__:
                 raise UserError(
-                    f"data.path={self.path}: no such folder, and the hub cannot be reached; {_LOCAL_WAY}"
+                    f"data.path={self.path}: no such folder, and the Hub cannot be reached; {_LOCAL_WAY}"
                 ) from None
 
     @contextmanager
@@ -246,26 +246,28 @@ class Hub(Corpus):
             yield
         except datasets.exceptions.DatasetNotFoundError as error:
             if "evision" in str(error):
-                raise UserError(f"data.revision={self.revision}: the set {self.path} has no such revision") from None
+                raise UserError(
+                    f"data.revision={self.revision}: the dataset {self.path} has no such revision"
+                ) from None
             if "gated" in str(error):
-                page = f"ask for access on https://huggingface.co/datasets/{self.path} and log in with `hf auth login`"
-                raise UserError(f"data.path={self.path}: the hub shows this set only to some; {page}") from None
+                page = f"request access on https://huggingface.co/datasets/{self.path} and log in with `hf auth login`"
+                raise UserError(f"data.path={self.path}: this dataset is gated; {page}") from None
             raise UserError(
-                f"data.path={self.path}: no such set on the hub (or no access to it); {_LOCAL_WAY}"
+                f"data.path={self.path}: no such dataset on the Hub (or no access to it); {_LOCAL_WAY}"
             ) from None
         except ConnectionError:
-            raise UserError(f"data.path={self.path}: the hub cannot be reached; {_LOCAL_WAY}") from None
+            raise UserError(f"data.path={self.path}: the Hub cannot be reached; {_LOCAL_WAY}") from None
         except Exception as error:  # for an unreadable dataset, `datasets` may raise almost any type
             if "scripts are no longer supported" in str(error):
                 raise UserError(
-                    f"data.path={self.path}: this set exists only as a script, which is not run; take the hub's "
-                    f"conversion of it, data.revision={_PARQUET}, or local files, data.path=json data.data_files=FILE"
+                    f"data.path={self.path}: this dataset exists only as a script, which diglot does not run; use the "
+                    f"Hub's conversion, data.revision={_PARQUET}, or local files, data.path=json data.data_files=FILE"
                 ) from None
             reason = " ".join(str(error.__cause__ or error).split())
             if reason.startswith("BuilderConfig"):
                 available = reason.partition("Available: ")[2]
                 raise UserError(
-                    f"data.config={self.config}: {self.path} has {available} (null: the only one)"
+                    f"data.config={self.config}: {self.path} has {available} (null if there is only one)"
                 ) from None
             where = f"data.path={self.path}" + (f", after row {n_rows}" if n_rows else "")
             raise UserError(f"{where}: {reason or type(error).__name__}") from error
@@ -303,7 +305,7 @@ class Hub(Corpus):
             type_ = columns[language].type
             type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
             if not (pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_null(type_)):
-                raise UserError(f"data.path={self.path}: {language} holds {type_}, not text")
+                raise UserError(f"data.path={self.path}: {language} contains {type_}, not text")
             try:
                 sides.append(columns[language].to_pylist())
             except UnicodeDecodeError:
@@ -337,16 +339,18 @@ class Hub(Corpus):
     def _check_column(self, columns: Mapping[str, Any]) -> None:
         if self.column not in columns:
             raise UserError(
-                f"data.column={self.column}: the set's columns are {', '.join(columns)} (null: one a language)"
+                f"data.column={self.column}: the dataset's columns are {', '.join(columns)} (null: one per language)"
             )
 
     def _no_languages(self) -> UserError:
-        return UserError(f"data.column={self.column}: it does not hold languages; data.column=null reads columns")
+        return UserError(
+            f"data.column={self.column}: not a column of languages; type data.column=null for one column per language"
+        )
 
     def _check_languages(self, languages: Mapping[str, Any]) -> None:
         for key, language in (("src_lang", self.src_lang), ("tgt_lang", self.tgt_lang)):
             if language not in languages:
-                raise UserError(f"data.{key}={language}: the set {self.path} has {', '.join(languages)}")
+                raise UserError(f"data.{key}={language}: the dataset {self.path} has {', '.join(languages)}")
 
 
 def _languages(src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
@@ -357,9 +361,9 @@ def _languages(src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
     """
     for key, language in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
         if not language:
-            raise UserError(f"data.{key} is missing: name the language as the set spells it")
+            raise UserError(f"data.{key} is missing: name the language as the dataset spells it")
         if "/" in language or "\0" in language:
-            raise UserError(f"data.{key}={language}: cannot be the name of a file")
+            raise UserError(f"data.{key}={language}: not usable in a file name")
     if src_lang == tgt_lang:
         raise UserError(f"data.src_lang and data.tgt_lang are both {src_lang}")
     return str(src_lang), str(tgt_lang)

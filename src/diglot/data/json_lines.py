@@ -32,13 +32,13 @@ def json_objects(path: str, size: int) -> Iterator[tuple[int, dict[str, Any]]]:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
                 raise UserError(
-                    f"{path}, line {number}: not JSON, of which each line has to hold an object "
+                    f"{path}, line {number}: not valid JSON; each line must be a JSON object "
                     f"({error.msg}, column {error.colno})"
                 ) from None
             except (ValueError, RecursionError) as error:
-                raise UserError(f"{path}, line {number}: not read as JSON ({error})") from None
+                raise UserError(f"{path}, line {number}: not readable as JSON ({error})") from None
             if not isinstance(row, dict):
-                raise UserError(f"{path}, line {number}: a JSON {type(row).__name__}; each line has to hold an object")
+                raise UserError(f"{path}, line {number}: a JSON {type(row).__name__}; each line must be a JSON object")
             yield number, row
 
 
@@ -51,9 +51,11 @@ def checked_text(value: object, path: str, number: int) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise UserError(f"{path}, line {number}: a sentence is a {type(value).__name__}, not text: {str(value)[:60]}")
+        raise UserError(
+            f"{path}, line {number}: a sentence has type {type(value).__name__}, not text: {str(value)[:60]}"
+        )
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{path}, line {number}: a sentence has half a character (a lone surrogate)") from None
+        raise UserError(f"{path}, line {number}: a sentence contains a lone surrogate (half a character)") from None
     return value

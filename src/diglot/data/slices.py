@@ -47,14 +47,14 @@ def parse_parts(name: str, key: str) -> list[Part]:
     for text in name.split("+"):
         match = _PART.fullmatch(text.strip())
         if not match:
-            raise UserError(f"{key}={name}: a name, or a slice such as train[:500] or train[10%:]")
+            raise UserError(f"{key}={name}: must be a name, or a slice such as train[:500] or train[10%:]")
         split, start, start_unit, stop, stop_unit = match.groups()
         units = {unit for bound, unit in ((start, start_unit), (stop, stop_unit)) if bound is not None}
         if len(units) > 1:
-            raise UserError(f"{key}={name}: both ends in rows, or both in percent")
+            raise UserError(f"{key}={name}: both ends must be in rows, or both in percent")
         bounds = [None if bound is None else int(bound) for bound in (start, stop)]
         if units == {"%"} and any(bound is not None and abs(bound) > 100 for bound in bounds):
-            raise UserError(f"{key}={name}: at most 100 percent")
+            raise UserError(f"{key}={name}: must be at most 100 percent")
         parts.append(Part(split.strip(), bounds[0], bounds[1], units == {"%"}))
     return parts
 
