@@ -217,7 +217,7 @@ def test_a_damaged_or_hostile_checkpoint_is_refused_by_one_line_and_runs_nothing
     write_old_checkpoint(tmp_path / "bad.ckpt", {**content, "x": Gadget(str(canary))})
     refused("refused, it holds more than weights and plain data")
     changed(placeholder="(")
-    refused("its placeholder (() is no regular expression")
+    refused("its placeholder (() is not a regular expression")
     changed(search={**content["diglot"]["model"]})
     refused()
     write_checkpoint(tmp_path / "bad.ckpt", {"state_dict": {}})

@@ -44,10 +44,10 @@ def test_a_leak_and_a_shift_make_it_fail_and_near_sentences_where_told_to(tmp_pa
     dev = [read_lines(SAMPLE / f"dev.{lang}")[7] for lang in ("avi", "bol")]
     words = files(tmp_path, [*src, dev[0].upper()], [*tgt, dev[1]])
     said = type_command("diglot-doctor", *words, "doctor.probe=0", cwd=tmp_path, code=1).stdout.decode()
-    assert f"dev: 1 of {len(read_lines(SAMPLE / 'dev.avi')):,} pairs stand in train, too" in said
+    assert f"dev: 1 of {len(read_lines(SAMPLE / 'dev.avi')):,} pairs are also in train" in said
     words = files(tmp_path, src[:800] + src[801:], tgt[:-1])
     said = type_command("diglot-doctor", *words, "doctor.probe=0", cwd=tmp_path, code=1).stdout.decode()
-    assert "the two sides fit better when moved by +1: are lines missing?" in said
+    assert "source and target match better when shifted by +1: are lines missing?" in said
     long = " ".join(dev[0].split() * 8)
     words = files(tmp_path, [*src, long], [*tgt, "x"])
     write_lines(tmp_path / "near.tsv", [f"{long} more\ty"])

@@ -48,7 +48,7 @@ def test_a_link_stays_one_and_its_file_is_replaced_as_a_whole(tmp_path):
         (".", r"html=\.: is a folder"),
         ("/", "html=/: is a folder"),
         ("/proc/none", "/proc/none: cannot be written"),
-        ("http://host.example/file", "html=http://host.example/file: this is an address, and a file is needed$"),
+        ("http://host.example/file", "html=http://host.example/file: this is a URL, but a file is needed$"),
     ],
 )
 def test_where_nothing_can_be_written_is_said_before_anything_is(tmp_path, monkeypatch, path, reason):

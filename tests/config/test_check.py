@@ -133,7 +133,7 @@ def is_value(override: Override) -> bool:
         ("run.updates=0", "updates (0) must be positive"),
         ("run.updates=null", "exactly one of updates (None) and passes (None)"),
         ("tokenizer.vocab_size=50", "vocab_size (50) must be above 260"),
-        ("tokenizer.placeholder='('", "is no regular expression"),
+        ("tokenizer.placeholder='('", "is not a regular expression"),
         ("data.tokens_per_batch=100", "max_len (256) must not be above tokens_per_batch (100)"),
         ("data.pair=en-xx", "no language 'xx'"),
         ("data.clean.max_ratio=0.5", "max_ratio (0.5) must be at least 1"),
@@ -207,7 +207,7 @@ def is_value(override: Override) -> bool:
         ("trainer.gradient_clip_val=-1", "trainer.gradient_clip_val=-1: must be at least 0"),
         ("trainer.precision=transformer-engine", "trainer.precision=transformer-engine"),
         ("trainer.accelerator=nonsense", "trainer: "),
-        ("tokenizer.placeholder='x*'", "must not match where there is nothing"),
+        ("tokenizer.placeholder='x*'", "must not match the empty string"),
     ],
 )
 def test_a_wrong_word_is_answered_by_one_line(answer, word, wanted):

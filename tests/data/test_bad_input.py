@@ -111,7 +111,10 @@ PACKED = gzip.compress(joined(TEXT.tgt))
 WRONG = {
     "missing": (missing, r"bad\.bol: no such file"),
     "a folder": (a_folder, r"bad\.bol is a folder, not a text file"),
-    "5 lines and 4": (unequal, r"{split}: \S+bad\.avi has 5 lines, \S+bad\.bol has 4; a pair is a line in each"),
+    "5 lines and 4": (
+        unequal,
+        r"{split}: \S+bad\.avi has 5 lines, \S+bad\.bol has 4; both must have one line per pair",
+    ),
     "60 packed and 59": (unequal_and_packed, r"{split}: \S+bad\.avi\.zst has 60 lines, \S+bad\.bol\.zst has 59; "),
     "one empty": (with_target(b""), r"bad\.bol: the file is empty"),
     "one line feed": (with_target(b"\n"), r"{split}: \S+bad\.avi has 60 lines, \S+bad\.bol has 1; "),
@@ -121,18 +124,18 @@ WRONG = {
     "utf-16": (with_target("\n".join(TEXT.tgt).encode("utf-16")), r"bad\.bol, line 1: not UTF-8 "),
     "surrogates": (with_target(joined(TEXT.tgt[:59]) + b"\xed\xa0\x80\n"), r"bad\.bol, line 60: not UTF-8 "),
     "gzip cut short": (with_target(PACKED[:-9], ".gz"), r"bad\.bol\.gz: the compressed file is cut short"),
-    "no gzip": (with_target(joined(TEXT.tgt), ".gz"), r"bad\.bol\.gz: damaged, or not what its name says"),
-    "gzip and more": (with_target(PACKED + b"more", ".gz"), r"bad\.bol\.gz: damaged, or not what its name says"),
+    "no gzip": (with_target(joined(TEXT.tgt), ".gz"), r"bad\.bol\.gz: damaged, or its extension is wrong"),
+    "gzip and more": (with_target(PACKED + b"more", ".gz"), r"bad\.bol\.gz: damaged, or its extension is wrong"),
     "gzip of nothing": (with_target(gzip.compress(b""), ".gz"), r"bad\.bol\.gz: the file is empty"),
-    "no zstandard": (with_target(joined(TEXT.tgt), ".zst"), r"bad\.bol\.zst: damaged, or not what its name says"),
+    "no zstandard": (with_target(joined(TEXT.tgt), ".zst"), r"bad\.bol\.zst: damaged, or its extension is wrong"),
     "gzip as text": (with_target(PACKED), r"bad\.bol, line 1: not UTF-8 "),
     "short row": (with_rows(ROWS + b"ka\n"), r"bad\.tsv, line 61: 1 tab-separated column\(s\), 2 needed"),
     "blank row": (with_rows(b"ka\tsog\n\nka\tsog\n"), r"bad\.tsv, line 2: 1 tab-separated column\(s\), 2 needed"),
     "empty rows": (with_rows(b""), r"bad\.tsv: the file is empty"),
     "rows cut": (with_rows(gzip.compress(ROWS)[:-9], "tsv.gz"), r"bad\.tsv\.gz: the compressed file is cut short"),
     "short comma row": (with_rows(b"ka,sog\nka\n", "csv"), r"bad\.csv, line 2: 1 comma-separated column"),
-    "open quote": (with_rows(b'ka,sog\n"ka,sog\nka,sog\n', "csv"), r"bad\.csv, line 3: not comma-separated"),
-    "text behind quotes": (with_rows(b'ka,sog\n"ka"x,sog\n', "csv"), r"bad\.csv, line 2: not comma-separated"),
+    "open quote": (with_rows(b'ka,sog\n"ka,sog\nka,sog\n', "csv"), r"bad\.csv, line 3: not valid CSV"),
+    "text behind quotes": (with_rows(b'ka,sog\n"ka"x,sog\n', "csv"), r"bad\.csv, line 2: not valid CSV"),
 }
 
 
@@ -291,7 +294,7 @@ BLANK = ["", " ", "\u0085\u2028", "\t"]
 @pytest.mark.parametrize(
     ("src", "tgt", "clean", "message"),
     [
-        (BLANK, BLANK, Cleaning(), r"left out: 4 with a blank side|none of 8 lines can be trained on \(without text"),
+        (BLANK, BLANK, Cleaning(), r"left out: 4 with a blank side|none of 8 lines is usable: they are blank"),
         (TEXT.src, BLANK * 15, Cleaning(), r"no train pair left: train: 0 of 60 pairs kept, left out: 60 with a blank"),
         (TEXT.src, TEXT.src, Cleaning(identical=True), r"no train pair left: .*, left out: 60 identical"),
         (TEXT.src, ["a\x07"] * 60, Cleaning(control=True), r"no train pair left: .*, left out: 60 control"),
@@ -384,7 +387,7 @@ def test_unequal_files_end_a_command_with_status_2_and_one_line(tmp_path: Path) 
     unequal(tmp_path)
     words = ["data=files", "data.train.src=bad.avi", "data.train.tgt=bad.bol", *held_out("dev", "test")]
     done = type_command("diglot-prepare", *words, cwd=tmp_path, code=2)
-    wanted = "diglot-prepare: train: bad.avi has 5 lines, bad.bol has 4; a pair is a line in each"
+    wanted = "diglot-prepare: train: bad.avi has 5 lines, bad.bol has 4; both must have one line per pair"
     assert complaint(done) == wanted
     assert done.stdout == b""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.avi", "bad.bol"]

@@ -74,7 +74,8 @@ def test_a_shifted_dev_is_found_too(corpus: dict[str, ParallelText], tokenizer: 
     dev = ParallelText(corpus["dev"].src[1:], corpus["dev"].tgt[:-1])
     found = diagnosed(corpus["train"], tokenizer, tmp_path, dev=dev)
     assert [(split, by) for split, _, by in found.shifts] == [("dev", 1)]
-    assert found.faults == ["dev: from about line 1 on, the two sides fit better when moved by +1: are lines missing?"]
+    told = "dev: from about line 1 on, source and target match better when shifted by +1: are lines missing?"
+    assert found.faults == [told]
 
 
 def test_held_out_pairs_in_train_are_found_however_they_are_written(
@@ -85,7 +86,7 @@ def test_held_out_pairs_in_train_are_found_however_they_are_written(
         [*train.src, dev.src[3].upper() + "!", dev.src[5]], [*train.tgt, f" {dev.tgt[3]}", "another translation"]
     )
     found = diagnosed(leaked, tokenizer, tmp_path, dev=dev)
-    assert found.faults == [f"dev: 1 of {len(dev):,} pairs stand in train, too"]
+    assert found.faults == [f"dev: 1 of {len(dev):,} pairs are also in train"]
     assert found.overlap["dev"].sources == 2
     assert found.overlap["dev"].examples == [(dev.src[3], leaked.src[-2])]
 
@@ -133,7 +134,7 @@ def test_sides_that_have_nothing_to_do_with_each_other_are_told_but_fail_nothing
     order = np.random.default_rng(1).permutation(len(train)).tolist()
     found = diagnosed(ParallelText(train.src, [train.tgt[i] for i in order]), tokenizer, tmp_path, dev=corpus["dev"])
     assert (found.unrelated, found.faults) == (["train"], [])
-    assert "train: the two sides do not fit at all, do their lines correspond?" in found.summary()
+    assert "train: source and target do not match at all; do their lines correspond?" in found.summary()
     assert diagnosed(train, tokenizer, tmp_path, dev=corpus["dev"]).unrelated == []
 
 
@@ -149,7 +150,7 @@ def test_a_text_that_is_shifted_to_and_fro_is_told_in_a_few_words(
     assert len(found.shifts) == 8
     assert {by for _, _, by in found.shifts} == {-1}
     assert len(found.faults) == 6
-    assert found.faults[-1] == "and so on, 8 times"
+    assert found.faults[-1] == "and so on: 8 such places in total"
 
 
 @pytest.mark.parametrize("by", [30, 200])
@@ -162,7 +163,7 @@ def test_lines_that_fit_no_more_are_found_however_many_are_missing(
     ((split, line, moved),) = found.shifts
     assert (split, moved) == ("train", 0)
     assert 1300 - alignment.WINDOW <= line <= 1300 + alignment.WINDOW
-    assert found.faults == [f"train: from about line {line:,} on, the two sides do not fit any more"]
+    assert found.faults == [f"train: from about line {line:,} on, source and target no longer match"]
 
 
 def test_the_last_lines_are_looked_at_too(

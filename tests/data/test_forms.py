@@ -111,7 +111,7 @@ def test_held_out_pairs_that_stand_in_train_in_another_form_are_found(tokenizer:
     train, dev = ParallelText(list(map(decomposed, lines)), list(map(decomposed, lines))), ParallelText(lines, lines)
     found = diagnose(train, {"dev": dev}, prepare(train, tokenizer, tmp_path, max_len=99), tokenizer, tmp_path)
     assert found.overlap["dev"].pairs == 10
-    assert "dev: 10 of 10 pairs stand in train, too" in found.faults
+    assert "dev: 10 of 10 pairs are also in train" in found.faults
 
 
 def test_forms_that_differ_between_splits_are_counted_and_said(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_forms_that_differ_between_splits_are_counted_and_said(tokenizer: Tokeni
         "dev source": {"composed": 0, "decomposed": 0},
         "dev target": {"composed": 3, "decomposed": 0},
     }
-    assert "not composed (NFC), of those with accents or the like: train target 5 of 10, dev target 0 of 3" in (
+    assert "not in NFC, out of those with accents or similar marks: train target 5 of 10, dev target 0 of 3" in (
         found.summary()
     )
 

@@ -160,7 +160,7 @@ def test_a_damaged_wheel_in_the_cache_is_fetched_anew(
         ("WARNING: Retrying (Retry(total=4)) after connection broken\nERROR: No matching", "index cannot be reached"),
         ("Collecting x\nERROR: No matching distribution found for x\n", "No matching distribution found for x; take"),
         ("/usr/bin/python: No module named pip\n", "No module named pip"),
-        ("", "it said nothing"),
+        ("", "it printed nothing"),
     ],
 )
 def test_a_failed_download_is_one_line_that_names_the_other_ways(

@@ -289,8 +289,8 @@ def test_processes_that_cannot_share_an_update_are_told_the_next_size_that_fits(
     made = data(corpus(tmp_path), tokenizer, tmp_path, batches_per_update=per_update)
     with pytest.raises(UserError) as refused:
         made.updates(0, world_size)
-    assert f"data.batches_per_update={per_update} cannot be shared by {world_size} processes" in str(refused.value)
-    assert f"take data.batches_per_update={fitting}" in str(refused.value)
+    assert f"data.batches_per_update={per_update} is not divisible by {world_size} processes" in str(refused.value)
+    assert f"type data.batches_per_update={fitting}" in str(refused.value)
     assert fitting % world_size == 0
 
 
@@ -394,7 +394,7 @@ def test_a_ready_tokenizer_without_the_tags_is_refused(tmp_path: Path, tokenizer
     files = {"tsv": str(tmp_path / "some.tsv"), "src_lang": "de"}
     corpora = {"one": {**files, "tgt_lang": "en"}, "two": {**files, "tgt_lang": "fr"}}
     dev = {"tsv": str(tmp_path / "some.tsv")}
-    with pytest.raises(UserError, match=r"^mixed: the tokenizer that there is already has no tag for en, fr$"):
+    with pytest.raises(UserError, match=r"^mixed: the existing tokenizer has no tag for en, fr$"):
         data(Mixed(corpora=corpora, dev=dev, src_lang="de", tgt_lang="en"), tokenizer, tmp_path)
 
 
@@ -411,7 +411,7 @@ def test_much_text_is_not_looked_at_by_every_run(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOOKED_AT", 3_999)  # the sample has 4,000
-    told = "doctor: over 3,999 pairs are looked at by `make prepare` or `make doctor`"
+    told = "doctor: not run on more than 3,999 pairs; run `make prepare` or `make doctor`"
     assert data(Sample(), tokenizer, tmp_path, tokens_per_batch=600).notes[-1] == told
     report = data(Sample(), tokenizer, tmp_path, tokens_per_batch=600).diagnose()
     # The report is now in the cache.
@@ -440,8 +440,10 @@ def test_the_pairs_of_a_pass_are_told_where_there_are_weights(tmp_path: Path, to
     made = mixed(2.5)
     assert "few: 8 pairs in a pass (weight 2.5)" in made.notes
     assert len(made.batching) == 48
-    for weight, many in ((0.1, "none"), (1e17, "too many")):
-        with pytest.raises(UserError, match=re.escape(f"few.weight={weight:g}: {many} of 3 pairs for a pass")):
+    for weight, many in ((0.1, "no"), (1e17, "too many")):
+        with pytest.raises(
+            UserError, match=re.escape(f"few.weight={weight:g}: {many} pairs in a pass (the corpus has 3)")
+        ):
             mixed(weight)
 
 

@@ -79,7 +79,7 @@ def test_a_search_ends_whatever_the_pattern(monkeypatch: pytest.MonkeyPatch, pat
 
 def test_a_search_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diglot.data.placeholders.SECONDS", 0.05)
-    with pytest.raises(UserError, match=r"placeholder \(x\[xa\]\*a\*#\|y\) takes more than 0\.05 seconds of a line"):
+    with pytest.raises(UserError, match=r"placeholder \(x\[xa\]\*a\*#\|y\) takes more than 0\.05 seconds in a line"):
         Placeholders(r"x[xa]*a*#|y").find("x" * 4_000 + "a" * 4_000 + "!#")
 
 
@@ -87,11 +87,11 @@ def test_a_search_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     ("pattern", "said"),
     [
         ("(?x) a # b", r"\(\?x\)"),
-        ("a*", "must not match where there is nothing"),
-        ("", "must not match where there is nothing"),
-        ("(", "no regular expression"),
-        ("(" * 900, "no regular expression"),
-        (r"\p{L}", "no regular expression"),
+        ("a*", "must not match the empty string"),
+        ("", "must not match the empty string"),
+        ("(", "not a regular expression"),
+        ("(" * 900, "not a regular expression"),
+        (r"\p{L}", "not a regular expression"),
         ("x" * (LONGEST + 1), "1,001 characters"),
         ("(a|b" * 1_000_000, "characters"),
     ],

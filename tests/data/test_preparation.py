@@ -234,7 +234,7 @@ def test_files_cut_short_are_not_read(text: ParallelText, tokenizer: Tokenizer, 
 
 def test_a_folder_that_cannot_be_written_is_one_line(text: ParallelText, tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "prepared").write_text("")
-    with pytest.raises(UserError, match="cannot be made"):
+    with pytest.raises(UserError, match="cannot be created"):
         prepared(text, tokenizer, tmp_path)
 
 

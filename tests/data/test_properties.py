@@ -642,7 +642,7 @@ def test_when_a_process_that_tokenises_is_killed_the_same_command_goes_on(
         deadly.syspath_prepend(tmp_path)
         deadly.setattr(preparation, "encode", importlib.import_module("deadly").encode)
         with pytest.raises(
-            UserError, match="a process that tokenised was killed by SIGKILL; the same command goes on from here"
+            UserError, match="a tokenisation process was killed by SIGKILL; the same command will continue"
         ):
             prepare_mixture(tokenizer, tmp_path / "cache", n_processes=2)
     assert 6 <= n_done <= 10  # at most five blocks are submitted at once

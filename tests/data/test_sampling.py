@@ -152,7 +152,7 @@ def test_a_model_of_words_cannot_be_sampled(sample_lines: list[str]) -> None:
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sample_lines), model_writer=made, vocab_size=60, model_type="char", minloglevel=2
     )
-    with pytest.raises(UserError, match=r"^tokenizer\.samples: a char model has one segmentation"):
+    with pytest.raises(UserError, match=r"^tokenizer\.samples: a char model has only one segmentation"):
         Sampler(made.getvalue(), 0.1)
 
 
@@ -254,8 +254,8 @@ def test_what_cannot_be_sampled_is_refused_before_the_work(
         sentence_iterator=iter(sample_lines), model_writer=made, vocab_size=60, model_type="char", minloglevel=2
     )
     for tokenizer, alpha, message in (
-        (Tokenizer(adopt(made.getvalue()), None), 0.1, "a char model has one segmentation"),
-        (bpe, 5.0, r"tokenizer\.alpha=5: of a bpe model it is the share of merges left out, at most 1"),
+        (Tokenizer(adopt(made.getvalue()), None), 0.1, "a char model has only one segmentation"),
+        (bpe, 5.0, r"tokenizer\.alpha=5: for a bpe model, the share of dropped merges, at most 1"),
     ):
         with pytest.raises(UserError, match=message):
             prepare(

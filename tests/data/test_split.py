@@ -119,5 +119,5 @@ def test_another_process_makes_the_same_split() -> None:
 
 
 def test_a_corpus_of_one_source_cannot_be_split() -> None:
-    with pytest.raises(UserError, match="20 pairs with 1 different sources are too few to carve test"):
+    with pytest.raises(UserError, match="20 pairs with 1 different sources are too few to split off test"):
         grouped_split(ParallelText(["same"] * 20, [str(i) for i in range(20)]), 2, 2, seed=1)

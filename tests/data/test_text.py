@@ -189,5 +189,7 @@ def test_unequal_files_are_refused_with_both_counts_however_they_are_read(
     for name, n in (("s", n_src), ("t", n_tgt)):
         (tmp_path / name).write_text("x\n" * n)
     pairs = PairFiles("train", [(str(tmp_path / "s"), str(tmp_path / "t"))])
-    with pytest.raises(UserError, match=rf"train: \S+s has {n_src} lines, \S+t has {n_tgt}; a pair is a line in each"):
+    with pytest.raises(
+        UserError, match=rf"train: \S+s has {n_src} lines, \S+t has {n_tgt}; both must have one line per pair"
+    ):
         list(pairs.blocks(20))

@@ -338,7 +338,7 @@ def test_what_stands_beside_sentencepiece_s_own_mark_is_learnt(tmp_path: Path) -
 
 @pytest.mark.parametrize("lines", [[], ["", "   "], ["a" * (LONGEST_LINE + 1)]])
 def test_text_without_a_usable_line_is_refused(lines: list[str], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"none of {len(lines)} lines can be trained on"):
+    with pytest.raises(UserError, match=f"none of {len(lines)} lines is usable"):
         trainer().train(sources(lines), tmp_path, ["src"])
     assert not list(tmp_path.iterdir())
 
@@ -385,7 +385,7 @@ def test_each_side_may_have_a_vocabulary_of_its_own(tmp_path: Path) -> None:
     train = Sample().read(tmp_path)["train"].load()
     made, told = trainer(joint=False, vocab_size=330, tgt_vocab_size=360).get(train, tmp_path)
     assert (made.src_vocab_size, made.tgt_vocab_size, made.is_joint) == (330, 360, False)
-    assert told.endswith("330 pieces of the source and 360 of the target")
+    assert told.endswith("330 source pieces and 360 target pieces")
     sources = made.encode(train.src[:200])
     targets = made.encode_targets(train.tgt[:200], sources)
     assert [made.decode(s.ids, s.placeholders, "src") for s in sources] == train.src[:200]
@@ -400,9 +400,7 @@ def test_each_side_may_have_a_vocabulary_of_its_own(tmp_path: Path) -> None:
 
 def test_a_target_vocabulary_that_cannot_be_filled_is_refused_by_its_own_name(tmp_path: Path) -> None:
     train = Sample().read(tmp_path)["train"].load()
-    with pytest.raises(
-        UserError, match=r"^tokenizer\.tgt_vocab_size=9000 is more than this text can fill: at most \d+$"
-    ):
+    with pytest.raises(UserError, match=r"^tokenizer\.tgt_vocab_size=9000 is too large for this text: at most \d+$"):
         trainer(joint=False, tgt_vocab_size=9000).get(train.select(range(300)), tmp_path)
 
 
@@ -473,7 +471,7 @@ def test_a_tag_is_one_id_that_no_text_yields(either: Tokenizer, sample_lines: li
         assert tagged.decode([tag, *plain[0]]) == either.decode(plain[0])
         assert tagged.pieces([tag], "src") == [f"<2{language}>"]
     assert [encoded.ids for encoded in tagged.encode(sample_lines)] == plain
-    with pytest.raises(UserError, match=r"^the target language fr is none of this model's: bol, en$"):
+    with pytest.raises(UserError, match=r"^fr is not a target language of this model, which has bol, en$"):
         tagged.encode(["a"], "fr")
 
 

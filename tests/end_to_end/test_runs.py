@@ -106,9 +106,9 @@ def test_own_files_are_split_and_prepared(tmp_path):
         shutil.copy(ROOT / f"data/sample/train.{side}", tmp_path / f"text.{side}")
     words = ["data=files", "data.train.src=text.avi", "data.train.tgt=text.bol", "data.vocab_size=800"]
     done = type_command("diglot-prepare", *words, cwd=tmp_path)
-    assert "carved from train" in done.stdout.decode()
+    assert "split off from train" in done.stdout.decode()
     too_many = type_command("diglot-prepare", *words[:-1], "data.vocab_size=50000", cwd=tmp_path, code=2)
-    assert re.search(r"vocab_size=50000 is more than this text can fill: at most \d+", too_many.stderr.decode())
+    assert re.search(r"vocab_size=50000 is too large for this text: at most \d+", too_many.stderr.decode())
 
 
 @pytest.mark.reliability

@@ -500,7 +500,7 @@ def test_outputs_in_another_form_than_the_references_are_said(tmp_path):
     outputs = [unicodedata.normalize("NFD", line) for line in references]
     evaluated = EvaluationSet("few", "test", ParallelText(["a", "b", "c"], references))
     results = evaluate(Hypotheses(outputs, "en", "fr"), evaluated, Scorer("fr"), tmp_path / "scored")
-    told = "lines that are not composed (NFC), of those with accents or the like: outputs 2 of 2, references 0 of 2"
+    told = "lines not in NFC, out of those with accents or similar marks: outputs 2 of 2, references 0 of 2"
     assert f"{told}; to sacreBLEU the two forms are different words" in table(results)
     same = evaluate(Hypotheses(references, "en", "fr"), evaluated, Scorer("fr"), tmp_path / "same")
     assert "NFC" not in "\n".join(table(same))

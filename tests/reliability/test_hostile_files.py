@@ -184,11 +184,11 @@ def test_an_address_is_not_opened(tmp_path: Path) -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}/run"
     try:
-        refused(lambda: checkpoint.load(f"{address}/x.ckpt"), f"checkpoint={address}/x.ckpt: this is an address")
-        refused(lambda: run(tmp_path / "a", f"init_from='{address}'"), "this is an address")
-        refused(lambda: run(tmp_path / "a", f"resume='{address}'"), f"resume={address}: this is an address")
+        refused(lambda: checkpoint.load(f"{address}/x.ckpt"), f"checkpoint={address}/x.ckpt: this is a URL")
+        refused(lambda: run(tmp_path / "a", f"init_from='{address}'"), "this is a URL")
+        refused(lambda: run(tmp_path / "a", f"resume='{address}'"), f"resume={address}: this is a URL")
         for other in ("s3://bucket/x.ckpt", "hf://repo/x.ckpt", "file:///x.ckpt"):
-            refused(lambda other=other: checkpoint.load(other), "this is an address")  # type: ignore[misc]
+            refused(lambda other=other: checkpoint.load(other), "this is a URL")  # type: ignore[misc]
     finally:
         server.shutdown()
     assert not asked
@@ -354,7 +354,7 @@ class TestOtherFiles:
         from diglot.commands.train import train
 
         where = (f"run.folder='{tmp_path / 'run'}'", f"data.cache_dir='{tmp_path / 'cache'}'")
-        refused(lambda: train(composed(*small, *words, *where)), "x.model", "no SentencePiece model")
+        refused(lambda: train(composed(*small, *words, *where)), "x.model", "not a SentencePiece model")
         assert not canary.exists()
 
     def test_records_of_jobs_and_results_are_plain(self, canary: Path, tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ class Shift(NamedTuple):
     by: int
 
     def __str__(self) -> str:
-        what = f"fit better when moved by {self.by:+d}: are lines missing?" if self.by else "do not fit any more"
-        return f"{self.split}: from about line {self.line:,} on, the two sides {what}"
+        what = f"match better when shifted by {self.by:+d}: are lines missing?" if self.by else "no longer match"
+        return f"{self.split}: from about line {self.line:,} on, source and target {what}"
 
 
 class Alignment:

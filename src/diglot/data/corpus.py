@@ -115,11 +115,11 @@ class Files(Corpus):
         check_sizes(dev_size, test_size)
         self.dev_size, self.test_size, self.split_seed = dev_size, test_size, split_seed
         if len(columns) != 2 or columns[0] == columns[1]:
-            raise UserError(f"data.columns={list(columns)}: two different ones, of the source and of the target")
+            raise UserError(f"data.columns={list(columns)}: must be two different columns, source and target")
         if len({isinstance(column, str) for column in columns}) > 1:
-            raise UserError(f"data.columns={list(columns)}: two numbers, or two names")
+            raise UserError(f"data.columns={list(columns)}: must be two numbers, or two names")
         if any(isinstance(column, int) and column < 0 for column in columns):
-            raise UserError(f"data.columns={list(columns)}: numbers from 0")
+            raise UserError(f"data.columns={list(columns)}: column numbers must be at least 0")
         self.columns: tuple[Column, Column] = (columns[0], columns[1])
         given = {"train": train, "dev": dev, "test": test}
         self.paths = {split: _given_paths(split, paths or {}) for split, paths in given.items()}
@@ -153,8 +153,8 @@ class Files(Corpus):
         carved, n_dropped = grouped_split(train, seed=self.split_seed, **sizes)
         sizes_told = " and ".join(f"{split} ({len(carved[split])} pairs)" for split in missing)
         self.notes.append(
-            f"no {' or '.join(missing)} files given: {sizes_told} carved from train, seed {self.split_seed}; "
-            f"{n_blank} pairs with a blank side and {n_dropped} train pairs with a like target dropped, "
+            f"no {' or '.join(missing)} files given: {sizes_told} split off from train, seed {self.split_seed}; "
+            f"dropped {n_blank} pairs with a blank side and {n_dropped} train pairs whose target is in dev or test; "
             f"{len(carved['train'])} left"
         )
         return splits | {split: carved[split] for split in ("train", *missing)}
@@ -193,7 +193,7 @@ def check_sizes(dev_size: int, test_size: int) -> None:
     """Raise UserError unless both sizes are positive."""
     for key, size in (("dev_size", dev_size), ("test_size", test_size)):
         if size < 1:
-            raise UserError(f"data.{key}={size}: at least 1 pair")
+            raise UserError(f"data.{key}={size}: must be at least 1 pair")
 
 
 def prepared_folder(cache_dir: Path, kind: str, label: str, options: object) -> Path:
@@ -222,7 +222,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
                 if not folder.is_dir():
                     raise
     except OSError as error:
-        raise UserError(f"{folder}: cannot be made: {error.strerror or error}") from None
+        raise UserError(f"{folder}: cannot be created: {error.strerror or error}") from None
 
 
 def write_splits(folder: Path, splits: Mapping[str, ParallelText], src_lang: str, tgt_lang: str) -> None:
@@ -264,7 +264,7 @@ def _given_paths(split: str, paths: Mapping[str, Any]) -> dict[str, list[str]]:
     rows = [name for name in _ROWS if name in given]
     if rows and len(given) > 1:
         others = " and ".join(f"{key}.{name}" for name in given if name != rows[0])
-        raise UserError(f"{key}.{rows[0]} excludes {others}: give one file of columns or two files")
+        raise UserError(f"{key}.{rows[0]} cannot be combined with {others}: give one file with columns, or two files")
     if "src" in given and "tgt" not in given:
         raise UserError(f"{key}.tgt is missing: {key}.src is {given['src'][0]}, which file holds its translations?")
     if "tgt" in given and "src" not in given:
@@ -281,8 +281,8 @@ def _shards(split: str, paths: Mapping[str, Sequence[str]]) -> list[tuple[str, .
     counts = {name: len(files) for name, files in found.items()}
     if len(set(counts.values())) > 1:
         raise UserError(
-            f"data.{split}.src stands for {counts['src']} files, data.{split}.tgt for {counts['tgt']}: "
-            "each needs its translation"
+            f"data.{split}.src matches {counts['src']} files, data.{split}.tgt matches {counts['tgt']}: "
+            "each file needs its translation"
         )
     return list(zip(*found.values(), strict=True))
 
@@ -292,4 +292,4 @@ def _sample_folder() -> Path:
     for folder in (package / "sample", package.parents[1] / "data" / "sample"):  # in a wheel, in a checkout
         if folder.is_dir():
             return folder
-    raise UserError(f"the sample corpus is not where it ships, {package / 'sample'}: install diglot again")
+    raise UserError(f"the sample corpus is missing from {package / 'sample'}: reinstall diglot")

@@ -91,9 +91,9 @@ class Diagnosis:
         """Faults that make training or evaluation unreliable, one line each: shifts, and held-out pairs in train."""
         found = [str(shift) for shift in self.shifts[:_EXAMPLES]]
         if len(self.shifts) > _EXAMPLES:
-            found.append(f"and so on, {len(self.shifts):,} times")
+            found.append(f"and so on: {len(self.shifts):,} such places in total")
         return found + [
-            f"{split}: {overlap.pairs:,} of {overlap.size:,} pairs stand in train, too"
+            f"{split}: {overlap.pairs:,} of {overlap.size:,} pairs are also in train"
             for split, overlap in self.overlap.items()
             if overlap.pairs
         ]
@@ -103,10 +103,12 @@ class Diagnosis:
         near = ", ".join(f"{split} {o.near / o.long:.0%}" for split, o in self.overlap.items() if o.long)
         parts = [f"{self.pairs:,} pairs", f"{self.duplicates:,} repeated", f"{self.swapped:,} perhaps swapped"]
         if forms := mixed_forms(self.forms):
-            parts.append(f"{forms} (tokenizer.normalisation=nfc composes what a model reads and learns)")
-        parts += [f"{split}: the two sides do not fit at all, do their lines correspond?" for split in self.unrelated]
+            parts.append(f"{forms} (tokenizer.normalisation=nfc composes the source and target text)")
+        parts += [
+            f"{split}: source and target do not match at all; do their lines correspond?" for split in self.unrelated
+        ]
         parts.append("no held-out pair in train" if not any(o.pairs for o in self.overlap.values()) else "")
-        parts.append(f"sharing {N_GRAM} words with train: {near}" if near else "")
+        parts.append(f"sharing {N_GRAM} consecutive words with train: {near}" if near else "")
         healthy = ", ".join(part for part in parts if part)
         return "; ".join([*self.faults, healthy])
 

@@ -59,7 +59,7 @@ def mixed_forms(counts: Mapping[str, Mapping[str, int]]) -> str | None:
     if len({form for forms in counts.values() for form, n in forms.items() if n}) < 2:
         return None
     told = [f"{name} {forms['decomposed']:,} of {n:,}" for name, forms in counts.items() if (n := sum(forms.values()))]
-    return f"lines that are not composed (NFC), of those with accents or the like: {', '.join(told)}"
+    return f"lines not in NFC, out of those with accents or similar marks: {', '.join(told)}"
 
 
 @cache

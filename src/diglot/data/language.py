@@ -32,7 +32,7 @@ class Writing(NamedTuple):
     has_ter: bool
 
 
-SPACED = Writing("words between blanks", "13a", has_blanks=True, has_ter=True)
+SPACED = Writing("space-separated words", "13a", has_blanks=True, has_ter=True)
 CHINESE = Writing("Chinese characters", "zh", has_blanks=False, has_ter=True)
 JAPANESE = Writing("Japanese script", "ja-mecab", has_blanks=False, has_ter=True)
 KOREAN = Writing("Hangul", "ko-mecab", has_blanks=True, has_ter=True)

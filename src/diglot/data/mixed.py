@@ -46,7 +46,7 @@ class Mixed(Corpus):
         super().__init__()
         self.name = name
         if not corpora:
-            raise UserError("data.corpora is empty: '+data.corpora.news={src: a.de, tgt: a.en}' adds one")
+            raise UserError("data.corpora is empty; type '+data.corpora.news={src: a.de, tgt: a.en}' to add one")
         self.weights: dict[str, float] = {}
         self.files: dict[str, Files] = {}
         own = ("weight", "src_lang", "tgt_lang")
@@ -61,7 +61,7 @@ class Mixed(Corpus):
             languages = {"src_lang": paths.get("src_lang", src_lang), "tgt_lang": paths.get("tgt_lang", tgt_lang)}
             for key, language in languages.items():
                 if language is not None and not isinstance(language, str):
-                    raise UserError(f"{here}.{key}={language}: must be a language's code, in quotes")
+                    raise UserError(f"{here}.{key}={language}: must be a language code, in quotes")
             train = {key: value for key, value in paths.items() if key not in own}
             try:
                 self.files[corpus] = Files(train=train, columns=columns, **languages)
@@ -76,7 +76,7 @@ class Mixed(Corpus):
         except UserError as error:
             raise UserError(str(error).replace("data.train", "data.dev")) from None
         if not self.held_out.paths["dev"]:
-            raise UserError("data.dev.src is missing: of several corpora, dev is not carved")
+            raise UserError("data.dev.src is missing: with several corpora, dev is not split off automatically")
         given = {"src_lang": src_lang, "tgt_lang": tgt_lang}
         self.src_lang, self.tgt_lang = self._language("src_lang"), self._language("tgt_lang")
         for corpus, files in self.files.items():
@@ -86,7 +86,7 @@ class Mixed(Corpus):
         self.tgt_langs = into if len(set(into.values())) > 1 else {}
         if self.tgt_lang not in into.values():
             raise UserError(
-                f"data.tgt_lang: dev is to be translated into {self.tgt_lang}, and the corpora into "
+                f"data.tgt_lang: the target language of dev is {self.tgt_lang}, but those of the corpora are "
                 f"{', '.join(sorted(set(into.values())))}"
             )
 
@@ -104,14 +104,14 @@ class Mixed(Corpus):
             if getattr(files, key) == unknown and known:
                 if len(known) > 1:
                     raise UserError(
-                        f"data.corpora.{corpus}.{key} is missing: its files' names do not say it, and the others are "
-                        f"{', '.join(sorted(known))}"
+                        f"data.corpora.{corpus}.{key} is missing: its file names do not contain it, and the other "
+                        f"corpora have {', '.join(sorted(known))}"
                     )
                 setattr(files, key, *known)
         if of_dev != unknown:
             return str(of_dev)
         if len(known) > 1:
-            raise UserError(f"data.{key} is missing: the corpora are of several languages, and of which is dev?")
+            raise UserError(f"data.{key} is missing: the corpora have several languages; which one does dev have?")
         return known.pop() if known else unknown
 
     def _refuse_doubt(self, corpus: str, paths: Mapping[str, Any]) -> None:
@@ -122,8 +122,8 @@ class Mixed(Corpus):
             name, taken = getattr(called, key), getattr(files, key)
             if key not in paths and name not in (taken, "src", "tgt"):
                 raise UserError(
-                    f"data.corpora.{corpus}: by its files' names its {key} is {name}, and data.{key} is {taken}: "
-                    f"data.corpora.{corpus}.{key} says which it is"
+                    f"data.corpora.{corpus}: its file names say {key}={name}, but data.{key} is {taken}; "
+                    f"type data.corpora.{corpus}.{key}=CODE"
                 )
 
     def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
@@ -150,5 +150,5 @@ def _refuse_pairs(key: str, paths: Mapping[str, Sequence[str]], corpus: Corpus, 
         if side not in paths or name in given or taken == side:
             continue
         if halves := other_pair_of_file(paths[side][0], taken):
-            told = f"the name of {paths[side][0]} may say {' and '.join(halves)}, or {'-'.join(halves)}"
-            raise UserError(f"{key}: {told}, and its {name} would be {taken}: {key}.{name} says which it is")
+            told = f"the name of {paths[side][0]} may mean {' and '.join(halves)}, or {'-'.join(halves)}"
+            raise UserError(f"{key}: {told}, but its {name} would be {taken}; type {key}.{name}=CODE")

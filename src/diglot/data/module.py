@@ -107,7 +107,7 @@ class TranslationData(L.LightningDataModule):
             may_take = self.shards.count("read") <= diagnosed
             self.notes.append(f"doctor: {self.diagnose(may_take).summary()}")
         except LookupError:
-            self.notes.append(f"doctor: over {diagnosed:,} pairs are looked at by `make prepare` or `make doctor`")
+            self.notes.append(f"doctor: not run on more than {diagnosed:,} pairs; run `make prepare` or `make doctor`")
 
     def diagnose(self, may_take_long: bool = True) -> Diagnosis:
         """Return a report on likely faults in the data; see `diagnose` in diglot.data.doctor."""
@@ -133,7 +133,9 @@ class TranslationData(L.LightningDataModule):
         lengths = np.maximum(self.dev_pairs.src.lengths, self.dev_pairs.tgt.lengths)
         max_len = self.options.max_len
         if long := int((lengths > max_len).sum()):
-            self.notes.append(f"dev: {long:,} pairs over data.max_len={max_len} tokens are kept; they take long")
+            self.notes.append(
+                f"dev: {long:,} pairs over data.max_len={max_len} tokens are kept but slow down validation"
+            )
         src, tgt = self.shards.src, self.shards.tgt
         self.train_pairs = Pairs(src, tgt, WIDTH_STEP)
         self.batching = Batching(
@@ -154,9 +156,10 @@ class TranslationData(L.LightningDataModule):
         for corpus, weight in weights.items():
             in_pass = counts[corpus] * weight
             if round(in_pass) < 1 or in_pass > 2**40:
-                many = "none" if in_pass < 1 else "too many"
+                many = "no" if in_pass < 1 else "too many"
                 raise UserError(
-                    f"data.corpora.{corpus}.weight={weight:g}: {many} of {counts[corpus]:,} pairs for a pass"
+                    f"data.corpora.{corpus}.weight={weight:g}: {many} pairs in a pass "
+                    f"(the corpus has {counts[corpus]:,})"
                 )
             if weight != 1:
                 self.notes.append(f"{corpus}: {round(in_pass):,} pairs in a pass (weight {weight:g})")
@@ -175,9 +178,7 @@ class TranslationData(L.LightningDataModule):
         languages = self.train_text.tgt_langs.values() if isinstance(self.train_text, MixedText) else ()
         if isinstance(self._tokenizer, Tokenizer):
             if missing := sorted(set(languages) - set(self._tokenizer.languages)):
-                raise UserError(
-                    f"{self.corpus.name}: the tokenizer that there is already has no tag for {', '.join(missing)}"
-                )
+                raise UserError(f"{self.corpus.name}: the existing tokenizer has no tag for {', '.join(missing)}")
         else:
             with step("training the tokenizer"):
                 self._tokenizer, line = self._tokenizer.get(self.train_text, self.cache_dir, sorted(set(languages)))
@@ -198,7 +199,7 @@ class TranslationData(L.LightningDataModule):
         self.notes += told
         self.mixture = self._mixture()
         if self.cleaning.keep_dropped:
-            self.notes.append(f"what was left out: {self.shards.folder / DROPPED}")
+            self.notes.append(f"pairs left out: {self.shards.folder / DROPPED}")
         self.held_out = held_out
         self.digests = {split: each.digest() for split, each in text.items()}
 
@@ -238,8 +239,8 @@ class TranslationData(L.LightningDataModule):
         if per_update is not None and per_update % world_size:
             fitting = -(-per_update // world_size) * world_size
             raise UserError(
-                f"data.batches_per_update={per_update} cannot be shared by {world_size} processes: "
-                f"take data.batches_per_update={fitting}"
+                f"data.batches_per_update={per_update} is not divisible by {world_size} processes; "
+                f"type data.batches_per_update={fitting}"
             )
 
     def set_length(self, n_updates: int, batch_timeout: float = 0.0) -> None:

@@ -67,11 +67,11 @@ def opened(model: bytes) -> sentencepiece.SentencePieceProcessor:
         UserError: this is not a SentencePiece model.
     """
     if not model:  # SentencePiece would accept it, with a message on stderr
-        raise UserError("this is no SentencePiece model (it is empty)")
+        raise UserError("this is not a SentencePiece model (it is empty)")
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
-        raise UserError(f"this is no SentencePiece model ({error})") from None
+        raise UserError(f"this is not a SentencePiece model ({error})") from None
 
 
 def read_model(model: bytes) -> Any:
@@ -83,7 +83,7 @@ def read_model(model: bytes) -> Any:
     try:
         return _Model.FromString(model)
     except DecodeError as error:
-        raise UserError(f"this is no SentencePiece model ({error})") from None
+        raise UserError(f"this is not a SentencePiece model ({error})") from None
 
 
 def without_paths(model: bytes) -> bytes:

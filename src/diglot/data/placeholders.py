@@ -38,7 +38,7 @@ class Placeholders:
     def __init__(self, pattern: str, more: str | None = None) -> None:
         self._shown = shortened(pattern, 60, "...")
         if len(pattern) > LONGEST:
-            raise ValueError(f"placeholder ({self._shown}) has {len(pattern):,} characters; it may have {LONGEST:,}")
+            raise ValueError(f"placeholder ({self._shown}) has {len(pattern):,} characters; the limit is {LONGEST:,}")
         try:
             with warnings.catch_warnings(action="ignore"):
                 flags = re.compile(pattern).flags
@@ -46,11 +46,11 @@ class Placeholders:
                 self._pattern = regex.compile(own if more is None else f"{own}|{more}")
                 is_empty = regex.search(own, "", timeout=SECONDS) is not None
         except (re.error, regex.error, RecursionError, OverflowError, MemoryError) as error:
-            raise ValueError(f"placeholder ({self._shown}) is no regular expression: {error}") from None
+            raise ValueError(f"placeholder ({self._shown}) is not a regular expression: {error}") from None
         if flags & re.VERBOSE:
-            raise ValueError(f"placeholder ({self._shown}) is written with (?x), which would hide what follows it")
+            raise ValueError(f"placeholder ({self._shown}) must not use (?x), which could comment out what follows")
         if is_empty:
-            raise ValueError(f"placeholder ({self._shown}) must not match where there is nothing")
+            raise ValueError(f"placeholder ({self._shown}) must not match the empty string")
 
     def stands_in(self, line: str) -> bool:
         """Return whether a line contains a placeholder."""
@@ -69,8 +69,8 @@ class Placeholders:
             return search()
         except TimeoutError:
             raise UserError(
-                f"placeholder ({self._shown}) takes more than {SECONDS:g} seconds of a line that begins with "
-                f"{line[:40]!r}: repeats of the same characters behind or within each other do"
+                f"placeholder ({self._shown}) takes more than {SECONDS:g} seconds in a line that begins with "
+                f"{line[:40]!r}: avoid adjacent or nested repeats of the same characters"
             ) from None
 
 

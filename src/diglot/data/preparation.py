@@ -193,7 +193,7 @@ def _alone(folder: Path) -> Iterator[None]:
             remove_leftovers(folder.parent)
             yield
     except OSError as error:
-        raise UserError(f"{folder}: cannot be made: {error.strerror or error}") from None
+        raise UserError(f"{folder}: cannot be created: {error.strerror or error}") from None
 
 
 def _fill(
@@ -336,7 +336,7 @@ def _in_order(blocks: Iterator[Block], treatment: Treatment, n_processes: int) -
         how = (
             how_it_ended(statuses[0]) if statuses else "ended too early"
         )  # the pool ends the other processes with SIGTERM
-        raise UserError(f"a process that tokenised {how}; the same command goes on from here") from error
+        raise UserError(f"a tokenisation process {how}; the same command will continue from here") from error
 
 
 @contextmanager

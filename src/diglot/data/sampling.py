@@ -47,9 +47,9 @@ class Sampler:
         content = read_model(model)
         kind = MODEL_TYPES[content.trainer_spec.model_type]
         if kind not in ("unigram", "bpe"):
-            raise UserError(f"tokenizer.samples: a {kind} model has one segmentation of a text alone")
+            raise UserError(f"tokenizer.samples: a {kind} model has only one segmentation of each text")
         if kind == "bpe" and alpha > 1:
-            raise UserError(f"tokenizer.alpha={alpha:g}: of a bpe model it is the share of merges left out, at most 1")
+            raise UserError(f"tokenizer.alpha={alpha:g}: for a bpe model, the share of dropped merges, at most 1")
         # Pieces other than subwords (bytes, slots of placeholders, the unknown piece) stay as they are.
         self.texts = [piece.piece if piece.type == NORMAL else "" for piece in content.pieces]
         ids = {text: i for i, text in enumerate(self.texts) if text}

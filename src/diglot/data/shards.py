@@ -122,7 +122,7 @@ class _Mapped(FlatIds):
         offsets = mapped(folder / f"{side}.offsets", np.dtype(np.int64))
         ids = mapped(folder / f"{side}.ids", np.dtype(id_type(vocab_size)))
         if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(ids):
-            raise UserError(f"{folder}: {side}.ids is not as long as it was written: remove the folder")
+            raise UserError(f"{folder}: {side}.ids does not have the length that was written: remove the folder")
         super().__init__(ids, offsets)
         self._arguments = folder, side, vocab_size
 

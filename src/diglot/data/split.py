@@ -67,7 +67,7 @@ def grouped_split(pairs: ParallelText, dev_size: int, test_size: int, seed: int)
                 taken.add(key)
                 chosen += groups[key]
         if wanted and not chosen:
-            raise UserError(f"{len(pairs)} pairs with {len(groups)} different sources are too few to carve {split}")
+            raise UserError(f"{len(pairs)} pairs with {len(groups)} different sources are too few to split off {split}")
         indices[split] = sorted(chosen)
 
     held_out = set(indices["dev"]) | set(indices["test"])
@@ -75,6 +75,6 @@ def grouped_split(pairs: ParallelText, dev_size: int, test_size: int, seed: int)
     rest = [i for i in range(len(pairs)) if i not in held_out]
     indices["train"] = [i for i in rest if normalise(pairs.tgt[i]) not in held_out_targets]
     if not indices["train"]:
-        raise UserError(f"carving dev and test from {len(pairs)} pairs leaves nothing to train on")
+        raise UserError(f"splitting off dev and test from {len(pairs)} pairs leaves no training pairs")
     splits = {split: pairs.select(indices[split]) for split in ("train", "dev", "test")}
     return splits, len(rest) - len(indices["train"])

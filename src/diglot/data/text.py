@@ -218,14 +218,14 @@ def read_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
         raise UserError(f"{path}: the file is empty")
 
 
-def refuse_address(key: str, path: str | Path, what: str = "a file is needed: fetch it first") -> None:
+def refuse_address(key: str, path: str | Path, what: str = "a local file is needed: download it first") -> None:
     """Check that a path is not an address: nothing is downloaded without being asked for.
 
     Raises:
         UserError: it is an address.
     """
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)) and not Path(path).exists():
-        raise UserError(f"{key}={path}: this is an address, and {what}")
+        raise UserError(f"{key}={path}: this is a URL, but {what}")
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -254,7 +254,7 @@ def _explained(path: str | Path) -> Iterator[None]:
     except EOFError:
         raise UserError(f"{path}: the compressed file is cut short") from None
     except (gzip.BadGzipFile, zlib.error, zstd.ZstdError) as error:
-        raise UserError(f"{path}: damaged, or not what its name says ({error})") from None
+        raise UserError(f"{path}: damaged, or its extension is wrong ({error})") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
@@ -292,10 +292,10 @@ def _line_blocks(src_path: str | Path, tgt_path: str | Path, name: str, size: in
         counts = [count + len(block) for count, block in zip(counts, blocks)]
         if len(blocks[0]) != len(blocks[1]):
             src, tgt = (count + sum(map(len, side)) for count, side in zip(counts, sides))
-            told = f"{name}: {src_path} has {src} lines, {tgt_path} has {tgt}; a pair is a line in each"
+            told = f"{name}: {src_path} has {src} lines, {tgt_path} has {tgt}; both must have one line per pair"
             for path, block in zip((src_path, tgt_path), blocks):
                 if any("\r" in line for line in block):
-                    told += f" (inside lines of {path} there are carriage returns, which end no line)"
+                    told += f" ({path} has carriage returns inside lines, which do not end a line)"
             raise UserError(told)
         if not blocks[0]:
             return
@@ -309,7 +309,7 @@ def _row_blocks(path: str | Path, columns: tuple[Column, Column], commas: bool, 
         _, header = next(rows)
         for column in columns:
             if column not in header:
-                raise UserError(f"{path}: its first row names no column {column!r}, but {', '.join(header)}")
+                raise UserError(f"{path}: no column {column!r} in its first row, which has {', '.join(header)}")
         indices = [header.index(str(column)) for column in columns]
     needed = max(indices) + 1
     src, tgt = indices
@@ -322,7 +322,7 @@ def _row_blocks(path: str | Path, columns: tuple[Column, Column], commas: bool, 
         is_empty = False
         yield ParallelText([row[src] for _, row in batch], [row[tgt] for _, row in batch])
     if is_empty:
-        raise UserError(f"{path}: below the columns' names there is no row")
+        raise UserError(f"{path}: no rows below the header")
 
 
 def _tsv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
@@ -340,7 +340,7 @@ def _csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
         for row in reader:
             yield reader.line_num, [" ".join(field.split("\n")) for field in row]
     except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: not comma-separated ({error})") from None
+        raise UserError(f"{path}, line {reader.line_num}: not valid CSV ({error})") from None
 
 
 def read_parallel(src_path: str | Path, tgt_path: str | Path, name: str) -> ParallelText:

@@ -149,7 +149,7 @@ class Tokenizer:
         before = []
         if self.languages and tgt_lang is not None:
             if tgt_lang not in self._tags:
-                raise UserError(f"the target language {tgt_lang} is none of this model's: {', '.join(self._tags)}")
+                raise UserError(f"{tgt_lang} is not a target language of this model, which has {', '.join(self._tags)}")
             before = [self._tags[tgt_lang]]
         sequences = _ids(self._src, texts, self._composes_src)
         blank = list(map(is_blank, lines, sequences))
@@ -287,9 +287,9 @@ class TokenizerTrainer(TokenizerSource):
             raise ValueError(f"character_coverage ({character_coverage}) must be from 0.9 to 1")
         for name, size in (("vocab_size", vocab_size), ("tgt_vocab_size", tgt_vocab_size)):
             if size is not None and size < 4 + 256 + 1:
-                raise ValueError(f"{name} ({size}) must be above {4 + 256}: the special ids and one for each byte")
+                raise ValueError(f"{name} ({size}) must be above {4 + 256}: 4 special tokens and 256 byte tokens")
         if joint and tgt_vocab_size is not None:
-            raise ValueError(f"tgt_vocab_size ({tgt_vocab_size}) needs a vocabulary of the target's own: joint=false")
+            raise ValueError(f"tgt_vocab_size ({tgt_vocab_size}) requires a separate target vocabulary: joint=false")
         if sample_size < 1:
             raise ValueError(f"sample_size ({sample_size}) must be positive")
         self._placeholders = Placeholders(placeholder) if placeholder is not None else None
@@ -311,8 +311,8 @@ class TokenizerTrainer(TokenizerSource):
             src, told = self.train(text, cache_dir, ["src"])
             tgt, tgt_told = self.train(text, cache_dir, ["tgt"])
             model, tgt_model = src.model, tgt.model
-            told = f"{told}; of the target {tgt_told.removeprefix('tokenizer: ')}"
-            size = f"{src.src_vocab_size:,} pieces of the source and {tgt.src_vocab_size:,} of the target"
+            told = f"{told}; target: {tgt_told.removeprefix('tokenizer: ')}"
+            size = f"{src.src_vocab_size:,} source pieces and {tgt.src_vocab_size:,} target pieces"
         if languages:
             model = adopt(model, controls=[tag(language) for language in languages])
         tagged = f", {len(languages)} tags" if languages else ""
@@ -389,7 +389,7 @@ class TokenizerTrainer(TokenizerSource):
         n_all = n_lines * len(sides)
         if not n_usable:
             raise UserError(
-                f"tokenizer: none of {n_all:,} lines can be trained on (without text, or over {LONGEST_LINE} bytes)"
+                f"tokenizer: none of {n_all:,} lines is usable: they are blank, or longer than {LONGEST_LINE} bytes"
             )
         used = [line for _, _, line in sorted(item[1:] for item in sorted(found)[: self.sample_size])]
         told = f"tokenizer: {n_all:,} lines read, {len(used):,} used, {n_all - n_usable:,} skipped"
@@ -433,7 +433,7 @@ class TokenizerTrainer(TokenizerSource):
             limit = re.search(r"value <= (\d+)", str(error))
             if limit:
                 raise UserError(
-                    f"{key_name}={options['vocab_size']} is more than this text can fill: at most {limit.group(1)}"
+                    f"{key_name}={options['vocab_size']} is too large for this text: at most {limit.group(1)}"
                 ) from None
             least = re.search(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)", str(error))
             if least:
@@ -472,7 +472,7 @@ class TokenizerFiles(TokenizerSource):
         alpha: float = 0.1,
     ) -> None:
         if model is None:
-            raise UserError("tokenizer.model is missing: tokenizer.model=FILE names a SentencePiece model")
+            raise UserError("tokenizer.model is missing; type tokenizer.model=FILE, a SentencePiece model")
         check_placeholder(placeholder)
         self.model, self.tgt_model, self.placeholder = model, tgt_model, placeholder
         self.is_joint = tgt_model is None
