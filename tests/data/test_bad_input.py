@@ -261,7 +261,7 @@ def test_a_blank_line_takes_its_pair_along_and_moves_no_other(tmp_path: Path, to
     assert made.notes[0] == f"train: {N - 6} of {N} pairs kept, left out: 6 with a blank side"
 
 
-def test_blank_pairs_are_counted_where_dev_and_test_are_carved_from_the_same_text(
+def test_blank_pairs_are_counted_when_dev_and_test_are_split_off_from_train(
     tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
     src, tgt = list(TEXT.src), list(TEXT.tgt)

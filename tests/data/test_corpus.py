@@ -30,7 +30,7 @@ def test_files_are_read_as_they_are(tmp_path: Path) -> None:
     assert (corpus.src_lang, corpus.tgt_lang) == ("de", "en")
 
 
-def test_missing_dev_and_test_are_carved_from_train_and_that_is_said(tmp_path: Path) -> None:
+def test_missing_dev_and_test_are_split_off_from_train_and_reported(tmp_path: Path) -> None:
     corpus = Files(train=write_pair(tmp_path, "train", 100), dev_size=4, test_size=6)
     splits = corpus.load(tmp_path)
     assert {split: len(pairs) for split, pairs in splits.items()} == {"train": 90, "dev": 4, "test": 6}
@@ -41,7 +41,7 @@ def test_missing_dev_and_test_are_carved_from_train_and_that_is_said(tmp_path: P
     assert len(corpus.notes) == 1
 
 
-def test_a_given_test_is_kept_when_only_dev_is_carved(tmp_path: Path) -> None:
+def test_a_given_test_is_used_when_only_dev_is_split_off(tmp_path: Path) -> None:
     corpus = Files(train=write_pair(tmp_path, "train", 100), test=write_pair(tmp_path, "test", 5), dev_size=4)
     splits = corpus.load(tmp_path)
     assert splits["test"].src[0] == "test a"
@@ -246,7 +246,7 @@ def test_comma_separated_columns_are_as_the_standard_has_them(
         (b"a,b\nc,d\n", ("a", "de"), r"t\.csv: no column 'de' in its first row, which has a, b"),
     ],
 )
-def test_rows_that_are_none_are_refused(tmp_path: Path, content: bytes, columns: tuple, message: str) -> None:
+def test_invalid_rows_are_refused(tmp_path: Path, content: bytes, columns: tuple, message: str) -> None:
     (tmp_path / "t.csv").write_bytes(content)
     paths = {"csv": str(tmp_path / "t.csv")}
     with pytest.raises(UserError, match=message):
@@ -254,7 +254,7 @@ def test_rows_that_are_none_are_refused(tmp_path: Path, content: bytes, columns:
 
 
 @pytest.mark.parametrize("columns", [(0,), (0, 0), (0, "en"), (-1, 0), ("de", "en", "fr")])
-def test_columns_that_are_no_two_are_refused(columns: tuple) -> None:
+def test_invalid_pairs_of_columns_are_refused(columns: tuple) -> None:
     with pytest.raises(UserError, match=r"data\.columns=\["):
         Files(train={"tsv": "a"}, columns=columns)
 
@@ -315,7 +315,7 @@ def test_corpora_of_several_languages_are_told_apart(tmp_path: Path) -> None:
     assert into_one.tgt_langs == {}  # one target language needs no tag
 
 
-def test_a_corpus_whose_files_are_called_after_other_languages_has_to_say_what_it_is() -> None:
+def test_a_corpus_whose_file_names_contradict_its_languages_is_refused() -> None:
     corpora = {"there": {"src": "a.de", "tgt": "a.en"}, "back": {"src": "a.en", "tgt": "a.de"}}
     with pytest.raises(UserError, match=r"^data\.corpora\.back: its file names say src_lang=en, but data\.src"):
         Mixed(corpora=corpora, dev={"tsv": "d"}, src_lang="de", tgt_lang="en")
@@ -369,6 +369,6 @@ def test_files_that_do_not_say_their_language_have_that_of_the_others(dev: dict)
         ),
     ],
 )
-def test_a_corpus_that_is_none_is_named(corpora: dict, message: str) -> None:
+def test_an_invalid_corpus_of_a_mixture_is_named(corpora: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Mixed(corpora=corpora, dev={"tsv": "d"})

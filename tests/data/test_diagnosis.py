@@ -127,7 +127,7 @@ def test_a_report_is_made_once_for_the_same_data(
     assert len(list((tmp_path / "doctor").iterdir())) == 2
 
 
-def test_sides_that_have_nothing_to_do_with_each_other_are_told_but_fail_nothing(
+def test_unrelated_sides_are_reported_but_are_no_fault(
     corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     train = corpus["train"]
@@ -138,7 +138,7 @@ def test_sides_that_have_nothing_to_do_with_each_other_are_told_but_fail_nothing
     assert diagnosed(train, tokenizer, tmp_path, dev=corpus["dev"]).unrelated == []
 
 
-def test_a_text_that_is_shifted_to_and_fro_is_told_in_a_few_words(
+def test_many_shifts_of_a_text_are_reported_briefly(
     corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     train = corpus["train"]

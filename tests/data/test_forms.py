@@ -86,7 +86,7 @@ def test_a_translation_memory_finds_a_sentence_in_either_form() -> None:
     ]
 
 
-def test_pairs_that_differ_in_form_alone_are_not_carved_apart() -> None:
+def test_pairs_that_differ_only_in_form_stay_in_one_split() -> None:
     words = [f"{chr(0xE0 + i % 20)}{'abcdefghij'[i // 20]}" for i in range(200)]
     pairs = ParallelText(words + list(map(decomposed, words)), [f"{w}x" for w in words + words])
     splits, _ = grouped_split(pairs, 20, 20, seed=1)
@@ -106,7 +106,7 @@ def test_pairs_that_differ_in_form_alone_are_repeated_and_sides_identical(tokeni
 # --------------------------------------------------------------------------------------------------------------- doctor
 
 
-def test_held_out_pairs_that_stand_in_train_in_another_form_are_found(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_held_out_pairs_that_are_in_train_in_another_form_are_found(tokenizer: Tokenizer, tmp_path: Path) -> None:
     lines = [f"là {word} où" for word in "abcdefghij"]
     train, dev = ParallelText(list(map(decomposed, lines)), list(map(decomposed, lines))), ParallelText(lines, lines)
     found = diagnose(train, {"dev": dev}, prepare(train, tokenizer, tmp_path, max_len=99), tokenizer, tmp_path)
@@ -114,7 +114,7 @@ def test_held_out_pairs_that_stand_in_train_in_another_form_are_found(tokenizer:
     assert "dev: 10 of 10 pairs are also in train" in found.faults
 
 
-def test_forms_that_differ_between_splits_are_counted_and_said(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_forms_that_differ_between_splits_are_counted_and_reported(tokenizer: Tokenizer, tmp_path: Path) -> None:
     lines = [f"là {word}" for word in "abcdefghij"]
     train = ParallelText(["plain"] * 10, [*map(decomposed, lines[:5]), *lines[5:]])
     dev = ParallelText(["simple"] * 3, [f"où {word}" for word in "abc"])
@@ -131,7 +131,7 @@ def test_forms_that_differ_between_splits_are_counted_and_said(tokenizer: Tokeni
 
 
 @pytest.mark.parametrize("form", [composed, decomposed])
-def test_text_in_one_form_is_not_spoken_of(form, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_text_in_one_form_is_not_reported(form, tokenizer: Tokenizer, tmp_path: Path) -> None:
     lines = [form(f"là {word}") for word in "abcdefghij"]
     train, dev = ParallelText(lines, lines), ParallelText([form("où")], [form("né")])
     found = diagnose(train, {"dev": dev}, prepare(train, tokenizer, tmp_path, max_len=99), tokenizer, tmp_path)

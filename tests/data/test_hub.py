@@ -342,7 +342,7 @@ def test_a_changed_file_is_converted_anew(tmp_path: Path) -> None:
         ({"data_files": "absent*.jsonl"}, r"data\.data_files=\['absent\*\.jsonl'\]: no file found for split"),
     ],
 )
-def test_what_the_set_does_not_have_is_refused_in_one_line(tmp_path: Path, options: Row, message: str) -> None:
+def test_anything_missing_from_the_dataset_is_refused_in_one_line(tmp_path: Path, options: Row, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         json_hub(tmp_path / "rows.jsonl", NESTED, **options).prepare(tmp_path / "cache")
     assert "\n" not in str(caught.value)
@@ -446,7 +446,7 @@ def test_a_column_of_text_does_not_hold_languages(tmp_path: Path) -> None:
         json_hub(tmp_path / "rows.jsonl", [{"de": "a", "en": "b"}], column="de").prepare(tmp_path / "cache")
 
 
-def test_a_hub_out_of_reach_names_the_local_way(tmp_path: Path) -> None:
+def test_an_unreachable_hub_names_the_options_for_local_files(tmp_path: Path) -> None:
     corpus = Hub(path="wmt14", config="de-en", src_lang="de", tgt_lang="en")
     with pytest.raises(
         UserError, match=r"data\.path=wmt14: .*the Hub cannot be reached; .*data=files.*data\.path=json"
@@ -463,7 +463,7 @@ def test_a_hub_out_of_reach_names_the_local_way(tmp_path: Path) -> None:
         ("Revision 'x' doesn't exist for dataset", r"data\.revision=x: the dataset no/set has no such revision"),
     ],
 )
-def test_a_set_that_the_hub_does_not_give_is_refused(
+def test_a_dataset_that_is_unavailable_on_the_hub_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, message: str
 ) -> None:
     import datasets

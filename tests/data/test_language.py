@@ -19,7 +19,7 @@ from diglot.data.language import (
 @pytest.mark.parametrize(
     "code", ["xx", "tgt", "trg", "text", "jp", "cn", "und", "mul", "qaa", "C", "", "-", "_", "中文"]
 )
-def test_a_code_that_is_none_says_nothing(code: str) -> None:
+def test_an_unknown_code_has_no_writing_system(code: str) -> None:
     assert writing_of_code(code) is None
 
 

@@ -77,7 +77,7 @@ def batches(loader: EVAL_DATALOADERS) -> list[Batch]:
 # ----------------------------------------------------------------------------------------------------------- tensors
 
 
-def test_what_normalisation_leaves_nothing_of_is_blank_in_training_and_in_dev(
+def test_a_line_that_normalisation_empties_is_blank_in_training_and_in_dev(
     tmp_path: Path, sample_lines: list[str]
 ) -> None:
     train = [*sample_lines[:40], "\u200b", "Ka", "\ufffd"], [*sample_lines[:40], "Ka", "\ufeff", "Ka"]
@@ -283,7 +283,7 @@ def test_processes_share_the_updates(tmp_path: Path, tokenizer: Tokenizer) -> No
 
 
 @pytest.mark.parametrize(("per_update", "world_size", "fitting"), [(3, 2, 4), (1, 4, 4), (9, 4, 12), (5, 3, 6)])
-def test_processes_that_cannot_share_an_update_are_told_the_next_size_that_fits(
+def test_a_number_of_batches_not_divisible_by_the_processes_is_refused_with_the_next_one(
     tmp_path: Path, tokenizer: Tokenizer, per_update: int, world_size: int, fitting: int
 ) -> None:
     made = data(corpus(tmp_path), tokenizer, tmp_path, batches_per_update=per_update)
@@ -407,7 +407,7 @@ def test_sides_with_vocabularies_of_their_own_come_back_as_text(tmp_path: Path) 
         assert made.tokenizer.decode(made.shards.tgt[i].tolist()) == train.tgt[i]
 
 
-def test_much_text_is_not_looked_at_by_every_run(
+def test_the_doctor_does_not_run_on_large_text_in_every_run(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOOKED_AT", 3_999)  # the sample has 4,000
@@ -428,7 +428,7 @@ def test_a_loader_s_process_maps_the_files_itself(tmp_path: Path, tokenizer: Tok
             assert torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs
 
 
-def test_the_pairs_of_a_pass_are_told_where_there_are_weights(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_the_number_of_pairs_in_a_pass_is_reported_for_weighted_corpora(tmp_path: Path, tokenizer: Tokenizer) -> None:
     for name, n in (("many", 40), ("few", 3)):
         write_lines(tmp_path / f"{name}.tsv", [f"ler {i}\tsog {i}" for i in range(n)])
     files = {name: {"tsv": str(tmp_path / f"{name}.tsv")} for name in ("many", "few")}
@@ -464,7 +464,7 @@ def test_the_pairs_of_a_pass_are_told_where_there_are_weights(tmp_path: Path, to
     ("statuses", "said"),
     [([-9], "was killed by SIGKILL"), ([0, -11], "was killed by SIGSEGV"), ([3], "failed with exit status 3")],
 )
-def test_how_a_worker_ended_is_said_whatever_the_library_says_first(error, statuses, said):
+def test_how_a_worker_ended_is_reported_whatever_error_comes_first(error, statuses, said):
     assert module.worker_failure(error, statuses) == said
 
 
@@ -477,7 +477,7 @@ def test_how_a_worker_ended_is_said_whatever_the_library_says_first(error, statu
         ("size mismatch", None),
     ],
 )
-def test_what_else_ends_training_is_told_from_a_worker_that_died(text, said):
+def test_other_errors_are_distinguished_from_a_dead_worker(text, said):
     assert module.worker_failure(RuntimeError(text), [0]) == said
 
 

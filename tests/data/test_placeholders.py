@@ -96,7 +96,7 @@ def test_a_search_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         ("(a|b" * 1_000_000, "characters"),
     ],
 )
-def test_what_is_no_pattern_is_refused(pattern: str, said: str) -> None:
+def test_an_invalid_pattern_is_refused(pattern: str, said: str) -> None:
     with pytest.raises(ValueError, match=said) as error:
         check_placeholder(pattern)
     assert len(str(error.value)) < 300

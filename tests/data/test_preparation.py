@@ -84,7 +84,7 @@ def test_a_killed_preparation_goes_on_and_gives_the_same(
     assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
 
 
-def test_what_was_written_down_and_is_not_on_the_disk_is_done_again(
+def test_progress_recorded_but_not_on_disk_is_redone(
     text: ParallelText, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut a file short, as a power failure may, or damage the record of the progress."""
@@ -238,7 +238,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(text: ParallelText, tokeniz
         prepared(text, tokenizer, tmp_path)
 
 
-def test_what_a_folder_holds_is_said_in_it(text: ParallelText, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_prepared_folder_describes_its_content(text: ParallelText, tokenizer: Tokenizer, tmp_path: Path) -> None:
     prepared(text, tokenizer, tmp_path)
     (about,) = (tmp_path / "prepared").glob("*/about.json")
     found = json.loads(about.read_bytes())
@@ -272,7 +272,9 @@ def test_text_that_cannot_be_read_leaves_nothing_behind(tokenizer: Tokenizer, tm
     assert not list((tmp_path / "prepared").glob(".*partial"))
 
 
-def test_a_folder_that_lost_what_it_is_is_made_again(text: ParallelText, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_folder_without_its_metadata_is_prepared_again(
+    text: ParallelText, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
     first = prepared(text, tokenizer, tmp_path)
     (first.folder / "about.json").unlink()
     again = prepared(text, tokenizer, tmp_path)

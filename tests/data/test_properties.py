@@ -573,7 +573,9 @@ def test_a_process_killed_again_and_again_leaves_the_files_of_one_that_was_not(
 
 
 @pytest.mark.reliability
-def test_who_waits_goes_on_with_what_a_killed_one_began(apart: Callable[..., subprocess.Popen], tmp_path: Path) -> None:
+def test_a_waiting_process_continues_the_work_of_a_killed_one(
+    apart: Callable[..., subprocess.Popen], tmp_path: Path
+) -> None:
     first = apart("cache", 5, "hang")
     assert until((tmp_path / "pids").exists)
     second = apart("cache")

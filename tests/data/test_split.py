@@ -78,7 +78,7 @@ def test_sizes_are_at_most_a_tenth_and_at_least_one() -> None:
     assert [len(splits[split]) for split in ("train", "dev", "test")] == [1, 1, 1]
 
 
-def test_a_size_of_zero_carves_nothing() -> None:
+def test_a_size_of_zero_splits_off_nothing() -> None:
     splits, _ = grouped_split(numbered(50), 0, 4, seed=1)
     assert (len(splits["train"]), len(splits["dev"]), len(splits["test"])) == (46, 0, 4)
 

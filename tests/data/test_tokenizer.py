@@ -325,7 +325,7 @@ def test_lines_of_which_normalisation_leaves_nothing_are_counted_as_skipped(rule
     assert made._sample(sources(lines), ["src"])[1].endswith(f"{n_left} used, {9 - n_left} skipped")
 
 
-def test_what_stands_beside_sentencepiece_s_own_mark_is_learnt(tmp_path: Path) -> None:
+def test_text_beside_sentencepiece_s_unknown_mark_is_learnt(tmp_path: Path) -> None:
     mark = "\N{LOWER FIVE EIGHTHS BLOCK}"
     lines = [f"zeppelin {mark * n} quixote{mark}" for n in range(1, 60)]
     made, told = trainer(vocab_size=280).train(sources(lines), tmp_path, ["src"])
@@ -486,7 +486,7 @@ def normalising(sample_lines: list[str], tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize("tgt_lang", [None, "bol"])
-def test_a_line_of_which_normalisation_leaves_nothing_is_blank_with_a_tag_and_without(
+def test_a_line_that_normalisation_empties_is_blank_with_and_without_a_tag(
     normalising: Tokenizer, tgt_lang: str | None
 ) -> None:
     assert all(source.is_blank for source in normalising.encode(INVISIBLE, tgt_lang))
