@@ -32,17 +32,17 @@ override .SHELLFLAGS := -ec
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
-setup: .venv/.ready ## Make .venv and install everything in it (the other targets do it when they need it)
+setup: .venv/.ready ## Make .venv and install everything in it (the other targets do this when needed)
 	@echo '.venv is ready.'
 
 prepare: ## Fetch a corpus and train its tokenizer: make prepare [data=...]
-doctor: ## Look for what is wrong with the data: make doctor [data=...]
-train: ## Train, evaluate, and say what to type next: make train [override ...]
+doctor: ## Check the data for problems: make doctor [data=...]
+train: ## Train, evaluate, and print the next commands to type: make train [override ...]
 sweep: ## Train once for each of several choices: make sweep sweep=positions, make sweep model.n_heads=2,4
 average: ## Average checkpoints into one: make average checkpoint=FOLDER output=FILE [which=last|best n=5]
 evaluate: ## Score a checkpoint: make evaluate checkpoint=PATH [data=...]
 translate: ## Translate lines from standard input: make translate checkpoint=PATH [input=... output=...]
-score: ## Say how probable given translations are: make score checkpoint=PATH src=FILE tgt=FILE [output=...]
+score: ## Compute the log-probability of given translations: make score checkpoint=PATH src=FILE tgt=FILE [output=...]
 export: ## Write a model for CTranslate2, or as safetensors: make export checkpoint=PATH [format=... output=...]
 convert: ## Rewrite checkpoints of format 1 (pickle) in format 2 (safetensors): make convert checkpoint=PATH
 prepare doctor train sweep average evaluate translate score export convert: .venv/.ready
@@ -51,10 +51,10 @@ prepare doctor train sweep average evaluate translate score export convert: .ven
 tensorboard: .venv/.ready ## Show the curves of all runs: make tensorboard [LOGDIR=runs]
 	@exec .venv/bin/tensorboard --logdir '$(LOGDIR)'
 
-test: .venv/.ready ## Run the tests, end to end included
+test: .venv/.ready ## Run the tests, including the end-to-end tests
 	@exec .venv/bin/python -m pytest $(PARALLEL) -m 'not exhaustive and not reliability'
 
-test-all: .venv/.ready ## Run every automatic test, and those of properties with new random cases (long)
+test-all: .venv/.ready ## Run all automatic tests, with new random cases for property-based tests (long)
 	@.venv/bin/python -m pytest $(PARALLEL) --hypothesis-profile=new -m 'not exhaustive and not reliability'
 	exec .venv/bin/python -m pytest $(PARALLEL) --hypothesis-profile=new --dist load -m exhaustive
 
@@ -64,7 +64,7 @@ test-reliability: .venv/.ready ## Inject faults (kills, signals, full disks, hos
 soak: .venv/.ready ## Kill runs at random and compare: make soak [kills=3000] [minutes=60] [seed=N] (long)
 	@exec .venv/bin/python tests/reliability/soak.py
 
-conformance: .venv/.ready ## Let every model variant learn copy, reverse and sort (long; the same command goes on)
+conformance: .venv/.ready ## Train every model variant to copy, reverse and sort (long; type it again to continue)
 	@exec .venv/bin/python tests/conformance/learning.py
 
 check: .venv/.ready ## Check style, formatting and types
@@ -73,7 +73,7 @@ check: .venv/.ready ## Check style, formatting and types
 	.venv/bin/mypy
 
 # What torch itself names the versions of (CUDA's packages, other ones for each build of torch) is not pinned.
-lock: .venv/.ready ## Pin what pyproject.toml leaves open; versions in constraints.txt stay: remove lines for newer ones
+lock: .venv/.ready ## Pin versions that pyproject.toml leaves open; to update one, remove its line in constraints.txt
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check uv
 	.venv/bin/python -m uv pip compile --quiet --universal --all-extras --python-version 3.11 --no-header --no-annotate \
 		pyproject.toml --output-file constraints.txt > /dev/null
@@ -85,7 +85,7 @@ benchmark: .venv/.ready ## Run the speed measurements in benchmarks/
 	if ! test -e "$$1"; then echo 'There is no benchmark in benchmarks/ yet.'; exit; fi
 	for script; do echo "== $$script"; .venv/bin/python "$$script"; done
 
-clean: ## Remove build products and the caches of tools; runs/, cache/ and .venv stay
+clean: ## Remove build products and tool caches, but not runs/, cache/ and .venv
 	@rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis src/*.egg-info
 	find src tests data benchmarks -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 

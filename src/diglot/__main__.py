@@ -20,9 +20,9 @@ def main() -> None:
     if named:
         nearest = difflib.get_close_matches(named, COMMANDS, 1)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
-        print(f"diglot: {named!r} is no command, there are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
+        print(f"diglot: {named!r} is not a command, there are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
     else:
-        print("\n".join(["diglot: no command is named", "", *help.overview(COMMANDS)]), file=sys.stderr)
+        print("\n".join(["diglot: no command is given", "", *help.overview(COMMANDS)]), file=sys.stderr)
     sys.exit(2)
 
 

@@ -42,7 +42,7 @@ def test_a_run_s_folder_is_rewritten_with_its_hard_links(content: dict[str, Any]
     assert [line.partition(",")[0] for line in lines] == [
         "    best.ckpt = update_100.ckpt: rewritten",
         "    last.ckpt: rewritten",
-        "    mean.ckpt: in format 2 already",
+        "    mean.ckpt: already in format 2",
         f"Rewritten in format 2: 2 of 3 checkpoints in {run}/",
     ]
     assert done.stderr == b""

@@ -61,7 +61,7 @@ def test_a_leak_and_a_shift_make_it_fail_and_near_sentences_where_told_to(tmp_pa
 
 def test_a_wrong_word_is_answered_by_one_line(tmp_path):
     for word, wanted in (
-        ("doctor.max_near=2", "doctor.max_near=2: a share from 0 to 1, or null"),
+        ("doctor.max_near=2", "doctor.max_near=2: must be from 0 to 1, or null"),
         ("+doctor.nearest=2", "there is no key doctor.nearest"),
     ):
         said = type_command("diglot-doctor", "data=sample", word, cwd=tmp_path, code=2).stderr.decode()

@@ -157,7 +157,7 @@ def test_the_command_writes_beside_the_checkpoint_or_where_it_is_told(trained, t
 def test_a_variant_that_cannot_be_represented_is_refused_before_it_is_trained(tmp_path):
     words = (*SMALL, "run.updates=1", "run.folder=run", "model/position=alibi", "export=ctranslate2")
     done = type_command("diglot-train", *words, cwd=tmp_path, code=2)
-    wanted = "diglot-train: export=ctranslate2: model/position=alibi: CTranslate2's encoder knows no such bias; nearest"
+    wanted = "diglot-train: export=ctranslate2: model/position=alibi: CTranslate2's encoder does not support it"
     assert done.stderr.decode().startswith(wanted)
     assert not list(tmp_path.iterdir())
 

@@ -75,7 +75,7 @@ def test_a_function_is_given_nodes_as_they_are_and_lists_as_plain_data():
             3,
             "there is no key trainer.process_timeouts; did you mean trainer.process_t",
         ),
-        ("trainer.plugins", [], "trainer.plugins is not used here: diglot gives it"),
+        ("trainer.plugins", [], "trainer.plugins is not supported: diglot sets it"),
         ("data.vocab_size", "x", "data.vocab_size='x': must be an integer"),
         ("objective", "bleu", "objective='bleu': must be dev/bleu or dev/chrf or dev/loss or dev/perplexity"),
         ("init_from", "", "init_from= is empty: leave it out"),

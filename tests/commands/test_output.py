@@ -65,9 +65,9 @@ def test_a_file_is_neither_read_and_written_nor_written_twice(tmp_path, monkeypa
     refuse_same({"output": "b", "html": None}, {"checkpoint": "a.ckpt", "input": None})
     refuse_same({"output": "b"}, {"input": "in", "prefix": "in"})
     for name in ("a.ckpt", "./a.ckpt", str(tmp_path / "a.ckpt"), "link"):
-        with pytest.raises(UserError, match=f"output={name}: is the checkpoint, too; name another file"):
+        with pytest.raises(UserError, match=f"output={name}: is also the checkpoint; name another file"):
             refuse_same({"output": name}, {"checkpoint": Path("a.ckpt")})
-    with pytest.raises(UserError, match="html=b: is the output, too; name another file"):
+    with pytest.raises(UserError, match="html=b: is also the output; name another file"):
         refuse_same({"output": "b", "html": "b"}, {})
 
 
@@ -75,5 +75,5 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     refuse_unwritable(tmp_path / "a" / "b")
     assert [path.name for path in tmp_path.rglob("*")] == ["a"]
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="file/x cannot be made: "):
+    with pytest.raises(UserError, match="file/x cannot be created: "):
         refuse_unwritable(tmp_path / "file" / "x")

@@ -13,7 +13,7 @@ from diglot.commands.start import COMMANDS
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        (["trian", "seed=1"], 2, "diglot: 'trian' is no command, there are prepare, doctor, .*; did you mean train[?]"),
+        (["trian", "seed=1"], 2, "diglot: 'trian' is not a command, there are prepare, .*; did you mean train[?]"),
     ],
 )
 def test_a_word_that_is_no_command_is_answered_by_one_line(
@@ -38,7 +38,7 @@ def test_without_a_command_all_are_listed(
         entry.main()
     said, other = capsys.readouterr()[:: -1 if status else 1]
     assert not other
-    assert ("no command is named" in said) == bool(status)
+    assert ("no command is given" in said) == bool(status)
     assert re.findall(r"^  (\w+) {3,}[A-Z]", said, flags=re.MULTILINE) == list(COMMANDS)
 
 

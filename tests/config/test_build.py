@@ -39,7 +39,7 @@ def test_options_of_batches_go_to_the_data_module_and_all_else_to_the_corpus(tok
 
 
 def test_a_corpus_that_asks_for_an_option_of_its_batches_is_refused_by_one_line():
-    with pytest.raises(UserError, match=r"test_build\.Greedy takes max_len, and data\.max_len is an option"):
+    with pytest.raises(UserError, match=r"test_build\.Greedy has a parameter max_len, but data\.max_len is a batch"):
         build_corpus(node(Greedy))
 
 

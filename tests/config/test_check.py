@@ -143,7 +143,7 @@ def is_value(override: Override) -> bool:
         ("data.max_rows=0", "max_rows (0) must be at least 1"),
         ("data=mixed", "data.corpora is empty"),
         ("trainer.precision=16-mixed", "trainer.precision=16-mixed: a CPU does not compute in float16"),
-        ("trainer.precision=foo", "trainer.precision=foo: there is no such precision"),
+        ("trainer.precision=foo", "trainer.precision=foo: not supported"),
         ("trainer.process_timeout=0", "trainer.process_timeout=0: must be positive"),
         ("trainer.process_timeout=soon", "trainer.process_timeout='soon': must be a number"),
         ("watch.attention.every=0", "watch.attention: every (0) must be at least 1"),
@@ -172,9 +172,9 @@ def is_value(override: Override) -> bool:
         ("run.folder=a=b", "cannot read the override run.folder=a=b"),
         ("run.folder=a(b", "cannot read the override run.folder=a(b"),
         # unusual ways to give no value
-        ("model=null", "model=null names no choice; there are base, big, deep_encoder, gru_attention, iwslt, tiny"),
-        ("data=3", "data=3 names no choice"),
-        ("watch=null", "watch=null names no choice; there are default, none"),
+        ("model=null", "model=null is not a choice; there are base, big, deep_encoder, gru_attention, iwslt, tiny"),
+        ("data=3", "data=3 is not a choice"),
+        ("watch=null", "watch=null is not a choice; there are default, none"),
         ("+watch.more.every=3", "watch.more is no callback"),
         ("watch.position.positions=100000", "positions (100000) must be at most 2048"),
         ("watch.attention.kinds=[encodr]", "must be a list of encoder or decoder or cross or null"),
@@ -192,10 +192,10 @@ def is_value(override: Override) -> bool:
         ("logger.mine._target_=my.module.Logger", "begins with a plus sign, +logger.mine._target_=my.module.Logger"),
         ("callbacks.mine._target_=my.Call", "begins with a plus sign, +callbacks.mine._target_=my.Call"),
         ("watch.mine._target_=my.Call", "begins with a plus sign, +watch.mine._target_=my.Call"),
-        ("logger._target_=mine.Logger", "a logger of your own stands under a name, +logger.mine._target_="),
-        ("+logger._target_=mine.Logger", "loggers stand under names of their own: logger.NAME._target_=mine.Logger"),
+        ("logger._target_=mine.Logger", "a logger of your own needs a name, +logger.mine._target_="),
+        ("+logger._target_=mine.Logger", "each logger needs a name: logger.NAME._target_=mine.Logger"),
         ("logger.flush_logs_every_n_steps=1", "did you mean logger.tensorboard.flush_logs_every_n_steps?"),
-        ("+logger.tensorboard.folder=x", "logger.tensorboard.folder is not used here"),
+        ("+logger.tensorboard.folder=x", "logger.tensorboard.folder is not supported"),
         ("+logger.mine=3", "logger.mine is no logger: it needs a _target_"),
         ("logger=[tensorboard,csw]", "did you mean logger=csv?"),
         # values that would otherwise fail only during computation
@@ -226,7 +226,7 @@ def test_what_is_wrong_is_answered_alike_whether_it_is_typed_or_in_a_config(say,
         ("model=gru_attention model/position=rotary", "model=gru_attention has no model/position"),
         ("model=gru_attention model.n_heads=4", "model=gru_attention has no model.n_heads"),
         ("model=gru_attention sweep=table3", "model=gru_attention has no model.n_heads"),
-        ("model=gru_attention run.compile=true", "run.compile: GruAttention is a loop over target tokens"),
+        ("model=gru_attention run.compile=true", "run.compile: GruAttention loops over target tokens"),
         ("model=gru_attention model.dropout=1", "dropout (1) must be at least 0 and below 1"),
         ("model=gru_attention model.d_hidden=0", "d_hidden (0) must be positive"),
         # parts of the decoder
@@ -244,23 +244,23 @@ def test_what_is_wrong_is_answered_alike_whether_it_is_typed_or_in_a_config(say,
         ("model.n_heads={encoder:4,decoder:4,cros:2}", "; there is no cros, cross is missing"),
         ("model.n_heads={encoder:4,decoder:4,cross:x}", "; cross is 'x' and must be an integer or null"),
         # parameters that a model passes to its parts
-        ("+model.residual.dropout=0.5", "model.residual.dropout is not used here; what does it is model.dropout"),
-        ("+model.feed_forward.d_ff=64", "what does it is model.d_ff"),
-        ("+model.feed_forward.dropout=0.1", "what does it is model.activation_dropout"),
-        ("+model.position.causal=true", "model.position.causal is not used here"),
-        ("+model.norm.normalized_shape=3", "model.norm.normalized_shape is not used here"),
+        ("+model.residual.dropout=0.5", "model.residual.dropout is not supported; use model.dropout"),
+        ("+model.feed_forward.d_ff=64", "not supported; use model.d_ff"),
+        ("+model.feed_forward.dropout=0.1", "not supported; use model.activation_dropout"),
+        ("+model.position.causal=true", "model.position.causal is not supported; the model sets it"),
+        ("+model.norm.normalized_shape=3", "model.norm.normalized_shape is not supported; use model.d_model"),
         (
             "model/residual@model.decoder_residual=post_norm +model.decoder_residual.dropout=0.3",
-            "model.decoder_residual.dropout is not used here; what does it is model.dropout",
+            "model.decoder_residual.dropout is not supported; use model.dropout",
         ),
         # a part of the wrong kind
         (
             "model/position@model.decoder_residual=rotary",
-            "did you mean model/residual@model.decoder_residual=..., of deep_norm, post_norm, pre_norm, sandwich_norm?",
+            "model/residual@model.decoder_residual=... (one of deep_norm, post_norm, pre_norm, sandwich_norm)?",
         ),
         ("model/residual@model.decoder_position=rotary", "did you mean model/position@model.decoder_position=..."),
         ("model/norm@model.residual=rms_norm", "did you mean model/residual=..."),
-        ("model/position@model.decoder_position=null", "leave it out, and the decoder has what the encoder has"),
+        ("model/position@model.decoder_position=null", "leave it out to give the decoder the same as the encoder"),
         ("~model.d_head", "model.d_head is null already"),
         ("~model.decoder_position", "model.decoder_position is null already"),
         ("experiment=home_assistant_gpu model=gru_attention", "GruAttention has no model.n_encoder_layers"),
@@ -330,7 +330,7 @@ def test_a_file_that_is_no_checkpoint_is_named(say, tmp_path):
 
 def test_a_word_that_is_no_text_is_refused_before_anything_is_trained(say):
     assert say("run.folder='latin-\udcfc'").endswith(
-        r"run.folder='latin-\udcfc': is no text in utf-8, as which this locale reads it; rename what it names"
+        r"run.folder='latin-\udcfc': is not valid utf-8, the encoding of this locale; rename the file or folder"
     )
 
 
@@ -398,7 +398,7 @@ def test_a_checkpoint_may_name_nothing_but_our_classes_and_layers(compose_train)
         *others,
     ):
         for key, node in parts.items():
-            with pytest.raises(UserError, match=rf"{key}\.a\[0\]\.b\._target_ names .*(not loaded|say trust=)"):
+            with pytest.raises(UserError, match=rf"{key}\.a\[0\]\.b\._target_ names .*(not loaded|type trust=)"):
                 root.check_parts({**parts, key: {**node, "a": [{"b": {"_target_": target}}]}})
 
 
@@ -472,7 +472,7 @@ def test_a_wrong_value_from_the_environment_is_named_by_what_reads_it(say, monke
 def test_text_from_the_environment_that_a_checkpoint_would_hold_is_refused(say, monkeypatch):
     monkeypatch.setenv("SECRET", "hunter2-0a1b")
     said = say("data.name=x-${oc.env:SECRET}", "data=files", "data.train.tsv=x", "trainer=cpu")
-    assert "data.name=x-${oc.env:SECRET}: every checkpoint would hold" in said
+    assert "data.name=x-${oc.env:SECRET}: every checkpoint would store" in said
 
 
 @pytest.mark.parametrize("answer", [-1, ValueError("unrecognized configuration name"), OSError(22, "Invalid argument")])

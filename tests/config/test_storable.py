@@ -82,9 +82,9 @@ def test_a_class_of_one_s_own_is_made_where_its_module_is_trusted(mine, store):
 def test_a_checkpoint_alone_gets_no_module_imported_and_says_what_to_type(mine, store, key):
     stored = store({key: OWN[key]})
     sys.modules.pop("mine", None)
-    with pytest.raises(UserError, match=rf"{key} names '{OWN[key]}'.*say trust=mine"):
+    with pytest.raises(UserError, match=rf"{key} names '{OWN[key]}'.*type trust=mine"):
         checkpoint.load(stored.path)
-    with pytest.raises(UserError, match="say trust=mine"):
+    with pytest.raises(UserError, match="type trust=mine"):
         checkpoint.load(stored.path, trust=["mine.models", "yours"])
     assert "mine" not in sys.modules
 
@@ -109,13 +109,13 @@ def test_a_config_vouches_for_the_modules_that_it_names_and_for_those_of_its_key
     ("target", "said"),
     [
         ("mine.Gone", "cannot be imported"),
-        ("mine.Other", "no part of a model or search"),
-        ("mine.BeamSearch.__init__", "no part of a model or search"),
+        ("mine.Other", "a checkpoint may not use in a model or search"),
+        ("mine.BeamSearch.__init__", "a checkpoint may not use in a model or search"),
         ("mine.torch.nn.Sequential", "cannot be imported"),
-        ("nowhere.Mine", "say trust=nowhere"),
-        ("os.system", "no part of a model or search"),
-        ("torch.nn.Sequential", "no part of a model or search"),
-        ("torch.hub.load", "no part of a model or search"),
+        ("nowhere.Mine", "type trust=nowhere"),
+        ("os.system", "a checkpoint may not use in a model or search"),
+        ("torch.nn.Sequential", "a checkpoint may not use in a model or search"),
+        ("torch.hub.load", "a checkpoint may not use in a model or search"),
     ],
 )
 def test_trust_in_a_module_is_no_trust_in_all_that_can_be_reached_by_it(mine, store, target, said):
@@ -134,7 +134,7 @@ def test_an_alias_of_a_library_s_class_is_not_made(mine, store):
     content = container.read(stored.path)
     content["diglot"]["model"]["norm"] = {"_target_": "mine.Sequential", "_partial_": True}
     write_checkpoint(stored.path, content)
-    with pytest.raises(UserError, match="no part of a model or search"):
+    with pytest.raises(UserError, match="a checkpoint may not use in a model or search"):
         checkpoint.load(stored.path, trust=["mine"])
 
 
@@ -148,7 +148,7 @@ def test_every_reading_command_takes_trust(mine, store):
         for more in ([], ["trust=mine"])
     ]
     assert (done[0].returncode, done[0].stderr.count("\n")) == (2, 1)
-    assert "say trust=mine" in done[0].stderr
+    assert "type trust=mine" in done[0].stderr
     assert done[1].returncode == 0, done[1].stderr
     conf = Path(__file__).parents[2] / "conf"
     commands = ("train", "translate", "evaluate", "score", "average", "export")
@@ -164,7 +164,7 @@ def test_a_language_that_files_can_be_named_by_is_taken_by_both(store, code):
 @pytest.mark.parametrize("code", ["", "zh/tw", "../../../esc", "a..b", ".x", "a\x1b[2J", "a\n", "x" * 51, "C:\\x"])
 @pytest.mark.parametrize("key", ["src_lang", "tgt_lang"])
 def test_a_language_that_they_cannot_is_refused_by_both(store, key, code):
-    with pytest.raises(UserError, match=rf"data\.{key}=.*files are named by"):
+    with pytest.raises(UserError, match=rf"data\.{key}=.*part of file names"):
         check_language(f"data.{key}", code)
     stored = store({}, **{key: code})
     with pytest.raises(UserError, match=f"{key}="):

@@ -161,7 +161,7 @@ def test_a_process_that_is_given_another_config_than_the_first_is_refused(compos
 
     refuse("data.cache_dir=elsewhere", "logger=csv", "init_from=moved.ckpt")
     with pytest.raises(
-        UserError, match="process 2 of 2 was given another config than the first one: seed was 1 and is 2"
+        UserError, match="process 2 of 2 has a different config from the first one: seed was 1 and is 2"
     ):
         refuse("seed=2")
 

@@ -97,7 +97,7 @@ def test_any_model_is_trained_scored_and_drawn_by_the_same_commands(tmp_path, wo
 
 def test_fast_dev_run_goes_through_once_and_keeps_nothing(tmp_path):
     done = type_command("diglot-train", *SMALL, "trainer.fast_dev_run=true", "run.folder=run", cwd=tmp_path)
-    assert "no checkpoint was kept" in done.stdout.decode()
+    assert "no checkpoint was saved" in done.stdout.decode()
     assert not list((tmp_path / "run").glob("*.ckpt"))
 
 
@@ -116,22 +116,22 @@ def test_resume_auto_goes_on_with_the_newest_unfinished_run_of_the_same_command(
     words = [*SMALL, "run.updates=4", "run.validate_every=2", "search.max_len_a=0.0", "search.max_len_b=2"]
     for i in range(2):
         done = type_command("diglot-train", *words, "resume=auto", cwd=tmp_path).stdout.decode()
-        assert "resume=auto: no such run is unfinished, a new one begins" in done
+        assert "resume=auto: no unfinished run with this config; starting a new one" in done
         assert len(list((tmp_path / "runs").iterdir())) == i + 1
     first, second = sorted((tmp_path / "runs").iterdir())
     for folder in (first, second):
         (folder / "results.json").unlink()
     other = type_command("diglot-train", *words, "seed=2", "resume=auto", cwd=tmp_path).stdout.decode()
-    assert "a new one begins" in other
+    assert "starting a new one" in other
     done = type_command("diglot-train", *words, "resume=auto", "logger=csv", cwd=tmp_path).stdout.decode()
-    assert f"resume=auto: goes on in runs/{second.name}/" in done
+    assert f"resume=auto: resuming runs/{second.name}/" in done
     assert (second / "results.json").exists()
     with (first / "x").open("w"):
         descriptor = os.open(first, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         refused = type_command("diglot-train", *words, "resume=auto", cwd=tmp_path, code=2).stderr.decode()
         os.close(descriptor)
-    assert refused.endswith(f"\ndiglot-train: resume=auto: another process is going on with runs/{first.name}/\n")
+    assert refused.endswith(f"\ndiglot-train: resume=auto: another process is training in runs/{first.name}/\n")
     assert len(list((tmp_path / "runs").iterdir())) == 3
 
 

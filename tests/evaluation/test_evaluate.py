@@ -397,14 +397,14 @@ def say(tmp_path, monkeypatch, capsys) -> Callable[..., str]:
         (("checkpoint", "data", "references=bad.bol"), "bad.bol, line 2: not UTF-8"),
         (("checkpoint", "data", "baseline=two.bol"), "baseline=two.bol has 2 lines, few.bol has 3"),
         (("hypotheses=two.bol", "data"), "hypotheses=two.bol has 2 lines, few.bol has 3"),
-        (("hypotheses=few.bol",), "hypotheses=few.bol: say what to score on, data=files data.dev.src=FILE"),
+        (("hypotheses=few.bol",), "hypotheses=few.bol: name the text to score on, data=files data.dev.src=FILE"),
         (("checkpoint", "hypotheses=few.bol", "data"), "not both"),
         (("checkpoint", "data", "baseline=none.ckpt"), "none.ckpt: no such file"),
         (("checkpoint", "data", "baseline=none.txt"), "none.txt: no such file"),
         (("checkpoint", "data", "references=3"), "references=3: must be text or a list"),
         (("checkpoint", "data", "baseline=[a,b]"), "must be text or null"),
-        (("hypotheses=two.bol", "data", "search.beam_size=2"), "search.beam_size: hypotheses are scored as they are"),
-        (("checkpoint", "data", "output=few.avi/x"), "few.avi/x cannot be made: few.avi is no folder"),
+        (("hypotheses=two.bol", "data", "search.beam_size=2"), "search.beam_size: has no effect"),
+        (("checkpoint", "data", "output=few.avi/x"), "few.avi/x cannot be created: few.avi is not a folder"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_translated(tmp_path, say, words, wanted):
@@ -442,7 +442,7 @@ def test_a_model_of_several_languages_is_scored_on_text_of_the_one_that_it_write
     write_checkpoint(tmp_path / "best.ckpt", checkpoint_content(config, tagged, languages=("en", "de")))
     keep_text(tmp_path / "text", EvaluationSet("few", "dev", ParallelText(SOURCES, FIRST)), "en", "de")
     said = say("checkpoint=best.ckpt", "tgt_lang=fr")
-    assert "tgt_lang=fr: the dev text beside best.ckpt is in de; say what to score on, data=files data.dev.src" in said
+    assert "tgt_lang=fr: the dev text beside best.ckpt is in de; name the text to score on, data=files" in said
     assert "tgt_lang=it: this model translates into de, fr" in say("checkpoint=best.ckpt", "tgt_lang=it")
     for name in ("x.en", "x.de", "x.fra", "x.txt"):
         write_lines(tmp_path / name, FIRST)
@@ -452,8 +452,8 @@ def test_a_model_of_several_languages_is_scored_on_text_of_the_one_that_it_write
 
     for tgt, code in (("x.fra", "fra"), ("x.txt", "tgt")):
         said = of_files(tgt)
-        assert f"the target language of the text is {code}, and this model translates into de, fr: tgt_lang=" in said
-    assert "tgt_lang=fr: that of the text is de; where it is not, data.tgt_lang=fr" in of_files("x.de", "tgt_lang=fr")
+        assert f"the target language of the text is {code}, but this model translates into de, fr: select one" in said
+    assert "tgt_lang=fr: the text is in de; if that is wrong, type data.tgt_lang=fr" in of_files("x.de", "tgt_lang=fr")
     write_lines(tmp_path / "two.bol", ["a", "b"])  # if the languages are accepted, this file is rejected next
     for words in (("x.fra", "tgt_lang=fr"), ("x.de",), ("x.de", "tgt_lang=fr", "data.tgt_lang=fr")):
         assert "references=two.bol has 2 lines" in of_files(*words, "references=two.bol")
@@ -563,7 +563,7 @@ def test_an_evaluation_is_written_through_no_link_out_of_the_run_s_folder(tmp_pa
     pairs = ParallelText(SOURCES, FIRST)
     keep_text(tmp_path / "run" / "text", EvaluationSet("few", "dev", pairs), "avi", "bol")
     (tmp_path / "run" / "evaluation").symlink_to(tmp_path / "mine")
-    assert "leads out of run through a link" in say("checkpoint=run", "output=null")
+    assert "a link on this path leads out of run" in say("checkpoint=run", "output=null")
     assert not list((tmp_path / "mine").iterdir())
 
 

@@ -204,25 +204,26 @@ def test_long_sequences_are_scored_alike(monkeypatch, parity, position):
     [
         (
             "model/position=alibi",
-            "model/position=alibi: CTranslate2's encoder knows no such bias; nearest: model/position=relative_bias, "
+            "model/position=alibi: CTranslate2's encoder does not support it; nearest: model/position=relative_bias, "
             "and model/position@model.decoder_position=alibi",
         ),
         (
             "model/position=alibi model/position@model.decoder_position=rotary",
-            "model/position=alibi: CTranslate2's encoder knows no such bias; nearest: model/position=relative_bias",
+            "model/position=alibi: CTranslate2's encoder does not support it; nearest: model/position=relative_bias",
         ),
         (
             "model.n_heads={encoder:4,decoder:4,cross:2}",
-            "model.n_heads.cross=2: CTranslate2's decoder has one number of heads; nearest: model.n_heads.cross=4",
+            "model.n_heads.cross=2: CTranslate2's decoder has the same number of heads for both attentions; "
+            "nearest: model.n_heads.cross=4",
         ),
         (
             "model.qk_norm=true",
-            "model.qk_norm=true: CTranslate2 norms the queries of cross-attention before it parts them into heads; "
-            "nearest: model.qk_norm=false",
+            "model.qk_norm=true: CTranslate2 normalizes the queries of cross-attention before it splits them into "
+            "heads; nearest: model.qk_norm=false",
         ),
         (
             "model/position=relative_bias model.position.n_buckets=36 model.position.max_distance=50",
-            "model.position.max_distance=50: CTranslate2 may round the bucket of distance 30 otherwise; nearest: "
+            "model.position.max_distance=50: CTranslate2 may put distance 30 into another bucket; nearest: "
             "model.position.max_distance=51",
         ),
         (
@@ -232,7 +233,7 @@ def test_long_sequences_are_scored_alike(monkeypatch, parity, position):
         ),
         (
             "model.feed_forward.activation._target_=torch.nn.Mish",
-            "model.feed_forward.activation._target_=torch.nn.Mish: CTranslate2 has torch.nn.ReLU, torch.nn.GELU, "
+            "model.feed_forward.activation._target_=torch.nn.Mish: CTranslate2 supports torch.nn.ReLU, torch.nn.GELU, "
             "torch.nn.SiLU, torch.nn.Tanh, torch.nn.Sigmoid",
         ),
         (

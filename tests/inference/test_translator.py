@@ -437,14 +437,14 @@ def test_files_come_out_whole_and_name_what_is_wrong(folder, tmp_path, monkeypat
     assert "${oc.env:MODELS}/a.ckpt" in page.read_text()
     prefix.write_text("Sa hur\n")
     _, said = translate(*words, f"prefix={prefix}", f"output={tmp_path / 'no.txt'}", cwd=folder, code=2)
-    assert f"{prefix} has 1 lines, and {source} more" in said
+    assert f"{prefix} has 1 lines, and {source} has more" in said
     bad.write_bytes(b"fine\nb\xff\n")
     _, said = translate("checkpoint=a.ckpt", f"input={bad}", f"output={tmp_path / 'no.txt'}", cwd=folder, code=2)
     assert f"{bad}, line 2: not UTF-8" in said
     assert not (tmp_path / "no.txt").exists()
     before = (folder / "a.ckpt").read_bytes()
     _, said = translate("checkpoint=a.ckpt", "output=a.ckpt", cwd=folder, code=2)
-    assert said == "diglot-translate: output=a.ckpt: is the checkpoint a.ckpt, too; name another file\n"
+    assert said == "diglot-translate: output=a.ckpt: is also the checkpoint a.ckpt; name another file\n"
     assert (folder / "a.ckpt").read_bytes() == before
     _, said = translate("checkpoint=[]", cwd=folder, code=2)
     assert said == "diglot-translate: checkpoint=[]: names no checkpoint\n"
@@ -455,14 +455,14 @@ def test_files_come_out_whole_and_name_what_is_wrong(folder, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("search=beam", "search.n_best=2"), "search.n_best=2: text has one translation a line"),
-        (("alignments=mean",), "alignments=mean: text has none; say format=json"),
+        (("search=beam", "search.n_best=2"), "search.n_best=2: format=text has one translation per line"),
+        (("alignments=mean",), "alignments=mean: format=text has no alignments; type format=json"),
         (("format=json", "alignments=first"), "alignments=first: must be mean, all, or a layer and a head like 1-3"),
         (("prefix=x.txt",), "prefix: needs input=FILE"),
         (("search.length_penalty=median",), "search.length_penalty='median': must be a number or mean"),
         (("search=sample", "search.top_p=2"), r"top_p \(2"),
         (("tokens_per_batch=0",), "tokens_per_batch=0: must be positive"),
-        (("search=sample", "search.n_samples=3"), "search.n_samples=3: text has one translation a line"),
+        (("search=sample", "search.n_samples=3"), "search.n_samples=3: format=text has one translation per line"),
         (("format=json", "alignments=9-1"), "alignments=9-1: this model has 2 layers of cross-attention"),
         (("format=json", "alignments=2-4"), "alignments=2-4: its layer 2 has 3 heads"),
         (("search.max_len_a=1e30",), r"max_len_a \(1e\+30\) must be at most 1000"),

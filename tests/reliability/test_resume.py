@@ -44,7 +44,7 @@ def test_a_finished_run_that_becomes_longer_is_the_longer_run(tmp_path: Path, te
     folder = tmp_path / "longer"
     train(folder, *words, "run.folder=run")
     said = train(folder, *words, "resume=run", "run.updates=20", fault=None)
-    assert "run.updates was 12 and is 20: the new value holds from update 13 on" in said
+    assert "run.updates was 12 and is 20: the new value applies from update 13 on" in said
     found = lives.differences(whole.left, lives.left(folder))
     # The best checkpoint may be older, and then records the earlier config and length.
     assert [line for line in found if not re.match(r"files: |best.ckpt (\S+updates|diglot.has_stopped): ", line)] == []
@@ -80,7 +80,7 @@ def test_a_finished_run_says_so(tmp_path: Path, text: list[str]) -> None:
     assert "scheduler.lr was 0.01 and is 0.1" in said
     assert "run.updates above 12 goes on" in said
     said = train(tmp_path, *words, "scheduler.lr=0.1", "resume=run", "run.updates=16")
-    assert "scheduler.lr was 0.01 and is 0.1: the new value holds from update 13 on" in said
+    assert "scheduler.lr was 0.01 and is 0.1: the new value applies from update 13 on" in said
     assert rates(tmp_path) == {i: 0.01 if i < 12 else 0.1 for i in range(16)}
 
 
@@ -118,7 +118,7 @@ class TestChanges:
         folder, words = begun
         said = train(folder, *words, "resume=run", word, code=2)
         (line,) = [line for line in said.splitlines() if line.startswith("diglot-train: ")]
-        assert "resume=run: the run would go on as another one: " in line
+        assert "resume=run: these values cannot change in a run: " in line
         key = word.partition("=")[0].replace("/", ".")
         assert key in line or key in ("callbacks", "data.vocab_size", "model.residual")
         assert re.search(r"\S+ was .+ and is .+", line)
@@ -165,9 +165,9 @@ class TestChanges:
         folder, words = begun
         changed = ["scheduler.lr=0.02", "optimizer.weight_decay=0.5", "label_smoothing=0", "run.validate_every=100"]
         said = train(folder, *words, "resume=run", *changed, "data.n_workers=1", "logger=csv")
-        (done,) = {int(number) for number in re.findall(r"the new value holds from update (\d+) on", said)}
+        (done,) = {int(number) for number in re.findall(r"the new value applies from update (\d+) on", said)}
         for change in ("scheduler.lr was 0.01 and is 0.02", "optimizer.weight_decay was 0.01 and is 0.5"):
-            assert f"{change}: the new value holds from update {done} on" in said
+            assert f"{change}: the new value applies from update {done} on" in said
         assert "n_workers" not in said
         assert rates(folder) == {i: 0.01 if i < done - 1 else 0.02 for i in range(200)}
         content = container.read(folder / "run" / "last.ckpt")

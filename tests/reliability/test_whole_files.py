@@ -86,7 +86,7 @@ def test_swapped_checkpoints_are_seen(work: Path, tmp_path: Path) -> None:
         (copy / "results.json").unlink()
     shutil.copy(other / "last.ckpt", mixed / "last.ckpt")
     with pytest.raises(
-        UserError, match=r"last\.ckpt: this is another run's checkpoint: model\.d_model was 16 and is 8"
+        UserError, match=r"last\.ckpt: this checkpoint belongs to another run: model\.d_model was 16 and is 8"
     ):
         run(mixed, f"data.cache_dir='{work / 'cache'}'", f"resume='{mixed}'")
     # An older checkpoint of the same run is accepted, and the run resumes from it.

@@ -55,7 +55,7 @@ def test_a_pipe_in_a_run_s_folder_is_refused_and_not_waited_for(folder: Path) ->
 
 def test_a_log_that_is_another_file_s_second_name_is_refused(folder: Path) -> None:
     os.link(folder.parent / "mine", folder / "log.txt")
-    with pytest.raises(UserError, match=r"log\.txt is a second name of another file"):
+    with pytest.raises(UserError, match=r"log\.txt is a hard link to another file"):
         resumable_folder(str(folder))
 
 

@@ -86,7 +86,7 @@ def test_a_finished_run_that_is_to_be_exported_says_how(words, compose_train):
     begin(Path("runs/a"), compose_train(*words), finished=True)
     config = compose_train(*words, "export=safetensors")
     how = "make export checkpoint=runs/a format=safetensors"
-    assert str(said_of_finished(Path("runs/a"), config)).endswith(f"Nothing was exported: {how} does that")
+    assert str(said_of_finished(Path("runs/a"), config)).endswith(f"The model was not exported; type {how}")
     Path("runs/a/safetensors").mkdir()
     assert "export" not in str(said_of_finished(Path("runs/a"), config))
 
@@ -112,7 +112,7 @@ def test_a_text_that_is_compressed_now_is_another_one_and_why_is_told(words, com
     begin(Path("runs/a"), config, finished=True)
     Path("text/train.de.gz").write_bytes(gzip.compress(Path("text/train.de").read_bytes()))
     now = compose_train(*words, "data.train.src=text/train.de.gz")
-    why = r"\(files are compared byte for byte: the same lines compressed or split into files otherwise are another"
+    why = r"\(files are compared byte for byte: the same lines count as changed if they are compressed"
     with pytest.raises(UserError, match=f"the training text has changed since.*{why}"):
         said_of_finished(Path("runs/a"), now)
     with pytest.raises(UserError, match=f"the training text is no longer the one that the run began with {why}"):
@@ -192,7 +192,7 @@ def test_of_several_processes_at_once_one_takes_the_run(words, compose_train, is
         *refused, took = sorted(pool.map(take, range(3)))
     (folder,) = Path("runs").iterdir()
     assert took == f"took {folder}"
-    assert refused == [f"resume=auto: another process is going on with {folder}/"] * 2
+    assert refused == [f"resume=auto: another process is training in {folder}/"] * 2
 
 
 def test_who_only_looks_whether_a_folder_is_held_keeps_nobody_out(tmp_path, monkeypatch):
@@ -247,7 +247,7 @@ def test_a_value_from_the_environment_that_has_changed_is_noticed(
     assert says in str(change)
     assert change.takes_effect == word.startswith(("optimizer", "trainer", "label_smoothing"))
     assert newest_unfinished(None, without_secrets(config), reads.contents_now(config)) is None
-    with pytest.raises(UserError, match="this run is finished, nothing would be trained with what is another value"):
+    with pytest.raises(UserError, match="this run is finished, so the changed value would have no effect"):
         said_of_finished(Path("runs/a"), config)
     assert "flores200" not in Path("runs/b/config.yaml").read_text()
 

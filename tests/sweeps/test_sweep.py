@@ -249,16 +249,16 @@ def test_two_sweeps_never_share_a_folder_at_a_time(here, type_sweep):
     with Path("mine/.lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         _, err = type_sweep("model.n_heads=1,2,4", "sweep.folder=mine", code=2)
-    assert err == "diglot-train: another sweep is at work in mine\n"
+    assert err == "diglot-train: another sweep is running in mine\n"
     assert len(table_of(Path("mine"))) == 2
     Path("other").mkdir()
     Path("other/thesis.txt").touch()
     _, err = type_sweep("model.n_heads=1,2", "sweep.folder=other", code=2)
-    assert "sweep.folder=other exists and is no sweep's folder" in err
+    assert "sweep.folder=other exists and is not a sweep's folder" in err
     assert [path.name for path in Path("other").iterdir()] == ["thesis.txt"]
     Path("other/.lock").touch()  # other programs create files of this name, too
     Path("other/table.csv").write_text("somebody's")
-    with pytest.raises(UserError, match=r"sweep\.folder=other exists and is no sweep's folder"):
+    with pytest.raises(UserError, match=r"sweep\.folder=other exists and is not a sweep's folder"):
         sweep.Sweep(Path("other"), "dev/bleu").lock()
 
 
@@ -293,7 +293,7 @@ def test_a_sweep_writes_through_no_link_out_of_its_folder(tmp_path, name):
         (["seed=1,2", "+sweep.foldr=x"], "no key sweep.foldr; did you mean sweep.folder?"),
         (["seed=1,2", "run.folder=x"], "run.folder is for a single run"),
         (["seed=1,2", "resume=x"], "resume is for a single run"),
-        (["seed=1,2", "hydra.sweep.dir=x"], "what does it is sweep.folder"),
+        (["seed=1,2", "hydra.sweep.dir=x"], "not supported; use sweep.folder"),
         (["run.updates=10,0"], "job run.updates=0: run: updates (0) must be positive"),
         (["model.dropout=interval(0,1)"], "it is for hydra/sweeper=optuna"),
         (["seed=1,2", "hydra/launcher=nope"], "there are diglot, submitit_local, submitit_slurm"),

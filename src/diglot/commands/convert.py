@@ -38,7 +38,7 @@ def convert_all(checkpoint: str) -> None:
             continue
         n_converted += is_new
         size = names[0].stat().st_size / 1e6
-        print(f"    {named}: {'rewritten' if is_new else 'in format 2 already'}, {size:,.1f} MB")
+        print(f"    {named}: {'rewritten' if is_new else 'already in format 2'}, {size:,.1f} MB")
     print(f"Rewritten in format 2: {n_converted} of {len(files)} checkpoints in {printable(folder)}/")
     if damaged:
         raise UserError("; ".join(damaged))

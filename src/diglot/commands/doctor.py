@@ -59,7 +59,7 @@ def main(config: DictConfig) -> None:
     model = trial_build(config)
     max_near, n_probed = config.doctor.max_near, config.doctor.probe
     if max_near is not None and not 0 <= max_near <= 1:
-        raise UserError(f"doctor.max_near={max_near}: a share from 0 to 1, or null")
+        raise UserError(f"doctor.max_near={max_near}: must be from 0 to 1, or null")
     if n_probed < 0:
         raise UserError(f"doctor.probe={n_probed}: must not be negative")
     corpus = build_corpus(config.data)
@@ -156,7 +156,7 @@ def table(found: Diagnosis, plan: dict[str, Any]) -> Table:
     about.add_column()
 
     def share(n: float) -> str:
-        return f"{n:,} ({n / max(1, found.read):.2%} of all read)"
+        return f"{n:,} ({n / max(1, found.read):.2%} of all pairs read)"
 
     left_out = ", ".join(f"{n:,} {rule}" for rule, n in found.left_out.items()) or "none"
     about.add_row("train pairs", f"{found.pairs:,} of {found.read:,} read; left out: {left_out}")
@@ -175,8 +175,8 @@ def table(found: Diagnosis, plan: dict[str, Any]) -> Table:
     about.add_row("target / source", ", ".join(f"{key} {value:.2f}" for key, value in found.ratio.items()))
     about.add_row(
         "tokenizer",
-        f"{found.changed_by_tokenizer:.2%} of lines do not come back as they were; "
-        f"{found.unknown:.2%} unknown tokens, {found.bytes:.2%} bytes",
+        f"{found.changed_by_tokenizer:.2%} of lines change when encoded and decoded; "
+        f"{found.unknown:.2%} unknown tokens, {found.bytes:.2%} byte tokens",
     )
     for split, overlap in found.overlap.items():
         lines = [

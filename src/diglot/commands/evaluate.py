@@ -56,7 +56,7 @@ def main(
     loaded = checkpoints.load(path, modules) if checkpoint is not None else None
     searched = [key for key, value in resolved(search).items() if value is not None]
     if searched and loaded is None and not names_checkpoint(baseline):
-        raise UserError(f"search.{searched[0]}: hypotheses are scored as they are")
+        raise UserError(f"search.{searched[0]}: has no effect, since hypotheses=FILE needs no search")
     corpus = build_corpus(data) if data is not None else None
 
     def load(loaded: checkpoints.Checkpoint) -> Translator:
@@ -109,9 +109,9 @@ def translator_of(
     if tgt_lang and wanted not in languages:
         raise UserError(f"tgt_lang={wanted}: {into}")
     if wanted is not None and wanted not in languages:
-        raise UserError(f"the target language of the text is {wanted}, and {into}: tgt_lang=CODE says which one it is")
+        raise UserError(f"the target language of the text is {wanted}, but {into}: select one with tgt_lang=CODE")
     if of_text in languages and wanted != of_text:
-        raise UserError(f"tgt_lang={wanted}: that of the text is {of_text}; where it is not, data.tgt_lang={wanted}")
+        raise UserError(f"tgt_lang={wanted}: the text is in {of_text}; if that is wrong, type data.tgt_lang={wanted}")
     return load_translator(loaded, search, device, wanted)
 
 
@@ -154,7 +154,7 @@ def tgt_lang_of(hypotheses: str | None, split: str, corpus: Corpus | None, trans
 
 
 def what_to_score_on(split: str) -> str:
-    return f"say what to score on, data=files data.{split}.src=FILE data.{split}.tgt=FILE or data=NAME"
+    return f"name the text to score on, data=files data.{split}.src=FILE data.{split}.tgt=FILE or data=NAME"
 
 
 def named_text(split: str, corpus: Corpus, cache_dir: Path, translator: Translator | None) -> EvaluationSet:

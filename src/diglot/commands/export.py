@@ -32,7 +32,7 @@ def main(
     if check < 0:
         raise UserError(f"check={check}: must not be negative")
     if format == "safetensors" and input is not None:
-        raise UserError(f"input={input}: with format=safetensors nothing is compared")
+        raise UserError(f"input={input}: not used with format=safetensors, which compares no translations")
     folder = Path(output).expanduser() if output else path.parent / format
     refuse_foreign(folder)
     loaded = checkpoints.load(path, trusted({"trust": trust}))

@@ -74,7 +74,7 @@ class _Call:
             refuse_other_encodings(sys.argv[1:])
             prefer_our_files()
             if any(re.match("--experimental-r", word) for word in sys.argv[1:]):
-                raise UserError("--experimental-rerun: not used here; resume=FOLDER goes on with a run")
+                raise UserError("--experimental-rerun: not supported; resume a run with resume=FOLDER")
             with hydra_seams.config_loader(CheckedLoader):
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=self.name)(self._checked)()
         except KeyboardInterrupt:
@@ -106,7 +106,7 @@ class _Call:
         except BrokenPipeError:  # not raised through Hydra either
             sys.exit(READER_GONE)
         except OmegaConfBaseException as error:  # after the check, a bug in diglot
-            raise RuntimeError(f"a fault of diglot's: {error}") from error
+            raise RuntimeError(f"a bug in diglot: {error}") from error
 
     def _fail(self, error: BaseException) -> None:
         if self.wants_traceback:
@@ -138,8 +138,8 @@ def refuse_other_encodings(words: Sequence[str]) -> None:
             word.encode()
         except UnicodeEncodeError:
             encoding = sys.getfilesystemencoding()
-            how = "rename what it names" if encoding == "utf-8" else "type PYTHONUTF8=1 before the command"
-            raise UserError(f"{word}: is no text in {encoding}, as which this locale reads it; {how}") from None
+            how = "rename the file or folder" if encoding == "utf-8" else "type PYTHONUTF8=1 before the command"
+            raise UserError(f"{word}: is not valid {encoding}, the encoding of this locale; {how}") from None
 
 
 class CheckedLoader(hydra_seams.ConfigLoader):
@@ -271,10 +271,10 @@ def _names_no_choice(words: Sequence[str]) -> str | None:
     """Return a message that a group is set to something other than one of its choices, or None if no word does that."""
     for group, _, choice in (word.lstrip("+").partition("=") for word in words):
         if "@" in group and choice == "null":
-            return f"{group}={choice} names no choice: leave it out, and the decoder has what the encoder has"
+            return f"{group}={choice} is not a choice: leave it out to give the decoder the same as the encoder"
         options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
         if group in groups() and choice not in options:
-            return f"{group}={choice} names no choice; there are {', '.join(options)}"
+            return f"{group}={choice} is not a choice; there are {', '.join(options)}"
     return None
 
 
@@ -283,7 +283,7 @@ def not_said_to_be_new(key: str, words: Sequence[str]) -> str | None:
     named = re.match(r"((callbacks|watch|logger|data\.corpora)\.[A-Za-z]\w*)(\.|$)", key)
     begun = named and re.compile(rf"{re.escape(named[1])}(\._target_=|=\{{|\.(src|tgt|tsv|csv)=)")
     meant = next((word for word in words if begun and begun.match(word)), None)
-    return f"there is no key {key}: what is new begins with a plus sign, +{meant}" if meant else None
+    return f"there is no key {key}: a new entry begins with a plus sign, +{meant}" if meant else None
 
 
 def without_name(key: str, words: Sequence[str]) -> str | None:
@@ -294,9 +294,9 @@ def without_name(key: str, words: Sequence[str]) -> str | None:
     if top != "logger" or not rest or rest.partition(".")[0] in names:
         return None
     if rest.startswith("_"):
-        return f"there is no key {key}: a logger of your own stands under a name, +logger.mine.{rest}=..."
+        return f"there is no key {key}: a logger of your own needs a name, +logger.mine.{rest}=..."
     meant = " or ".join(f"logger.{name}.{rest}" for name in names if name != "none")
-    return f"there is no key {key}: loggers stand under their names" + (f"; did you mean {meant}?" if meant else "")
+    return f"there is no key {key}: the name of the logger is missing" + (f"; did you mean {meant}?" if meant else "")
 
 
 def not_of_this_choice(key: str, config_name: str, words: Sequence[str]) -> str | None:
@@ -314,7 +314,7 @@ def not_of_this_choice(key: str, config_name: str, words: Sequence[str]) -> str 
         if part != group and (CONF / part).is_dir():
             meant = part if part.replace("/", ".") == package else f"{part}@{package}"
             options = sorted(p.stem for p in (CONF / part).glob("*.yaml"))
-            return f"{group} is nothing for {package}; did you mean {meant}=..., of {', '.join(options)}?"
+            return f"{group} does not fit {package}; did you mean {meant}=... (one of {', '.join(options)})?"
     elif key not in known_keys(config_name):
         return None
     for word in words:

@@ -27,7 +27,7 @@ def written(path: str | None, key: str = "output") -> Iterator[Callable[[str], N
         refuse_address(key, path, "a file is needed")
         file = Path(path).expanduser()
         if file.is_dir():
-            raise UserError(f"{key}={path}: is a folder, and a file is to be written")
+            raise UserError(f"{key}={path}: is a folder, but a file is needed")
         is_special = file.exists() and not file.is_file()
         with _explained(path), file.open("wb") if is_special else atomic_file(file.resolve()) as opened:
 
@@ -73,7 +73,7 @@ def refuse_same(outputs: Mapping[str, str | None], inputs: Mapping[str, str | Pa
             continue
         file = Path(path).expanduser().resolve()
         if key in outputs and file in seen:
-            raise UserError(f"{key}={path}: is the {seen[file]}, too; name another file")
+            raise UserError(f"{key}={path}: is also the {seen[file]}; name another file")
         seen[file] = key
 
 
@@ -87,6 +87,6 @@ def refuse_unwritable(folder: Path) -> None:
         with scratch_folder(folder):
             pass
     except FileExistsError:
-        raise UserError(f"{folder} cannot be made: {folder.parent} is no folder") from None
+        raise UserError(f"{folder} cannot be created: {folder.parent} is not a folder") from None
     except OSError as error:
-        raise UserError(f"{folder} cannot be made: {error.strerror}") from None
+        raise UserError(f"{folder} cannot be created: {error.strerror}") from None

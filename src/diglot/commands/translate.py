@@ -125,7 +125,7 @@ def _report(n_lines: int, n_cut: int, n_near_ties: int, files: Sequence[str]) ->
         print(told, file=sys.stderr)
     if n_near_ties:
         print(
-            f"{n_near_ties} of {n_lines} searches had a near tie, which other batches may decide otherwise",
+            f"{n_near_ties} of {n_lines} searches had a near tie, which other batches may decide differently",
             file=sys.stderr,
         )
     for path in files:
@@ -154,11 +154,11 @@ def refuse_nonsense(
         # With a utility, sampling returns only the best sample.
         for key in ("n_best",) if options.get("utility") else ("n_best", "n_samples"):
             if options.get(key, 1) > 1:
-                told = "text has one translation a line; say format=json or html=FILE"
+                told = "format=text has one translation per line; type format=json or html=FILE"
                 raise UserError(f"search.{key}={options[key]}: {told}")
     if alignments is not None:
         if format == "text":
-            raise UserError(f"alignments={alignments}: text has none; say format=json")
+            raise UserError(f"alignments={alignments}: format=text has no alignments; type format=json")
         heads = translator.cross_heads()
         if not heads:
             raise UserError(f"alignments={alignments}: this model has no cross-attention")
@@ -168,7 +168,7 @@ def refuse_nonsense(
         told = f"here its layers have {', '.join(map(str, heads))}"
         raise UserError(f"html: the page needs the same number of heads in all cross-attention; {told}")
     if prefix is not None and input is None:
-        raise UserError("prefix: needs input=FILE, a line of one for each of the other")
+        raise UserError("prefix: needs input=FILE with the same number of lines")
 
 
 def chosen(alignments: str, heads: Sequence[int]) -> tuple[int, int]:
@@ -206,7 +206,7 @@ def windows(input: str | None, prefix: str | None, size: int) -> Iterator[tuple[
         n += len(window)
         beginnings = None if prefixes is None else list(islice(prefixes, len(window)))
         if beginnings is not None and len(beginnings) != len(window):
-            raise UserError(f"{prefix} has {n - len(window) + len(beginnings):,} lines, and {input} more")
+            raise UserError(f"{prefix} has {n - len(window) + len(beginnings):,} lines, and {input} has more")
         yield window, beginnings
     if prefixes is not None and next(prefixes, None) is not None:
         raise UserError(f"{prefix} has more lines than the {n:,} of {input}")
@@ -221,7 +221,7 @@ def typed_lines(size: int) -> list[bytes]:
     try:
         return list(islice(sys.stdin.buffer, size))
     except OSError as error:
-        raise UserError(f"standard input: cannot be read ({error.strerror}); input=FILE names a file") from None
+        raise UserError(f"standard input: cannot be read ({error.strerror}); type input=FILE to read a file") from None
 
 
 def record(number: int, line: str, found: Sequence[Translation]) -> dict[str, Any]:
@@ -285,7 +285,7 @@ def load_translator(
         if unknown:
             kind = own["_target_"].rpartition(".")[2]
             raise UserError(
-                f"search.{min(unknown)}: the checkpoint's search is {kind}, which has none; say search=beam"
+                f"search.{min(unknown)}: the checkpoint's search is {kind}, which has no such option; type search=beam"
             )
         wanted = own | wanted
     found = list(mistakes(wanted, "search"))

@@ -65,8 +65,8 @@ def build_corpus(node: DictConfig) -> Corpus:
     shared = parameters_of(DataOptions)
     if both := sorted(shared.keys() & parameters_of(get_object(node._target_)).keys()):
         raise UserError(
-            f"data._target_: {node._target_} takes {both[0]}, and data.{both[0]} is an option of the batches of every "
-            "corpus: call its parameter something else"
+            f"data._target_: {node._target_} has a parameter {both[0]}, but data.{both[0]} is a batching option of "
+            "every corpus: rename the parameter"
         )
     own = {key: value for key, value in resolved(node).items() if key not in shared and key not in _TO_HYDRA}
     corpus: Corpus = build(own, "data")
@@ -187,7 +187,7 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
     if config.export is not None:
         check_format(config.export, resolved(config.model), "export")
     if config.run.compile and not model.compiles_whole:
-        raise UserError(f"run.compile: {type(model).__name__} is a loop over target tokens, which is not compiled")
+        raise UserError(f"run.compile: {type(model).__name__} loops over target tokens and cannot be compiled")
     if not 0 <= config.label_smoothing < 1:
         raise UserError(f"label_smoothing={config.label_smoothing}: must be at least 0 and below 1")
     if not 0 <= config.seed < 2**31:
@@ -223,8 +223,8 @@ def check_tying(model: EncoderDecoder, tokenizer: TokenizerSource | Tokenizer) -
     """
     if not tokenizer.is_joint and model.src_embedding is model.tgt_embedding:
         raise UserError(
-            "model.tying=all needs one vocabulary for both sides, and here each has its own: "
-            "take model.tying=target, or one tokenizer"
+            "model.tying=all needs one vocabulary for both sides, but source and target have separate ones: "
+            "type model.tying=target, or use one tokenizer"
         )
 
 

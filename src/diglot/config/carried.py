@@ -19,7 +19,7 @@ from diglot.data.text import write_bytes
 CARRIED = "composed"  # the config name that Hydra gets
 CONFIG = "config.yaml"  # the resolved config; it marks a folder as a run's
 
-_ABOUT = "# Composed once; a process that was started to train this reads no other file of choices.\n"
+_ABOUT = "# Composed once. The processes that train in this folder read no other config file.\n"
 
 
 def write_carried(folder: Path, config: DictConfig) -> None:

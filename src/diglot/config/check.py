@@ -88,12 +88,12 @@ def _refuse_two_spellings() -> None:
     typed = typed_overrides()
     for one, other in combinations([key for key, meaning in MEANINGS.items() if meaning.says and key in typed], 2):
         if MEANINGS[one].says == MEANINGS[other].says:
-            raise UserError(f"{one} and {other} both say {MEANINGS[one].says}: give one of them")
+            raise UserError(f"{one} and {other} both set {MEANINGS[one].says}: give only one")
 
 
 def _refuse_two_tokenizers(config: DictConfig) -> None:
     if config.get("init_from") is not None and any(meaning_of(key).of_vocabulary for key in typed_overrides()):
-        raise UserError("init_from brings its tokenizer along: leave out what the command line says of one")
+        raise UserError("init_from also loads a tokenizer: remove the tokenizer's options from the command line")
 
 
 def typed_overrides() -> set[str]:
@@ -158,7 +158,7 @@ def mistakes(node: Any, path: str, wanted: Any = None, ours: Mapping[str, Any] =
 def _wrong_target(target: Any, path: str, wanted: Any) -> str | None:
     """Return the problem with a node's `_target_`, or None."""
     if path == "logger":
-        return f"{path}._target_: loggers stand under names of their own: {path}.NAME._target_={target}"
+        return f"{path}._target_: each logger needs a name: {path}.NAME._target_={target}"
     if not isinstance(target, str):
         return f"{path}._target_={target!r}: must name a class or a function"
     try:
@@ -172,9 +172,9 @@ def _mistakes_of(key: str, value: Any, path: str, target: str | None, parameters
     """Yield the mistakes in one key of a node and in the nodes below it."""
     here = f"{path}.{key}"
     if key == "_args_":
-        yield f"{here}: give arguments by their names"
+        yield f"{here}: positional arguments are not supported; give arguments by name"
     elif meaning_of(here).given_by_code and target is not None:
-        yield f"{here} is not used here: diglot gives it"
+        yield f"{here} is not supported: diglot sets it"
     elif meaning_of(here).instead:
         if value is not None:
             yield unknown_key(here, [])

@@ -175,10 +175,10 @@ def _check_yaml(text: str) -> None:
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):  # a few aliases can expand to millions of nodes
-            raise ValueError("it refers to itself")
+            raise ValueError("it contains a YAML alias")
         if depth > 40:
-            raise ValueError("it is nested more than 40 deep")
+            raise ValueError("it is nested more than 40 levels deep")
 
 
 def _shortened(value: Any) -> str:
-    return shortened("something else" if isinstance(value, dict) else printable(value), 60, "...")
+    return shortened("a mapping" if isinstance(value, dict) else printable(value), 60, "...")

@@ -72,12 +72,12 @@ def _parts(model: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{key}._target_={target}: CTranslate2 has no such {part}; nearest: {group}={NEAREST[part]}"
             elif choices[target] == "alibi" and not prefix:
                 kept = "" if model.get("decoder_position") else ", and model/position@model.decoder_position=alibi"
-                yield f"{group}=alibi: CTranslate2's encoder knows no such bias; nearest: {group}=relative_bias{kept}"
+                yield f"{group}=alibi: CTranslate2's encoder does not support it; nearest: {group}=relative_bias{kept}"
             elif choices[target] == "relative_bias":
                 stacks = (True,) if prefix else (False,) if model.get("decoder_position") else (False, True)
                 yield from _buckets(key, node, stacks)
             elif part == "feed_forward" and (activation := node["activation"]["_target_"]) not in ACTIVATIONS:
-                yield f"{key}.activation._target_={activation}: CTranslate2 has {', '.join(ACTIVATIONS)}"
+                yield f"{key}.activation._target_={activation}: CTranslate2 supports {', '.join(ACTIVATIONS)}"
 
 
 def _buckets(key: str, node: Mapping[str, Any], stacks: tuple[bool, ...]) -> Iterator[str]:
@@ -107,7 +107,7 @@ def _buckets(key: str, node: Mapping[str, Any], stacks: tuple[bool, ...]) -> Ite
     if (found := next(moved(max_distance), None)) is not None:
         nearest = next(value for value in range(max_distance + 1, 2**31) if next(moved(value), None) is None)
         yield (
-            f"{key}.max_distance={max_distance}: CTranslate2 may round the bucket of distance {found} otherwise; "
+            f"{key}.max_distance={max_distance}: CTranslate2 may put distance {found} into another bucket; "
             f"nearest: {key}.max_distance={nearest}"
         )
 
@@ -171,13 +171,13 @@ def _heads(model: Mapping[str, Any]) -> Iterator[str]:
     own, cross = (heads, heads) if isinstance(heads, int) else (heads["decoder"], heads["cross"])
     if own != cross:
         yield (
-            f"model.n_heads.cross={cross}: CTranslate2's decoder has one number of heads; "
+            f"model.n_heads.cross={cross}: CTranslate2's decoder has the same number of heads for both attentions; "
             f"nearest: model.n_heads.cross={own}"
         )
     if model.get("qk_norm") and cross > 1:
         yield (
-            "model.qk_norm=true: CTranslate2 norms the queries of cross-attention before it parts them into heads; "
-            "nearest: model.qk_norm=false"
+            "model.qk_norm=true: CTranslate2 normalizes the queries of cross-attention before it splits them into "
+            "heads; nearest: model.qk_norm=false"
         )
 
 

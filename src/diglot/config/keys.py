@@ -41,7 +41,7 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
     """Return a message that a key does not exist, with the key that was probably meant."""
     key = key.lstrip("+~").split("@")[0]
     if instead := meaning_of(key).instead:
-        return f"{key} is not used here; what does it is {instead}"
+        return f"{key} is not supported; {instead}"
     if match := re.fullmatch(r"model[./](decoder_(\w+))", key):
         part, group = match.group(1), f"model/{match.group(2)}"
         if (CONF / group).is_dir():

@@ -27,7 +27,7 @@ class Meaning:
         is_hyper_parameter: whether a table of runs has a column for the key.
         of_vocabulary: whether the key determines the run's tokenizer, as `init_from` does.
         says: what the key determines, if other keys determine the same. Only one of them may be typed.
-        instead: for a library's parameter that a config must not set: the key that serves its purpose.
+        instead: for a library's parameter that a config must not set: the key to use, or why none is needed.
         given_by_code: whether the code that builds the node sets the key, so that a config must not.
         found_for_jobs: for a key of a single run: what determines its value for the jobs of a sweep.
         kind: the class that the node's target must be, or return. (The parameters of a target are annotated, and their
@@ -49,7 +49,7 @@ class Meaning:
     kind: str | None = None
 
 
-_LENGTH = "how long the run is"
+_LENGTH = "the length of the run"
 
 # `*` matches any one name. `.**` at the end matches the key itself and everything below it. Only the most specific of
 # the patterns that match a key applies.
@@ -95,9 +95,9 @@ MEANINGS: dict[str, Meaning] = {
     # The model and the search. Every checkpoint holds their complete config.
     "model": Meaning(in_checkpoints=True, is_hyper_parameter=True, kind="diglot.model.EncoderDecoder"),
     "model.**": Meaning(in_checkpoints=True, is_hyper_parameter=True),
-    "model.src_vocab_size": Meaning(instead="tokenizer.vocab_size"),
-    "model.tgt_vocab_size": Meaning(instead="tokenizer.tgt_vocab_size"),
-    "model.vocab_size": Meaning(instead="tokenizer.vocab_size"),
+    "model.src_vocab_size": Meaning(instead="use tokenizer.vocab_size"),
+    "model.tgt_vocab_size": Meaning(instead="use tokenizer.tgt_vocab_size"),
+    "model.vocab_size": Meaning(instead="use tokenizer.vocab_size"),
     "search": Meaning(in_checkpoints=True, kind="diglot.decoding.Search"),
     "search.**": Meaning(in_checkpoints=True),
     # The optimizer's and scheduler's values may change between updates. The optimizer's class may not: its state
@@ -105,12 +105,12 @@ MEANINGS: dict[str, Meaning] = {
     "optimizer": Meaning("take effect", is_hyper_parameter=True, kind="torch.optim.Optimizer"),
     "optimizer.**": Meaning("take effect", is_hyper_parameter=True),
     "optimizer._target_": Meaning(),
-    "optimizer.lr": Meaning(instead="scheduler.lr"),
-    "optimizer.params": Meaning(instead="nothing: all weights are trained"),
+    "optimizer.lr": Meaning(instead="use scheduler.lr"),
+    "optimizer.params": Meaning(instead="all weights are trained"),
     "scheduler": Meaning("take effect", is_hyper_parameter=True, kind="torch.optim.lr_scheduler.LRScheduler"),
     "scheduler.**": Meaning("take effect", is_hyper_parameter=True),
-    "scheduler.optimizer": Meaning(instead="optimizer"),
-    "scheduler.total_updates": Meaning(instead="run.updates"),
+    "scheduler.optimizer": Meaning(instead="use optimizer"),
+    "scheduler.total_updates": Meaning(instead="use run.updates"),
     # The run. Its config counts in updates once the data is known.
     "run": Meaning("take effect", kind="diglot.training.run.Budget"),
     "run.**": Meaning("take effect"),
@@ -124,23 +124,23 @@ MEANINGS: dict[str, Meaning] = {
     "trainer.max_steps": Meaning("take effect", says=_LENGTH, settled=True),
     "trainer.log_every_n_steps": Meaning("ignore"),
     "trainer.process_timeout": Meaning("ignore"),
-    "trainer.max_epochs": Meaning(instead="run.passes"),
-    "trainer.min_epochs": Meaning(instead="run.passes"),
-    "trainer.min_steps": Meaning(instead="run.updates"),
-    "trainer.limit_train_batches": Meaning(instead="run.updates"),
-    "trainer.limit_val_batches": Meaning(instead="data (dev is always scored whole)"),
-    "trainer.limit_test_batches": Meaning(instead="data (test is always scored whole)"),
-    "trainer.overfit_batches": Meaning(instead="data.train (a small file) and run.updates"),
-    "trainer.accumulate_grad_batches": Meaning(instead="data.batches_per_update"),
-    "trainer.val_check_interval": Meaning(instead="run.validate_every"),
-    "trainer.check_val_every_n_epoch": Meaning(instead="run.validate_every"),
-    "trainer.logger": Meaning(instead="logger"),
-    "trainer.callbacks": Meaning(instead="callbacks"),
+    "trainer.max_epochs": Meaning(instead="use run.passes"),
+    "trainer.min_epochs": Meaning(instead="use run.passes"),
+    "trainer.min_steps": Meaning(instead="use run.updates"),
+    "trainer.limit_train_batches": Meaning(instead="use run.updates"),
+    "trainer.limit_val_batches": Meaning(instead="use data (the complete dev text is always scored)"),
+    "trainer.limit_test_batches": Meaning(instead="use data (the complete test text is always scored)"),
+    "trainer.overfit_batches": Meaning(instead="use data.train (a small file) and run.updates"),
+    "trainer.accumulate_grad_batches": Meaning(instead="use data.batches_per_update"),
+    "trainer.val_check_interval": Meaning(instead="use run.validate_every"),
+    "trainer.check_val_every_n_epoch": Meaning(instead="use run.validate_every"),
+    "trainer.logger": Meaning(instead="use logger"),
+    "trainer.callbacks": Meaning(instead="use callbacks"),
     "trainer.plugins": Meaning(given_by_code=True),
-    "trainer.default_root_dir": Meaning(instead="run.folder"),
-    "trainer.enable_checkpointing": Meaning(instead="run.validate_every (a checkpoint follows each validation)"),
-    "trainer.use_distributed_sampler": Meaning(instead="nothing: batches are shared out already"),
-    "trainer.reload_dataloaders_every_n_epochs": Meaning(instead="nothing: a run is one pass of its loader"),
+    "trainer.default_root_dir": Meaning(instead="use run.folder"),
+    "trainer.enable_checkpointing": Meaning(instead="use run.validate_every (a checkpoint follows each validation)"),
+    "trainer.use_distributed_sampler": Meaning(instead="each process already gets its own batches"),
+    "trainer.reload_dataloaders_every_n_epochs": Meaning(instead="a run is a single pass of its loader"),
     # Any number of classes, each under a name. A callback may change training; watchers and loggers do not.
     "callbacks.*": Meaning(may_rotate=True, kind="lightning.Callback"),
     "callbacks.*.**": Meaning(may_rotate=True),
@@ -154,8 +154,8 @@ MEANINGS: dict[str, Meaning] = {
     "sweep": Meaning("ignore", "as typed"),
     "sweep.**": Meaning("ignore", "never"),
     # Hydra's folders.
-    "hydra.run.dir": Meaning(instead="run.folder"),
-    "hydra.sweep.dir": Meaning(instead="sweep.folder"),
+    "hydra.run.dir": Meaning(instead="use run.folder"),
+    "hydra.sweep.dir": Meaning(instead="use sweep.folder"),
 }
 
 # The parameters that a model passes to its parts, each with the model's key that it comes from.
@@ -166,7 +166,7 @@ _GIVEN_TO_PARTS: dict[str, dict[str, str | None]] = {
     "feed_forward": {"d_model": "d_model", "d_ff": "d_ff", "dropout": "activation_dropout"},
 }
 MEANINGS |= {
-    f"model.{part}.{name}": Meaning(instead=f"model.{key}" if key else "nothing: the model gives it")
+    f"model.{part}.{name}": Meaning(instead=f"use model.{key}" if key else "the model sets it")
     for one, given in _GIVEN_TO_PARTS.items()
     for part in (one, f"decoder_{one}")
     for name, key in given.items()

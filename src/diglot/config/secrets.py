@@ -112,7 +112,9 @@ def refuse_secrets_in_checkpoints(config: DictConfig) -> None:
     """
     for path, written, value, _ in _from_environment(config):
         if is_secret(value) and meaning_of(path).in_checkpoints:
-            raise UserError(f"{path}={written}: every checkpoint would hold what the environment says; type the value")
+            raise UserError(
+                f"{path}={written}: every checkpoint would store this value from the environment; type the value itself"
+            )
 
 
 def _partly_resolved_value(node: DictConfig | ListConfig, key: Any) -> Any:

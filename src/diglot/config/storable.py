@@ -58,7 +58,7 @@ def check_language(what: str, code: Any) -> None:
     if not isinstance(code, str) or not re.fullmatch(r"\w[\w.@+-]{0,49}", code) or ".." in code:
         shown = shortened(code, 50) if isinstance(code, str) else code
         raise UserError(
-            f"{what}={shown!r}: files are named by a language's code, which has at most 50 letters, digits, "
+            f"{what}={shown!r}: a language code is part of file names, so it has at most 50 letters, digits, "
             "and - _ @ + . between them"
         )
 
@@ -163,7 +163,7 @@ def check_trust(modules: Collection[str]) -> None:
         if not _DOTTED.fullmatch(module):
             raise UserError(f"trust={module}: must be the dotted name of a module, such as mine or mine.models")
         if module.partition(".")[0] in _LIBRARIES:
-            raise UserError(f"trust={module}: only modules of your own are trusted; {module} is a library's")
+            raise UserError(f"trust={module}: only your own modules can be trusted; {module} belongs to a library")
 
 
 def _refuse_references(node: Any, path: str) -> None:
@@ -173,9 +173,9 @@ def _refuse_references(node: Any, path: str) -> None:
         UserError: it does. The message names the key.
     """
     if isinstance(node, str) and "${" in node:
-        raise UserError(f"{path} refers to {shortened(node, 60)!r}: not loaded")
+        raise UserError(f"{path} contains the interpolation {shortened(node, 60)!r}: not loaded")
     if isinstance(node, dict) and "_args_" in node:
-        raise UserError(f"{path}._args_ gives arguments by no name: not loaded")
+        raise UserError(f"{path}._args_ contains positional arguments: not loaded")
     if isinstance(node, (dict, list)):
         for key, value in node.items() if isinstance(node, dict) else enumerate(node):
             _refuse_references(value, f"{path}.{key}")
@@ -204,7 +204,7 @@ def _not_vouched_for(target: Any, trust: Collection[str]) -> str | None:
 
     The reason continues a sentence that starts with the class's name.
     """
-    no_part = "which is no part of a model or search that a checkpoint may name: not loaded"
+    no_part = "which a checkpoint may not use in a model or search: not loaded"
     if not isinstance(target, str) or not _DOTTED.fullmatch(target) or "." not in target or len(target) > 200:
         return no_part
     if target.partition(".")[0] in _LIBRARIES or any(part.startswith("__") for part in target.split(".")):
@@ -213,8 +213,8 @@ def _not_vouched_for(target: Any, trust: Collection[str]) -> str | None:
     if not any(f"{module}.".startswith(f"{name}.") for name in trust):
         if not _is_the_users(sys.modules.get(module)):
             return (
-                "a class that is not diglot's, and no module is imported because a checkpoint names it: "
-                f"if you trust that module, say trust={module}"
+                "a class that is not part of diglot, and a checkpoint alone never causes an import: "
+                f"if you trust that module, type trust={module}"
             )
         if _imported(target) is None:  # a further search could import something
             return f"and {module} has no such class"

@@ -45,7 +45,7 @@ def wrong_target(target: str, wanted: Any) -> str | None:
     kinds = _kinds(wanted)
     named = " or ".join(NAMES.get(kind.__name__, kind.__name__) for kind in kinds)
     if not kinds:
-        return "stands where no _target_ is taken: a parameter's annotation says what class it takes"
+        return "is not accepted here: the parameter is not annotated with a class"
     first = target.partition(".")[0]
     if first in sys.stdlib_module_names or any(part.startswith("__") for part in target.split(".")):
         return f"is no {named}"
@@ -90,20 +90,20 @@ def refuse_foreign_hydra(node: DictConfig) -> None:
     """
     plain: Any = OmegaConf.to_container(node, resolve=False)
     if plain.get("callbacks"):
-        raise UserError("hydra.callbacks: not used here; what calls back in training is callbacks")
+        raise UserError("hydra.callbacks: not supported; for callbacks during training, use the key callbacks")
     for key in ("job_logging", "hydra_logging"):
         said = plain.get(key) or {}
         if said.get("root") or said.keys() - {"version", "root", "disable_existing_loggers"}:
-            raise UserError(f"hydra.{key}: not used here; a run writes log.txt")
+            raise UserError(f"hydra.{key}: not supported; a run writes log.txt")
     if plain.get("job", {}).get("env_set"):
-        raise UserError("hydra.job.env_set: not used here; the shell sets what the environment has to say")
+        raise UserError("hydra.job.env_set: not supported; set environment variables in the shell")
     for path, target in targets_in(plain, "hydra"):
         if path in ("hydra.sweeper._target_", "hydra.launcher._target_"):  # Hydra itself accepts only plugins here
             allowed = rf"(hydra_plugins|{re.escape(CORE_PLUGINS)})(\.\w+)+"
         else:
             allowed = r"optuna\.(samplers|pruners)\.[A-Z]\w*"
         if not isinstance(target, str) or not re.fullmatch(allowed, target):
-            raise UserError(f"{path}: {target} is no part of a sweep")
+            raise UserError(f"{path}: {target} is not a class that a sweep may use")
 
 
 def targets_in(node: Any, path: str) -> typing.Iterator[tuple[str, Any]]:

@@ -41,11 +41,11 @@ def conclude(
         UserError: if there is no checkpoint, or if something cannot be written.
     """
     if not writer.best.exists() and writer.last.exists():
-        raise UserError(f"{writer.best} has gone; {writer.last} holds the last weights")
+        raise UserError(f"{writer.best} is missing; {writer.last} contains the last weights")
     if not writer.best.exists():
         raise UserError(f"the run ended before its first validation: there is no checkpoint in {folder}/")
     if trainer.global_step < trainer.max_steps:
-        say(f"Ended before all {trainer.max_steps:,} updates: so a callback or trainer.max_time said")
+        say(f"Ended before all {trainer.max_steps:,} updates, because of a callback or trainer.max_time")
     say(end_report(writer, throughput, trainer.global_step, scores.latest))
     translator = Translator.load(writer.best, trust=trusted(config))
     test: dict[str, Any] | None = None

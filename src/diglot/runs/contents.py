@@ -61,7 +61,7 @@ def contents_in(folder: Path) -> Contents:
 def how_compared(changed: str) -> str:
     """Return a note on how texts are compared, to add to the name of a changed text; empty for other inputs."""
     is_text = changed in (NAMES["train"], NAMES["dev"], NAMES["test"])
-    same = "the same lines compressed or split into files otherwise are another text"
+    same = "the same lines count as changed if they are compressed or split into files differently"
     return f" (files are compared byte for byte: {same})" if is_text else ""
 
 

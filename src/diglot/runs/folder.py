@@ -92,11 +92,11 @@ def refuse_links(folder: Path) -> None:
     for path in [*folder.iterdir(), *inside]:
         found, name = path.lstat(), path.relative_to(folder)
         if stat.S_ISLNK(found.st_mode):
-            raise UserError(f"{folder}: {name} is a link, and a run writes into its own folder alone: remove it")
+            raise UserError(f"{folder}: {name} is a link, but a run writes only into its own folder: remove it")
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
             raise UserError(f"{folder}: {name} is neither a file nor a folder: remove it")
         if path.name in IN_PLACE and stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
-            raise UserError(f"{folder}: {name} is a second name of another file (a hard link): remove it")
+            raise UserError(f"{folder}: {name} is a hard link to another file: remove it")
 
 
 def refuse_way_out(path: Path, folder: Path) -> None:
@@ -106,7 +106,7 @@ def refuse_way_out(path: Path, folder: Path) -> None:
         UserError: if a link on the path leads elsewhere.
     """
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise UserError(f"{path}: leads out of {folder} through a link: remove it, or give output=FOLDER")
+        raise UserError(f"{path}: a link on this path leads out of {folder}: remove it, or give output=FOLDER")
 
 
 def is_finished(folder: Path) -> bool:

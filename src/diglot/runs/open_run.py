@@ -43,7 +43,9 @@ def finished_folder(config: DictConfig) -> Path | None:
         return None
     folder = resumable_folder(config.resume)
     if config.run.folder is not None and Path(config.run.folder).expanduser().absolute() != folder.absolute():
-        raise UserError(f"resume={config.resume} and run.folder={config.run.folder} are two folders: give one")
+        raise UserError(
+            f"resume={config.resume} and run.folder={config.run.folder} are two different folders: give one"
+        )
     refuse_other_job(folder, config)
     line = finished_line(folder, without_secrets(config), lambda: contents_now(config))
     if line is None:
@@ -102,7 +104,9 @@ class OpenRun:
                 resume = newest_unfinished(config.run.folder, plain, reads) if processes.is_first else None
                 if processes.is_first:
                     which = (
-                        f"goes on in {printable(resume)}/" if resume else "no such run is unfinished, a new one begins"
+                        f"resuming {printable(resume)}/"
+                        if resume
+                        else "no unfinished run with this config; starting a new one"
                     )
                     say(f"resume=auto: {which}")
             name = f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}"

@@ -142,7 +142,7 @@ def refuse_other_config(config: DictConfig, processes: Processes) -> None:
     others = [change for change in changes(processes.shared(mine), mine) if meaning_of(change.key).content is None]
     if others:
         which = f"process {processes.rank + 1} of {processes.world_size}"
-        raise UserError(f"{which} was given another config than the first one: {others[0]}")
+        raise UserError(f"{which} has a different config from the first one: {others[0]}")
 
 
 def build_budget(config: DictConfig) -> Budget:
@@ -213,12 +213,13 @@ def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes
     options["precision"] = choose_precision(wanted, trainer.strategy.root_device.type)
     if options["precision"] in ("16-mixed", "16") and config.optimizer.get("fused"):
         raise UserError(
-            "trainer.precision=16-mixed scales gradients, which a fused optimizer hides: optimizer.fused=false"
+            "trainer.precision=16-mixed scales gradients, and a fused optimizer unscales them only internally: "
+            "type optimizer.fused=false"
         )
     try:
         L.Trainer(accelerator="cpu", precision=options["precision"], logger=False, barebones=True)
     except Exception:
-        raise UserError(f"trainer.precision={options['precision']}: there is no such precision here") from None
+        raise UserError(f"trainer.precision={options['precision']}: not supported here") from None
     spread = strategy(config.trainer.strategy, trainer.world_size, config.trainer.process_timeout)
     return options, Processes(trial(spread))
 
@@ -234,5 +235,5 @@ def check_lengths(model: EncoderDecoder, data: TranslationData, node: DictConfig
     for side, (name, known, longest) in sides.items():
         if known is not None and longest > known:
             raise UserError(
-                f"model.{name}.max_positions={known} is too few: the longest {side} sentence has {longest} tokens"
+                f"model.{name}.max_positions={known} is too small: the longest {side} sentence has {longest} tokens"
             )

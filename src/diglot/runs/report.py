@@ -47,7 +47,7 @@ def start_report(folder: Path, data: TranslationData, model: nn.Module, trainer:
     sizes = ", ".join(f"{split} {n:,}" for split, n in data.sizes.items())
     about.add_row("data", Text("\n".join([data.corpus.describe(), f"pairs: {sizes}", *data.notes])))
     tokenizer = data.tokenizer
-    hidden = f", {tokenizer.placeholder} kept whole" if tokenizer.placeholder else ""
+    hidden = f", {tokenizer.placeholder} never split" if tokenizer.placeholder else ""
     if tokenizer.is_joint:
         vocabulary = f"{tokenizer.src_vocab_size:,} pieces for both sides"
     else:
@@ -141,7 +141,7 @@ def end_report(writer: CheckpointWriter, throughput: Throughput, updates: int, s
     """Return a summary of a run's training."""
     signature = "".join(f" ({score.signature})" for score in scores if score.name == "BLEU")
     return (
-        f"Trained {updates:,} updates in {throughput.seconds / 60:.1f} minutes without validations "
+        f"Trained {updates:,} updates in {throughput.seconds / 60:.1f} minutes, not counting validations "
         f"({throughput.target_tokens_per_second:,.0f} target tokens a second) with {peak_memory():.1f} GB of memory; "
         f"best dev BLEU {writer.best_score:.2f} at update {writer.best_update:,}{signature}."
     )

@@ -71,9 +71,9 @@ def newest_unfinished(folder: str | None, config: dict[str, Any], now: Contents)
                 refuse_other_contents(str(each), before, now)
                 found.append(each)
         except UserError as error:
-            say(f"resume=auto: passed over, {error}")
+            say(f"resume=auto: skipping a run, {error}")
     if held := next((each for each in found if is_held(each)), None):
-        raise UserError(f"resume=auto: another process is going on with {held}/")
+        raise UserError(f"resume=auto: another process is training in {held}/")
     return str(found[0]) if found else None
 
 
@@ -99,8 +99,8 @@ def finished_line(folder: Path, config: dict[str, Any], read_now: Callable[[], C
     read_before, now = contents_in(folder), read_now()
     if changed := changed_contents(read_before, now):
         raise UserError(
-            f"{folder}: this run is finished, and {changed} has changed since: its results are of what it was; "
-            f"without resume= a new run begins{how_compared(changed)}"
+            f"{folder}: this run is finished, and {changed} has changed since, so its results are out of date; "
+            f"without resume= a new run starts{how_compared(changed)}"
         )
     found = [
         str(change)
@@ -109,14 +109,14 @@ def finished_line(folder: Path, config: dict[str, Any], read_now: Callable[[], C
     ]
     if found:
         raise UserError(
-            f"{folder}: this run is finished, nothing would be trained with what is another value now ({found[0]}); "
-            f"run.updates above {done} goes on"
+            f"{folder}: this run is finished, so the changed value would have no effect ({found[0]}); "
+            f"to train on, type run.updates above {done}"
         )
     told = f"{folder}: this run is finished; its results are in {folder / RESULTS}"
     form = config.get("export")
     if form is None or (folder / form).exists():
         return told
-    return f"{told}. Nothing was exported: {reading('export', folder, trusted(config))} format={form} does that"
+    return f"{told}. The model was not exported; type {reading('export', folder, trusted(config))} format={form}"
 
 
 def outcome(folder: Path) -> tuple[int | None, str]:
@@ -140,7 +140,7 @@ def refuse_other_job(folder: Path, config: Any) -> None:
     """
     if not (folder / CONFIG).exists() and (carried := read_carried(folder)) is not None:
         found = changes(without_secrets(carried), without_secrets(config))
-        refuse_other_run(f"resume={folder}: the sweep's job would be trained as another one", found)
+        refuse_other_run(f"resume={folder}: the config differs from that of the sweep's job", found)
 
 
 def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: Shards, now: Contents) -> ResumePoint:
@@ -159,7 +159,7 @@ def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: 
     before = contents_in(folder)
     same = same_contents(before, now)
     changed = changes(read_config(folder / CONFIG), config, same) if (folder / CONFIG).exists() else []
-    refuse_other_run(f"resume={folder}: the run would go on as another one", changed)
+    refuse_other_run(f"resume={folder}: these values cannot change in a run", changed)
     refuse_other_contents(f"resume={folder}", before, now)
     found = checkpoints.newest_whole(folder)
     if found is None:
@@ -168,13 +168,14 @@ def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: 
     checkpoints.check_training_state(content, checkpoint)
     record, update, updates = content["diglot"], content["global_step"], config["run"]["updates"]
     since_checkpoint = changes(without_folders(record["config"]), without_folders(config), same)
-    refuse_other_run(f"{checkpoint}: this is another run's checkpoint", since_checkpoint)
+    refuse_other_run(f"{checkpoint}: this checkpoint belongs to another run", since_checkpoint)
     if not checkpoints.has_tokenizer(record, tokenizer):
         told = (
-            "the tokenizer is no longer the one that the run began with: another version makes another one of its text"
+            f"the tokenizer is no longer the one that the run began with: diglot {record['version']} built that one, "
+            "and another version may build a different one"
         )
         instead = f"init_from={checkpoint} begins a new run with its tokenizer and weights"
-        raise UserError(f"resume={folder}: {told} (that one was made by diglot {record['version']}); {instead}")
+        raise UserError(f"resume={folder}: {told}; {instead}")
     if record.get("data", shards.key) != shards.key:
         told = f"the training text is no longer the one that the run began with{how_compared(NAMES['train'])}"
         raise UserError(f"resume={folder}: {told}")
@@ -206,7 +207,7 @@ def begin_again(folder: Path, begun: ResumePoint, config_yaml: str) -> None:
         from_now = (
             "its content is the same"
             if change.is_of_place
-            else f"the new value holds from update {begun.state.update + 1:,} on"
+            else f"the new value applies from update {begun.state.update + 1:,} on"
         )
         say(f"{change}: {from_now}")
     if begun.changed:

@@ -117,7 +117,7 @@ class Session:
             UserError: if something cannot be written.
         """
         if self.trainer.fast_dev_run:  # type: ignore[attr-defined]
-            say("fast_dev_run: training and validation went through; no checkpoint was kept")
+            say("fast_dev_run: training and validation succeeded; no checkpoint was saved")
             return
         if not self.plan.processes.is_first:
             return
@@ -138,7 +138,7 @@ class Session:
         except Stopped as stopped:
             self.leave(stopped)
         except UserError as error:
-            rest = f"{resuming(run.folder)} does the rest. {writer.describe()}"
+            rest = f"{resuming(run.folder)} completes the run. {writer.describe()}"
             raise UserError(f"{error}. Training is done, and {rest}") from None
 
     def leave(self, stopped: Stopped) -> None:

@@ -84,7 +84,7 @@ class Job:
             kept = {name: record[name] for name in cls._kept()}
             lists: dict[str, Any] = {name: tuple(map(str, kept[name])) for name in ("overrides", "varies")}
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"{folder / JOB}: damaged ({error}); without this file the job begins anew") from None
+            raise UserError(f"{folder / JOB}: damaged ({error}); delete this file to start the job again") from None
         job = cls(folder, **kept | lists)
         if job.results:
             job.status = "finished"
@@ -248,7 +248,7 @@ def last_line(path: Path, begin: int) -> str:
     with path.open("rb") as file:
         file.seek(max(begin, path.stat().st_size - 10_000))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    return shortened(lines[-1], 300) if lines else "it said nothing"
+    return shortened(lines[-1], 300) if lines else "it printed nothing"
 
 
 def now() -> str:

@@ -63,7 +63,7 @@ class Sweep:
         except OSError as error:
             raise UserError(f"sweep.folder={self.folder} cannot be used: {error.strerror}") from None
         if lock(self._lock.fileno()) is False:
-            raise UserError(f"another sweep is at work in {self.folder}")
+            raise UserError(f"another sweep is running in {self.folder}")
 
     def _refuse_foreign(self) -> None:
         """Check that the sweep's files would not replace files of anyone else.
@@ -77,7 +77,7 @@ class Sweep:
             refuse_links(self.folder)
         foreign = [name for name in there - {LOCK, *TABLES} if not re.match(r"\d\d", name)]  # jobs begin with a number
         if there and (LOCK not in there or (foreign and not has_jobs)):
-            raise UserError(f"sweep.folder={self.folder} exists and is no sweep's folder")
+            raise UserError(f"sweep.folder={self.folder} exists and is not a sweep's folder")
 
     def unlock(self) -> None:
         if self._lock is not None:
@@ -123,7 +123,7 @@ class Sweep:
             except FileExistsError:
                 folder = folder.with_name(f"{folder.name}_")
             except OSError as error:
-                raise UserError(f"{folder} cannot be made: {error.strerror}") from None
+                raise UserError(f"{folder} cannot be created: {error.strerror}") from None
         job = Job(folder, number, tuple(overrides), tuple(varies), hash)
         job.write()
         return job
@@ -169,7 +169,7 @@ def some_failed(errors: Iterable[object], n_jobs: int) -> UserError:
     """Return an error with the failed jobs of a sweep."""
     each = list(dict.fromkeys(str(error) for error in errors))
     named = "; ".join(each[:5]) + (f"; and {len(each) - 5} more" if len(each) > 5 else "")
-    return UserError(f"{len(each)} of {n_jobs} jobs failed: {named}. The same command again goes on with them")
+    return UserError(f"{len(each)} of {n_jobs} jobs failed: {named}. To resume them, type the same command again")
 
 
 def run_alone(config: DictConfig, module: str = "diglot.commands.train") -> float | None:
