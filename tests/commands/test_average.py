@@ -248,7 +248,7 @@ def test_another_tokenizer_or_language_is_refused_by_file(make, tmp_path, sample
     assert "bol" in said
 
 
-def test_other_types_ties_and_values_that_are_none_are_refused_by_weight(make, tmp_path):
+def test_other_types_ties_and_values_that_are_not_finite_are_refused_by_weight(make, tmp_path):
     a = make("a.ckpt")
     half = make("b.ckpt", 2, change=lambda state: cast(state, torch.float16))
     assert "torch.float16" in refused([a, half], tmp_path / "mean.ckpt")

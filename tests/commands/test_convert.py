@@ -85,7 +85,7 @@ def test_nothing_is_done_while_a_run_is_at_work(
     assert checkpoint.is_of_old_format(file)
 
 
-def test_one_that_would_come_back_otherwise_is_left(
+def test_a_checkpoint_that_would_read_back_differently_is_not_rewritten(
     content: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write_old_checkpoint(tmp_path / "last.ckpt", content)
@@ -104,7 +104,7 @@ def test_one_that_would_come_back_otherwise_is_left(
 
 
 @pytest.mark.parametrize("number", [28, 30])
-def test_one_that_cannot_be_written_is_left(
+def test_a_checkpoint_that_cannot_be_written_is_left_unchanged(
     content: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     file = write_old_checkpoint(tmp_path / "last.ckpt", content)
@@ -118,7 +118,7 @@ def test_one_that_cannot_be_written_is_left(
     assert checkpoint.is_of_old_format(file)
 
 
-def test_what_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_path_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     for path, said in [(tmp_path / "x.ckpt", "no such file"), (tmp_path, "holds no checkpoint")]:
         with pytest.raises(UserError, match=said):
             conversion.files_of(str(path))

@@ -180,7 +180,7 @@ def test_own_vocabularies_tags_and_placeholders_go_along(untrained, own_tokenize
     assert translate_without_diglot(tmp_path / "out", tgt_lang, lines) == translator.translate(lines)
 
 
-def test_an_export_that_translates_otherwise_is_not_left_behind(monkeypatch, untrained, tokenizer, tmp_path):
+def test_an_export_that_translates_differently_is_not_left_behind(monkeypatch, untrained, tokenizer, tmp_path):
     write = converter.write
 
     def write_another(model, *arguments):
@@ -194,7 +194,7 @@ def test_an_export_that_translates_otherwise_is_not_left_behind(monkeypatch, unt
     assert not list(tmp_path.iterdir())
 
 
-def test_what_differs_within_rounding_is_counted_and_what_differs_by_more_is_told(build_model, tokenizer):
+def test_differences_within_rounding_are_counted_and_larger_ones_reported(build_model, tokenizer):
     model = build_model(src_vocab_size=tokenizer.src_vocab_size, tgt_vocab_size=tokenizer.tgt_vocab_size)
     with torch.no_grad():
         model.output.weight[11] = model.output.weight[12]  # equally probable after any prefix

@@ -11,7 +11,7 @@ from diglot.commands.output import refuse_same, refuse_unwritable, written
 from diglot.errors import UserError
 
 
-def test_what_is_no_file_is_written_to_and_stays_what_it_is(tmp_path):
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     got = []

@@ -111,7 +111,7 @@ def test_too_little_memory_for_a_batch_is_no_error_and_for_a_line_one_that_names
         score_pairs(translator, pairs)
 
 
-def test_weights_that_are_no_numbers_are_told_by_line(tmp_path, compose_train, tokenizer):
+def test_a_log_probability_that_is_not_finite_is_reported_by_line(tmp_path, compose_train, tokenizer):
     content = checkpoint_content(compose_train(*SIZES), tokenizer)
     content["state_dict"]["model.output.weight"][7] = 3e38  # finite, but products with it overflow
     broken = Translator.load(write_checkpoint(tmp_path / "a.ckpt", content), "cpu")

@@ -214,7 +214,7 @@ def test_a_wrong_word_is_answered_by_one_line(answer, word, wanted):
     assert wanted in answer(word)
 
 
-def test_what_is_wrong_is_answered_alike_whether_it_is_typed_or_in_a_config(say, answer):
+def test_a_mistake_has_the_same_message_typed_or_in_a_config(say, answer):
     for word in ("model.d_model=abc", "model.n_heads=5", "trainer.precision=foo"):
         assert say(word, "trainer=cpu") == f"diglot-train: {answer(word)}"
 
@@ -289,11 +289,11 @@ def test_what_is_wrong_is_answered_alike_whether_it_is_typed_or_in_a_config(say,
         ("model.qk_norm=1", "model.qk_norm=1: must be true or false"),
     ],
 )
-def test_a_model_that_cannot_be_is_refused_before_it_is_built(answer, words, wanted):
+def test_an_impossible_model_is_refused_before_it_is_built(answer, words, wanted):
     assert wanted in answer(*words.split())
 
 
-def test_processes_that_cannot_share_an_update_are_told_what_they_can(say):
+def test_processes_that_cannot_share_an_update_are_refused_with_a_value_that_works(say):
     words = ("trainer=cpu", "trainer.devices=3", "data.batches_per_update=4")
     assert "take data.batches_per_update=6" in say(*words)
 
@@ -313,7 +313,7 @@ def test_a_command_without_its_checkpoint_says_which_key_it_needs(say):
     assert "no such file" in say("checkpoint=nowhere", command="evaluate")
 
 
-def test_a_format_that_there_is_not_or_that_cannot_hold_the_model_is_refused(say):
+def test_a_format_that_is_unknown_or_cannot_hold_the_model_is_refused(say):
     assert "format='onnx': must be ctranslate2 or safetensors" in say("checkpoint=x", "format=onnx", command="export")
     assert "check='few': must be an integer" in say("checkpoint=x", "check=few", command="export")
     assert "export='onnx': must be ctranslate2 or safetensors or null" in say("export=onnx")
@@ -328,7 +328,7 @@ def test_a_file_that_is_no_checkpoint_is_named(say, tmp_path):
     assert "text.ckpt" in say("checkpoint=text.ckpt", command="translate")
 
 
-def test_a_word_that_is_no_text_is_refused_before_anything_is_trained(say):
+def test_a_word_that_is_not_valid_text_is_refused_before_anything_is_trained(say):
     assert say("run.folder='latin-\udcfc'").endswith(
         r"run.folder='latin-\udcfc': is not valid utf-8, the encoding of this locale; rename the file or folder"
     )
@@ -402,7 +402,7 @@ def test_a_checkpoint_may_name_nothing_but_our_classes_and_layers(compose_train)
                 root.check_parts({**parts, key: {**node, "a": [{"b": {"_target_": target}}]}})
 
 
-def test_what_reads_the_environment_is_kept_as_it_was_written(monkeypatch):
+def test_expressions_that_read_the_environment_are_stored_unresolved(monkeypatch):
     monkeypatch.setenv("SECRET", "hunter2")
     config = OmegaConf.create({"a": "${oc.env:SECRET}", "b": 3, "c": "${b}", "d": ["x-${oc.env:SECRET}"]})
     found = root.without_secrets(config)
@@ -445,7 +445,7 @@ def from_environment(monkeypatch):
     return OmegaConf.create(config)
 
 
-def test_what_depends_on_the_environment_is_followed_and_stays_as_it_was_written(from_environment):
+def test_expressions_that_depend_on_the_environment_indirectly_are_stored_unresolved(from_environment):
     found = root.without_secrets(from_environment)
     written = OmegaConf.to_container(from_environment, resolve=False)
     assert found["secret"] == written["secret"]
@@ -454,7 +454,7 @@ def test_what_depends_on_the_environment_is_followed_and_stays_as_it_was_written
     assert "hunter" not in str(found).lower()
 
 
-def test_no_message_holds_what_comes_from_the_environment(from_environment):
+def test_no_message_contains_a_value_from_the_environment(from_environment):
     root.note_secrets(from_environment)
     said = "seed='hunter2-0a1b': no; /x/hunter2-0a1b/y, x-hunter2-0a1b-y, HUNTER2-0A1B, hunter3-0a1b, hunter4-0a1b"
     assert "hunter" not in masked(said).lower()
@@ -462,7 +462,7 @@ def test_no_message_holds_what_comes_from_the_environment(from_environment):
 
 
 @pytest.mark.parametrize("word", ["seed=${oc.env:SECRET}", "seed=${ oc.env:SECRET}", "label_smoothing=${.init_from}"])
-def test_a_wrong_value_from_the_environment_is_named_by_what_reads_it(say, monkeypatch, word):
+def test_a_wrong_value_from_the_environment_is_named_by_its_expression(say, monkeypatch, word):
     monkeypatch.setenv("SECRET", "hunter2-0a1b")
     said = say(word, "init_from=${oc.env:SECRET}", "trainer=cpu")
     assert "hunter" not in said

@@ -70,7 +70,7 @@ def store(compose_train, tokenizer, tmp_path):
     return write
 
 
-def test_a_class_of_one_s_own_is_made_where_its_module_is_trusted(mine, store):
+def test_a_user_s_class_is_created_if_its_module_is_trusted(mine, store):
     stored = store(OWN)
     sys.modules.pop("mine", None)
     found = checkpoint.load(stored.path, trust=["mine"])
@@ -79,7 +79,7 @@ def test_a_class_of_one_s_own_is_made_where_its_module_is_trusted(mine, store):
 
 
 @pytest.mark.parametrize("key", OWN)
-def test_a_checkpoint_alone_gets_no_module_imported_and_says_what_to_type(mine, store, key):
+def test_a_checkpoint_alone_imports_no_module_and_the_message_says_what_to_type(mine, store, key):
     stored = store({key: OWN[key]})
     sys.modules.pop("mine", None)
     with pytest.raises(UserError, match=rf"{key} names '{OWN[key]}'.*type trust=mine"):
@@ -95,7 +95,7 @@ def test_a_module_that_the_program_has_imported_is_trusted(mine, store):
     assert type(checkpoint.load(stored.path).model).__name__ == "Mine"
 
 
-def test_a_config_vouches_for_the_modules_that_it_names_and_for_those_of_its_key():
+def test_a_config_trusts_the_modules_of_its_classes_and_of_its_key_trust():
     config = OmegaConf.create({"search": {"_target_": "mine.Find"}, "model": {"_target_": "diglot.model.Transformer"}})
     assert trusted(config) == ["mine"]
     assert trusted(OmegaConf.create({"trust": "yours"})) == ["yours"]
@@ -118,7 +118,7 @@ def test_a_config_vouches_for_the_modules_that_it_names_and_for_those_of_its_key
         ("torch.hub.load", "a checkpoint may not use in a model or search"),
     ],
 )
-def test_trust_in_a_module_is_no_trust_in_all_that_can_be_reached_by_it(mine, store, target, said):
+def test_trust_in_a_module_does_not_extend_to_what_it_imports(mine, store, target, said):
     stored = store({})
     content = container.read(stored.path)
     content["diglot"]["model"]["position"]["_target_"] = target
@@ -156,14 +156,14 @@ def test_every_reading_command_takes_trust(mine, store):
 
 
 @pytest.mark.parametrize("code", ["en", "zh-Hant", "sr@latin", "zho_Hans", "ca-ES@valencia", "c++", "中文"])
-def test_a_language_that_files_can_be_named_by_is_taken_by_both(store, code):
+def test_a_language_code_that_fits_file_names_is_accepted_by_both(store, code):
     check_language("data.src_lang", code)
     assert checkpoint.load(store({}, src_lang=code).path).record["src_lang"] == code
 
 
 @pytest.mark.parametrize("code", ["", "zh/tw", "../../../esc", "a..b", ".x", "a\x1b[2J", "a\n", "x" * 51, "C:\\x"])
 @pytest.mark.parametrize("key", ["src_lang", "tgt_lang"])
-def test_a_language_that_they_cannot_is_refused_by_both(store, key, code):
+def test_a_language_code_that_does_not_fit_file_names_is_refused_by_both(store, key, code):
     with pytest.raises(UserError, match=rf"data\.{key}=.*part of file names"):
         check_language(f"data.{key}", code)
     stored = store({}, **{key: code})
@@ -223,7 +223,7 @@ def test_weights_of_another_precision_are_taken(store, dtype):
     assert checkpoint.load(changed(store({}), weights_as(dtype))).model is not None
 
 
-def test_one_record_is_no_more_weights_than_it_has_numbers(store):
+def test_a_record_shared_by_weights_of_different_sublayers_is_refused(store):
     def tie(content):
         weights = content["state_dict"]
         for i in (0, 1):
@@ -236,7 +236,7 @@ def test_one_record_is_no_more_weights_than_it_has_numbers(store):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_weights_that_are_no_numbers_are_named(store, value):
+def test_weights_that_are_not_finite_are_named(store, value):
     def spoil(content):
         content["state_dict"]["model.output.weight"].view(-1)[3] = value
 
@@ -271,7 +271,7 @@ def test_a_placeholder_that_is_no_pattern_is_refused_by_both(store, pattern):
         build({"_target_": "diglot.data.tokenizer.TokenizerFiles", "model": "x", "placeholder": pattern}, "tokenizer")
 
 
-def test_a_checkpoint_calls_files_by_their_own_names(compose_train, tokenizer, tmp_path):
+def test_a_checkpoint_stores_only_the_last_part_of_paths(compose_train, tokenizer, tmp_path):
     config = copy.deepcopy(compose_train("data=files"))
     for key, value in {
         "data.train.src": "/home/alice/corpora/train.de",

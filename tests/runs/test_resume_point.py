@@ -107,7 +107,7 @@ def test_a_text_that_has_changed_is_named(words, compose_train, split):
         refuse_other_contents("resume=runs/b", reads.contents_in(Path("runs/b")), now)
 
 
-def test_a_text_that_is_compressed_now_is_another_one_and_why_is_told(words, compose_train):
+def test_a_text_that_is_compressed_now_counts_as_changed_and_the_message_says_why(words, compose_train):
     config = compose_train(*words)
     begin(Path("runs/a"), config, finished=True)
     Path("text/train.de.gz").write_bytes(gzip.compress(Path("text/train.de").read_bytes()))
@@ -119,7 +119,7 @@ def test_a_text_that_is_compressed_now_is_another_one_and_why_is_told(words, com
         refuse_other_contents("resume=a", reads.contents_in(Path("runs/a")), reads.contents_now(now))
 
 
-def test_a_moved_text_whose_names_tell_other_languages_is_another_one(words, compose_train):
+def test_a_moved_text_with_other_languages_in_its_file_names_counts_as_changed(words, compose_train):
     begin(Path("runs/a"), compose_train(*words), finished=True)
     for file in Path("text").iterdir():
         file.rename(file.with_suffix(f".{file.suffix[1:]}x"))
@@ -128,7 +128,7 @@ def test_a_moved_text_whose_names_tell_other_languages_is_another_one(words, com
         said_of_finished(Path("runs/a"), moved)
 
 
-def test_a_tokenizers_file_is_told_by_its_content(words, compose_train, tokenizer):
+def test_a_tokenizer_s_file_is_identified_by_its_content(words, compose_train, tokenizer):
     Path("a.model").write_bytes(tokenizer.model)
     shutil.copy("a.model", "b.model")
     config, moved = (compose_train(*words, "tokenizer=files", f"tokenizer.model={name}.model") for name in "ab")
@@ -139,7 +139,7 @@ def test_a_tokenizers_file_is_told_by_its_content(words, compose_train, tokenize
         said_of_finished(Path("runs/a"), moved)
 
 
-def test_a_run_of_an_earlier_version_that_notes_no_contents_is_told_by_its_paths(words, compose_train):
+def test_a_run_of_an_earlier_version_without_contents_is_identified_by_its_paths(words, compose_train):
     begin(Path("runs/a"), compose_train(*words), finished=True)
     Path("runs/a/environment.json").write_text("{}")
     assert said_of_finished(Path("runs/a"), compose_train(*words))
@@ -195,7 +195,7 @@ def test_of_several_processes_at_once_one_takes_the_run(words, compose_train, is
     assert refused == [f"resume=auto: another process is training in {folder}/"] * 2
 
 
-def test_who_only_looks_whether_a_folder_is_held_keeps_nobody_out(tmp_path, monkeypatch):
+def test_checking_whether_a_folder_is_locked_keeps_no_process_out(tmp_path, monkeypatch):
     from diglot.runs import folder as folders
 
     descriptor = os.open(tmp_path, os.O_RDONLY)
@@ -253,7 +253,7 @@ def test_a_value_from_the_environment_that_has_changed_is_noticed(
 
 
 @pytest.mark.parametrize("key", ["logger.mine.token", "callbacks.mine.token"])
-def test_a_password_may_be_another_one_when_a_run_goes_on(words, compose_train, monkeypatch, key):
+def test_a_password_may_change_before_a_run_resumes(words, compose_train, monkeypatch, key):
     config = compose_train(*words, f"+{key}=${{oc.env:TOKEN}}")
     monkeypatch.setenv("TOKEN", "hunter2")
     begin(Path("runs/b"), config, finished=False)
@@ -282,7 +282,7 @@ def test_a_text_that_the_environment_places_elsewhere_is_the_same_text(words, co
     assert newest_unfinished(None, without_secrets(config), now) == "runs/b"
 
 
-def test_a_run_of_an_earlier_version_that_notes_no_values_of_the_environment_goes_on(words, compose_train, monkeypatch):
+def test_a_run_of_an_earlier_version_without_values_of_the_environment_resumes(words, compose_train, monkeypatch):
     monkeypatch.setenv("VALUE", "3")
     monkeypatch.setenv("NAME", "flores200")
     config = compose_train(*words, "seed='${oc.decode:${oc.env:VALUE}}'", "bleu_tokenizer=${oc.env:NAME}")
@@ -297,7 +297,7 @@ def test_a_run_of_an_earlier_version_that_notes_no_values_of_the_environment_goe
 
 
 @pytest.mark.parametrize("value", ["13a", None, 3])
-def test_what_was_a_secret_and_is_none_has_changed(words, compose_train, monkeypatch, value):
+def test_a_value_that_is_no_longer_a_secret_has_changed(words, compose_train, monkeypatch, value):
     monkeypatch.setenv("NAME", "flores200")
     before = without_secrets(compose_train(*words, "bleu_tokenizer=${oc.env:NAME}"))
     assert changes(before, without_secrets(compose_train(*words)) | {"bleu_tokenizer": value})

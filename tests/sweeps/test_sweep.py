@@ -184,7 +184,7 @@ def test_each_job_has_a_folder_a_process_and_a_row(here, type_sweep, monkeypatch
         pytest.param("silent2", "ended without results", marks=pytest.mark.reliability),
     ],
 )
-def test_the_others_go_on_and_the_same_command_mends_it(here, type_sweep, mode, says):
+def test_other_jobs_continue_after_a_failure_and_the_same_command_resumes_the_failed_one(here, type_sweep, mode, says):
     out, err = type_sweep("model.n_heads=1,2,4", code=2, mode=mode)
     folder = the_sweep(here)
     broken = folder / "02_n_heads-2"
@@ -363,7 +363,7 @@ def test_rows_and_what_the_command_line_varies_are_multiplied(here, type_sweep):
 
 
 @pytest.mark.reliability
-def test_positions_are_swept_without_a_word_for_it(here, type_sweep, monkeypatch):
+def test_positions_are_swept_by_train_too(here, type_sweep, monkeypatch):
     """Check that `make train sweep=positions` is a sweep, too."""
     monkeypatch.setattr(entry, "main", train_main)
     type_sweep("sweep=positions")
@@ -524,7 +524,7 @@ def test_a_job_of_another_launcher_has_the_time_to_keep_what_it_has(here):
 
 
 @pytest.mark.reliability
-def test_a_job_that_does_not_hear_is_killed(here, monkeypatch):
+def test_a_job_that_ignores_signals_is_killed(here, monkeypatch):
     monkeypatch.setenv("MODE", "slow_deaf")
     monkeypatch.setattr(one, "GRACE", 0.3)
     folder = here / "job"
@@ -690,7 +690,7 @@ def test_jobs_that_end_in_different_exports_are_different_jobs(here, type_sweep,
         "hydra.sweeper.rows=[{objective:dev/bleu},{objective:dev/chrf}]",
     ],
 )
-def test_what_tells_no_jobs_apart_is_not_swept(here, type_sweep, word):
+def test_a_key_that_does_not_distinguish_jobs_is_not_swept(here, type_sweep, word):
     _, err = type_sweep(word, code=2)
     assert len(err.splitlines()) == 1
     assert "changes nothing of what a job trains: give it one value for all jobs" in err
