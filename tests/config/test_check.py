@@ -196,7 +196,7 @@ def is_value(override: Override) -> bool:
         ("+logger._target_=mine.Logger", "each logger needs a name: logger.NAME._target_=mine.Logger"),
         ("logger.flush_logs_every_n_steps=1", "did you mean logger.tensorboard.flush_logs_every_n_steps?"),
         ("+logger.tensorboard.folder=x", "logger.tensorboard.folder is not supported"),
-        ("+logger.mine=3", "logger.mine is no logger: it needs a _target_"),
+        ("+logger.mine=3", "logger.mine is not a logger: it needs a _target_"),
         ("logger=[tensorboard,csw]", "did you mean logger=csv?"),
         # values that would otherwise fail only during computation
         ("seed=99999999999999999999", "seed=99999999999999999999: must be from 0 to"),

@@ -214,7 +214,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_before_the_update_and_leaves
     words = [word for word in words if "folder" not in word] + ["run.skip_non_finite=3", "run.folder=again"]
     done = type_command("diglot-train", *SMALL, *words, cwd=tmp_path, code=76)
     said = (tmp_path / "again" / "log.txt").read_text()
-    assert "update 4: the gradient is not finite; passed over, 3 of at most 3" in said
+    assert "update 4: the gradient is not finite; update skipped, 3 of at most 3" in said
     assert "the gradient of update 5 is not finite" in done.stderr.decode()
     assert not (tmp_path / "again" / "best.ckpt").exists()
 

@@ -128,7 +128,7 @@ def test_a_checkpoint_on_a_full_disk(
     filling = fill(small.folder, leave=int((checkpoints + 0.5) * size))
     ended = run(tmp_path, *words, "run.folder=small/run", code=2)
     line = told_in_one_line(ended, "the checkpoint cannot be written")
-    assert "resume=small/run goes on when it can be" in line
+    assert "resume=small/run resumes the run" in line
     folder = small.folder / "run"
     left = {file.name for file in folder.iterdir()}
     assert not {name for name in left if name.startswith(".")}
@@ -271,7 +271,7 @@ def test_a_folder_that_is_removed(tmp_path: Path, when: str) -> None:
     ended = Run(tmp_path, *text(tmp_path), *TINY, "run.updates=80", "run.validate_every=20", callback).end()
     assert (tmp_path / "gone").exists()
     assert "Traceback" not in ended.said, ended.said
-    assert ended.lines("run has gone; it is made again")
+    assert ended.lines("run is missing; it is created again")
     assert newest_whole(tmp_path / "run") is not None
     made_again = {path.name for path in (tmp_path / "run").iterdir()}
     assert made_again >= {"config.yaml", "environment.json", "tokenizer.model", "text", "log.txt", "results.json"}

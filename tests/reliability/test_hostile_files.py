@@ -283,7 +283,7 @@ def test_a_state_of_the_training_that_is_none_is_refused_in_one_line(
     cache = f"data.cache_dir='{trained.parent / 'cache'}'"
     text = (trained / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text.replace(str(trained), str(folder)))
-    refused(lambda: run(folder, cache, f"resume='{folder}'", "run.updates=4"), "no run can go on from")
+    refused(lambda: run(folder, cache, f"resume='{folder}'", "run.updates=4"), "no run can resume from")
 
 
 @pytest.mark.promise("No other file of a run, a sweep or the cache runs code either")

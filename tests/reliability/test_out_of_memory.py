@@ -42,8 +42,8 @@ def test_in_training(tmp_path: Path) -> None:
     assert (key, given) == ("tokens_per_batch", "60")
     assert int(rows) > 1
     assert int(fits) == max(int(src), int(tgt))
-    assert "in a new run (init_from=run/last.ckpt begins it with these weights)" in line
-    assert "resume=run goes on. The last checkpoint is run/last.ckpt." in line
+    assert "in a new run (init_from=run/last.ckpt starts it with these weights)" in line
+    assert "resume=run resumes the run. The last checkpoint is run/last.ckpt." in line
     assert is_whole(tmp_path / "run")
     # With more memory, it resumes as if nothing had happened.
     other = tmp_path / "other"

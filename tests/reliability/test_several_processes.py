@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.reliability, pytest.mark.end_to_end]
 
 TIMEOUT = 60  # seconds; also enough for the rendezvous on a busy machine
 OUTSIDE = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
-WAITS = "waits in vain for another one"
+WAITS = "got no answer from another one"
 
 
 def cases() -> list:

@@ -51,7 +51,7 @@ def test_it_ends_the_run_in_one_line_and_the_run_goes_on(tmp_path: Path, whole: 
     assert after_the_fault(ended, tmp_path, begun) < 6 + 30  # trainer.process_timeout, and 30 s for a busy machine
     (line,) = ended.lines("diglot-train")
     assert f"one of the data.n_workers=2 processes {said}" in line
-    assert "resume=run goes on. The last checkpoint is run/last.ckpt." in line
+    assert "resume=run resumes the run. The last checkpoint is run/last.ckpt." in line
     assert "Traceback" not in ended.said
     assert is_whole(tmp_path / "run")
     words = tuple(word for word in words if not word.startswith("run.folder"))

@@ -280,7 +280,7 @@ def test_a_folder_that_is_moved_or_loses_a_file_in_mid_run_is_whole_again(
     assert {file: file.read_bytes() for file in files} == files
     log = (folder / "log.txt").read_text(encoding="utf-8")
     assert len(log.splitlines()) == 1
-    assert (f"{folder} has gone; it is made again" if lost == "folder" else "gone from") in log
+    assert (f"{folder} is missing; it is created again" if lost == "folder" else "missing from") in log
     assert callback.best_update == (20 if lost == "folder" else 10)
     assert container.read(folder / "last.ckpt")["update"] == 30
     assert folders.is_held(folder)
@@ -339,8 +339,8 @@ def test_a_checkpoint_with_what_is_no_number_is_not_gone_on_from(part: str, wron
     if part == "optimizer_states" and wrong == float("inf"):  # an infinite moment stops a weight and corrupts none
         check_training_state(content, Path("last.ckpt"))
         return
-    what = "moments of its optimizer are no numbers" if part == "optimizer_states" else r"its weight \S*w is not finite"
-    with pytest.raises(UserError, match=f"checkpoint last.ckpt: no run can go on from it, {what}"):
+    what = "its optimizer's moments contain NaN" if part == "optimizer_states" else r"its weight \S*w is not finite"
+    with pytest.raises(UserError, match=f"checkpoint last.ckpt: no run can resume from it, {what}"):
         check_training_state(content, Path("last.ckpt"))
 
 
@@ -363,12 +363,12 @@ def test_a_checkpoint_to_go_on_from_is_read_by_our_reader(tmp_path: Path) -> Non
     ],
 )
 def test_a_state_that_no_run_writes_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="no run can go on from this checkpoint"):
+    with pytest.raises(UserError, match="no run can resume from this checkpoint"):
         CheckpointWriter(tmp_path).load_state_dict({**CheckpointWriter(tmp_path).state_dict(), **wrong})
 
 
 def test_a_process_that_goes_on_from_another_update_than_the_first_is_refused(task: TranslationTask) -> None:
     other: Any = SimpleNamespace(broadcast=lambda _: 1200)
     trainer: Any = SimpleNamespace(global_step=0, global_rank=1, world_size=2, strategy=other, optimizers=[])
-    with pytest.raises(UserError, match="process 2 of 2 has found update 0 to go on from, the first one 1,200"):
+    with pytest.raises(UserError, match="process 2 of 2 would resume from update 0, but the first from 1,200"):
         MissedValidation(CheckpointWriter(Path()), 9).on_train_start(trainer, task)

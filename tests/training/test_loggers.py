@@ -241,7 +241,7 @@ def test_a_logger_that_cannot_begin_stops_neither_training_nor_the_others(
     (made,) = make_loggers(nodes, tmp_path, None)
     assert isinstance(made, CSVLogger)
     assert [record.getMessage() for record in caplog.records] == [
-        "logger.wandb cannot begin (no answer from the server): training goes on without its curves"
+        "logger.wandb cannot start (no answer from the server): training goes on without its curves"
     ]
 
 

@@ -442,7 +442,7 @@ def test_positions_are_read_off_the_hooks(build_model: Callable[..., Transformer
     [
         (
             {"layers": [3]},
-            r"watch\.attention\.layers=\[3\]: encoder attention has layers 1 to 2, or from the last -1",
+            r"watch\.attention\.layers=\[3\]: encoder attention has layers 1 to 2 or, counted from the last, -1",
         ),
         ({"layers": [-3]}, r"watch\.attention\.layers=\[-3\]"),
         ({"heads": [1, 4]}, r"watch\.attention\.heads=\[1, 4\]: encoder attention has heads 1 to 3"),

@@ -69,7 +69,7 @@ class CheckpointWriter(L.Callback):
     def _forget_lost_best(self) -> None:
         """Reset the best score if `best.ckpt` was removed or moved, so that a later validation can become the best."""
         if self.best_update and not self.best.exists():
-            say(f"{self.best} has gone: the best checkpoint will be that of what follows")
+            say(f"{self.best} is missing: the best checkpoint will be chosen from later validations")
             self._forget_best()
 
     def on_train_batch_end(
@@ -110,10 +110,10 @@ class CheckpointWriter(L.Callback):
         has_gone = not self.last.parent.exists()
         missing = self.restore()
         if has_gone:
-            say(f"{printable(self.last.parent)} has gone; it is made again, for the checkpoints from now on")
+            say(f"{printable(self.last.parent)} is missing; it is created again for the next checkpoints")
             self.ranks = {}
         elif missing:
-            say(f"{', '.join(missing)}: gone from {printable(self.last.parent)}, and written again")
+            say(f"{', '.join(missing)}: missing from {printable(self.last.parent)}, written again")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -121,8 +121,8 @@ class CheckpointWriter(L.Callback):
         try:
             yield
         except UserError as error:
-            how = f"{resuming(self.last.parent)} goes on when it can be"
-            raise UserError(f"{error}: {how}. {self.describe()}") from None
+            how = f"once this is fixed, {resuming(self.last.parent)} resumes the run"
+            raise UserError(f"{error}; {how}. {self.describe()}") from None
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -186,7 +186,7 @@ class CheckpointWriter(L.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if not _is_state(state_dict):
-            raise UserError("no run can go on from this checkpoint: its best scores are not such as a run writes")
+            raise UserError("no run can resume from this checkpoint: its best scores are malformed")
         self.best_score, self.best_update = state_dict["best_score"], state_dict["best_update"]
         self.best_metrics = dict(state_dict["best_metrics"])
         # Older checkpoints hold only the monitored score of each validation, or only the best score.
@@ -241,7 +241,7 @@ class MissedValidation(L.Callback):
         first = trainer.strategy.broadcast(trainer.global_step)
         if trainer.global_step != first:
             which = f"process {trainer.global_rank + 1} of {trainer.world_size}"
-            raise UserError(f"{which} has found update {trainer.global_step:,} to go on from, the first one {first:,}")
+            raise UserError(f"{which} would resume from update {trainer.global_step:,}, but the first from {first:,}")
         check_moments(trainer.optimizers)
         trainer.fit_loop.epoch_loop.max_steps = self.total_updates
         trainer.should_stop = self.writer.state.has_stopped or trainer.global_step >= self.total_updates
@@ -269,8 +269,8 @@ def check_moments(optimizers: Iterable[torch.optim.Optimizer]) -> None:
             for name, value in state.items():
                 if isinstance(value, torch.Tensor) and value.dim() and value.shape != weight.shape:
                     raise UserError(
-                        f"no run can go on from this checkpoint: the optimizer's {name} is {tuple(value.shape)}, and "
-                        f"its weight {tuple(weight.shape)}"
+                        f"no run can resume from this checkpoint: its optimizer's {name} has shape "
+                        f"{tuple(value.shape)}, but the weight has shape {tuple(weight.shape)}"
                     )
 
 

@@ -24,7 +24,7 @@ from diglot.training.task import NonFiniteError
 def leave(name: str, folder: Path, trainer: L.Trainer, writer: CheckpointWriter) -> NoReturn:
     """Report that a signal has stopped the run and how to resume it, and exit."""
     where = f"Stopped by {name} at update {trainer.global_step:,}"
-    say(f"{where}. {writer.describe()} {resuming(folder)} goes on from there.")
+    say(f"{where}. {writer.describe()} {resuming(folder)} resumes the run.")
     sys.exit(interruption.status(signal.Signals[name], RESUME_ME))
 
 
@@ -60,7 +60,7 @@ def fail(
     if isinstance(error, NonFiniteError):
         file = folder / f"non_finite_{processes.rank}.json"
         write_json(file, explained(error, data))
-        print(f"diglot-train: {error}; {printable(file)} tells more. {writer.describe()}", file=sys.stderr)
+        print(f"diglot-train: {error}; details are in {printable(file)}. {writer.describe()}", file=sys.stderr)
         sys.exit(NON_FINITE)
     if isinstance(error, SystemExit):  # raised by Lightning for a signal outside training, or by a callback
         of_lightning = signal.SIGINT if isinstance(error.__context__, KeyboardInterrupt) else 0
@@ -74,24 +74,24 @@ def fail(
     end_others(trainer)
     if is_lost:
         end_lost(processes.neighbours)
-    goes_on = f"{resuming(folder)} goes on. {writer.describe()}"
+    goes_on = f"{resuming(folder)} resumes the run. {writer.describe()}"
     if probe.refusal and probe.is_training:  # other batches make it another run
-        new = f" in a new run ({override('init_from', writer.last)} begins it with these weights)"
-        more = f"{new if writer.last.is_file() else ' in a new run'}; with more memory {goes_on}"
+        new = f" in a new run ({override('init_from', writer.last)} starts it with these weights)"
+        more = f"{new if writer.last.is_file() else ' in a new run'}; with more memory, {goes_on}"
         raise UserError(f"{probe.refusal},{more}") from None
     if probe.refusal:
-        raise UserError(f"{probe.refusal}; so {goes_on}") from None
+        raise UserError(f"{probe.refusal}; with a batch that fits, {goes_on}") from None
     if reason := data.worker_failure(error):
         raise UserError(f"one of the data.n_workers={data.options.n_workers} processes {reason}; {goes_on}") from None
     if taken_up and is_of_the_state(error, trainer.global_step <= taken_up[1]):
         told = f"{type(error).__name__}: {in_one_line(error)}"
         raise UserError(
-            f"checkpoint {taken_up[0]}: no run can go on from it, its state of the training does not fit ({told})"
+            f"checkpoint {taken_up[0]}: no run can resume from it, its training state does not fit ({told})"
         ) from None
     if is_lost:
         raise UserError(
-            f"process {processes.rank + 1} of {processes.world_size} waits in vain for another one, which has died "
-            f"or does not answer; {goes_on}"
+            f"process {processes.rank + 1} of {processes.world_size} got no answer from another one, which has died "
+            f"or does not respond; {goes_on}"
         ) from None
 
 

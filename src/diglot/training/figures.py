@@ -95,8 +95,8 @@ def pixels(figure: Figure) -> np.ndarray:
     for warning in caught:
         if re.match(r"Glyph .* missing from", str(warning.message)):
             say_once(
-                "figures: no installed font has some characters of this text, and boxes stand for them; "
-                "fonts-noto-cjk, for one, has Chinese, Japanese and Korean"
+                "figures: some characters are in no installed font and are drawn as boxes; "
+                "fonts-noto-cjk, for example, has Chinese, Japanese and Korean"
             )
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

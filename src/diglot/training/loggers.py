@@ -318,7 +318,7 @@ def check(nodes: Mapping[str, Any]) -> None:
         if node is None:
             continue
         if not isinstance(node, Mapping) or "_target_" not in node:
-            raise UserError(f"logger.{name} is no logger: it needs a _target_")
+            raise UserError(f"logger.{name} is not a logger: it needs a _target_")
         if missing := missing_package(node["_target_"]):
             raise UserError(missing)
 
@@ -338,7 +338,7 @@ def beginning(name: str) -> Iterator[None]:
         cause = error.__cause__ if isinstance(error, UserError) else error
         if cause is None or isinstance(cause, (TypeError, ValueError)):
             raise
-        warn(f"{name} cannot begin ({in_one_line(cause)}): training goes on without its curves")
+        warn(f"{name} cannot start ({in_one_line(cause)}): training goes on without its curves")
 
 
 def missing_package(target: str) -> str | None:

@@ -233,7 +233,7 @@ class Processes:
             UserError: if they do not all arrive.
         """
         if self.are_met:
-            with self._waiting("the processes do not find each other"):
+            with self._waiting("the processes cannot find each other"):
                 self.strategy.setup_environment()
                 known: list[Any] = [None] * self.world_size
                 torch.distributed.all_gather_object(known, (platform.node(), os.getpid()))
@@ -252,11 +252,11 @@ class Processes:
         """Return the first process's value on all processes of the group."""
         if not self.are_met:
             return value
-        with self._waiting(f"process {self.rank + 1} of {self.world_size} waits in vain for another one"):
+        with self._waiting(f"process {self.rank + 1} of {self.world_size} got no answer from another one"):
             return self.strategy.broadcast(value)
 
     def _wait_for_all(self) -> None:
-        with self._waiting(f"process {self.rank + 1} of {self.world_size} waits in vain for another one"):
+        with self._waiting(f"process {self.rank + 1} of {self.world_size} got no answer from another one"):
             self.strategy.barrier()
 
     @contextmanager

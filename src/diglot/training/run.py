@@ -67,7 +67,7 @@ class Budget:
             try:
                 folder.mkdir(parents=True)
             except FileExistsError:
-                raise UserError(f"run.folder={folder} exists already: a run needs a folder of its own") from None
+                raise UserError(f"run.folder={folder} already exists: each run needs a new folder") from None
             except OSError as error:
                 raise UserError(f"run.folder={folder} cannot be made: {error.strerror}") from None
             return folder

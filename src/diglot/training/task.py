@@ -126,7 +126,7 @@ class TranslationTask(L.LightningModule):
             raise NonFiniteError(update, pairs, norms, self.trainer.optimizers[0].param_groups[0]["lr"])
         self.state.skipped += 1
         count = f"{self.state.skipped} of at most {self.skip_non_finite}"
-        say(f"update {update:,}: the gradient is not finite; passed over, {count}")
+        say(f"update {update:,}: the gradient is not finite; update skipped, {count}")
         for parameter in self.parameters():
             parameter.grad = None  # optimizers skip parameters without a gradient
 

@@ -99,9 +99,9 @@ class AttentionMaps(Watcher):
         self.layers, self.heads = None if layers == "all" else layers, heads
         for name, numbers in (("layers", self.layers), ("heads", heads)):
             if isinstance(numbers, str) or (numbers is not None and (not numbers or 0 in numbers)):
-                raise ValueError(f"{name} ({numbers}) must be numbers from 1, or from -1 at the last backwards")
+                raise ValueError(f"{name} ({numbers}) must be numbers from 1 or, counted from the last, from -1")
         if kinds is not None and (not kinds or not set(kinds) <= set(KINDS)):
-            raise ValueError(f"kinds ({kinds}) must be some of {', '.join(KINDS)}")
+            raise ValueError(f"kinds ({kinds}) must be one or more of {', '.join(KINDS)}")
         self.sentences, self.length = sentences, length
         self.kinds: list[str] = list(KINDS if kinds is None else kinds)
 
@@ -116,7 +116,7 @@ class AttentionMaps(Watcher):
     def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
         pairs = nearest(data, self.sentences, self.length)
         if not pairs:
-            say_once("attention: there is nothing to draw, all dev pairs have a blank side or are over data.max_len")
+            say_once("attention: nothing to draw, every dev pair has a blank side or is longer than data.max_len")
         for number, pair in enumerate(pairs, start=1):
             batch = dev_sentence(data, pair)
             weights = attention_weights(task, batch)
@@ -327,8 +327,8 @@ def _chosen(name: str, numbers: list[int] | None, count: int, kind: str) -> list
         return list(range(count))
     if any(not 1 <= abs(number) <= count for number in numbers):
         raise UserError(
-            f"watch.attention.{name}={numbers}: {kind} attention has {name} 1 to {count}, "
-            f"or from the last -1 to -{count}"
+            f"watch.attention.{name}={numbers}: {kind} attention has {name} 1 to {count} "
+            f"or, counted from the last, -1 to -{count}"
         )
     return sorted({(number - 1) if number > 0 else count + number for number in numbers})
 
