@@ -24,7 +24,7 @@ def test_a_model_from_before_a_choice_was_made_is_the_one_that_made_none(compose
     before = {key: value for key, value in model.items() if key not in ("qk_norm", "n_kv_heads", "embedding_dropout")}
     checkpoint.refuse_other_model(model, before)
     checkpoint.refuse_other_model(before, model)
-    with pytest.raises(UserError, match=r"model\.qk_norm is False there and True here"):
+    with pytest.raises(UserError, match=r"model\.qk_norm is False in the checkpoint, but True here"):
         checkpoint.refuse_other_model({**model, "qk_norm": True}, before)
 
 
@@ -129,7 +129,7 @@ def test_what_a_callback_keeps_is_named_where_it_cannot_be_written(tmp_path: Pat
         write_new(tmp_path / "x.ckpt", content)
     assert str(refused.value) == (
         f"{tmp_path}/x.ckpt: the checkpoint cannot be written: callbacks.Mine.seen[2] is object: write plain data and "
-        "tensors (what a callback of your own keeps must be plain data and tensors)"
+        "tensors (the state of your own callbacks must consist of plain data and tensors)"
     )
     assert not [*tmp_path.iterdir()]
 

@@ -178,12 +178,12 @@ LOOP.append(LOOP)
         (torch.zeros(16).as_strided((2, 2), (1, 1)), "elements share memory"),
         (torch.ones([1] * 65), "more than 64 dimensions"),
         (torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "nested tensor"),
-        (WITH_ATTRIBUTE, "a tensor with attributes of its own"),
+        (WITH_ATTRIBUTE, "a tensor with extra attributes"),
         (WITH_ATTRIBUTES, "an OrderedDict with attributes"),
         ({torch.ones(1): 1}, "a key or member is torch.Tensor"),
         ({(1, Colour.RED): 1}, "test_plain.Colour"),
         ({Text("a"): 1}, "test_plain.Text"),
-        (LOOP, f"nested more than {DEEPEST} deep, or holds itself"),
+        (LOOP, f"nested more than {DEEPEST} levels deep, or contains itself"),
     ],
 )
 def test_what_would_come_back_otherwise_is_refused_by_name(value: Any, said: str) -> None:
@@ -205,11 +205,11 @@ def test_what_stands_again_and_again_in_itself_is_refused() -> None:
 @pytest.mark.parametrize(
     ("node", "said"),
     [
-        ({"$unknown": 1}, "does not know"),
-        ({"$tuple": [], "more": 1}, "more beside"),
-        ({"a": 1, "$bytes": ""}, "more beside"),
+        ({"$unknown": 1}, "cannot read"),
+        ({"$tuple": [], "more": 1}, "unexpected keys"),
+        ({"a": 1, "$bytes": ""}, "unexpected keys"),
         ({"$tuple": {}}, "dict where a list"),
-        ({"$tensor": "b"}, "names a tensor that is not there"),
+        ({"$tensor": "b"}, "names a tensor that does not exist"),
         ([{"$tensor": "a"}, {"$tensor": "a", "strides": [1, 3]}], "two layouts"),
         ({"$tensor": "a", "strides": [1, 2]}, "strides that do not fit"),
         ({"$tensor": "a", "strides": [10**15, 1]}, "strides that do not fit"),
@@ -218,8 +218,8 @@ def test_what_stands_again_and_again_in_itself_is_refused() -> None:
         ({"$dict": [["a", 1], ["a", 2]]}, "twice"),
         ({"$set": [1, 1]}, "twice"),
         ({"$ordered": []}, "list where a dict"),
-        ({"$ordered": {}, "metadata": {}, "more": 1}, "OrderedDict of it is malformed"),
-        ([], "tensor 'a' belongs to nothing"),
+        ({"$ordered": {}, "metadata": {}, "more": 1}, "malformed OrderedDict"),
+        ([], "tensor 'a' is unused"),
     ],
 )
 def test_what_is_no_tree_is_refused(node: Any, said: str) -> None:

@@ -184,7 +184,7 @@ def test_a_new_run_starts_from_anothers_weights(trained, tmp_path):
     wrong = type_command(
         "diglot-train", *LEARNING, *words[:-1], "run.folder=other", "model.d_ff=100", cwd=tmp_path, code=2
     )
-    assert "feed_forward.sublayer.up.weight is (128, 64) there and (100, 64) here" in wrong.stderr.decode()
+    assert "feed_forward.sublayer.up.weight is (128, 64) in the checkpoint, but (100, 64) here" in wrong.stderr.decode()
     assert not (tmp_path / "other").exists()
 
 

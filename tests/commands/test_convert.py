@@ -97,7 +97,7 @@ def test_a_checkpoint_that_would_read_back_differently_is_not_rewritten(
         return found
 
     monkeypatch.setattr(container, "read", otherwise)
-    with pytest.raises(UserError, match=r"last\.ckpt: left as it was: it would not come back as it is"):
+    with pytest.raises(UserError, match=r"last\.ckpt: left unchanged: it would not be restored exactly"):
         conversion.convert([file])
     assert checkpoint.is_of_old_format(file)
     assert [*tmp_path.iterdir()] == [file]

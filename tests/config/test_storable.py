@@ -214,7 +214,7 @@ def weights_as(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int64])
 def test_weights_of_another_kind_of_number_are_refused(store, dtype):
-    with pytest.raises(UserError, match=f"its weight .* is {dtype}, and the model's is torch.float32"):
+    with pytest.raises(UserError, match=f"its weight .* is {dtype}, but the model's is torch.float32"):
         checkpoint.load(changed(store({}), weights_as(dtype)))
 
 
@@ -231,7 +231,7 @@ def test_a_record_shared_by_weights_of_different_sublayers_is_refused(store):
             first = {tuple(weights[name].shape): weights[name] for name in names}
             weights.update({name: first[tuple(weights[name].shape)] for name in names})
 
-    with pytest.raises(UserError, match=r"its model needs [\d,]+ numbers, and [\d,]+ are there"):
+    with pytest.raises(UserError, match=r"its model needs [\d,]+ numbers, but the file has [\d,]+"):
         checkpoint.load(changed(store({}), tie))
 
 

@@ -56,7 +56,7 @@ def chosen(folder: Path, which: Which = "last", n: int | None = None) -> list[Pa
     if n is not None and len(files) < n:
         there = f"{len(files)} checkpoint{'s' if len(files) > 1 else ''}"
         raise UserError(
-            f"n={n}: of its {which} validations {folder} has {there}; run.{key}={n_kept} is how many it keeps"
+            f"n={n}: {folder} has only {there} of its {which} validations; the run was trained with run.{key}={n_kept}"
         )
     return files[:n]
 
@@ -87,7 +87,7 @@ def refuse_output(output: Path) -> None:
         raise UserError(f"output={output} exists already")
     of_runs = re.fullmatch(r"(best|last|previous|update_\d+)\.ckpt", output.name)
     if of_runs and (output.parent / CONFIG).exists():
-        raise UserError(f"output={output}: the run in that folder calls checkpoints of its own so; take another name")
+        raise UserError(f"output={output}: the run in that folder uses this name for its checkpoints; choose another")
 
 
 def average(files: Sequence[Path], output: Path, trust: Collection[str] = ()) -> dict[str, Any]:
@@ -171,18 +171,18 @@ class Mean:
         mine, theirs = self.record, loaded.record
         for key in ("src_lang", "tgt_lang", "languages"):
             if mine.get(key) != theirs.get(key):
-                raise UserError(f"its {key} is {theirs.get(key)}, and that of {first} is {mine.get(key)}")
+                raise UserError(f"its {key} is {theirs.get(key)}, but {mine.get(key)} in {first}")
         if loaded.tokenizer.digest() != self._tokenizer:
-            raise UserError(f"its tokenizer is another one than that of {first}")
+            raise UserError(f"its tokenizer differs from the one in {first}")
         try:
             checkpoint.refuse_other_model(mine["model"], theirs["model"])
         except UserError as error:
             raise UserError(f"{error} (in {first})") from None
         if other := weights.keys() ^ self._sums.keys():
-            raise UserError(f"it ties other weights than {first}, {min(other)[0]} for one")
+            raise UserError(f"it ties other weights than {first}, for example {min(other)[0]}")
         for names, weight in weights.items():
             if weight.dtype != self._sums[names].first.dtype:
-                raise UserError(f"{names[0]} is {weight.dtype}, and in {first} {self._sums[names].first.dtype}")
+                raise UserError(f"{names[0]} is {weight.dtype}, but {self._sums[names].first.dtype} in {first}")
 
     def weights(self) -> dict[str, Tensor]:
         """Return the mean of the checkpoints. None can be added afterwards."""
@@ -203,7 +203,7 @@ class _Sum:
     def add(self, value: Tensor, name: str) -> None:
         self.agrees &= value == self.first
         if not value.is_floating_point() and not self.agrees.all():
-            raise UserError(f"{name} holds whole numbers that differ")
+            raise UserError(f"{name} holds integers that differ between checkpoints")
         self.total += value
 
     def mean(self, n: int) -> Tensor:
@@ -236,7 +236,7 @@ def members_of(checkpoints: str | Sequence[str], which: Which | None, n: int | N
         checkpoints = [checkpoints]
     for key, value in (("which", which), ("n", n)):
         if value is not None:
-            raise UserError(f"{key}={value}: chooses among the checkpoints of a run's folder, and files are named")
+            raise UserError(f"{key}={value}: applies only to a run's folder, but checkpoint names files")
     if not checkpoints:
-        raise UserError("checkpoint=[]: name at least one")
+        raise UserError("checkpoint=[]: name at least one file")
     return [checkpoint.find(path) for path in checkpoints]

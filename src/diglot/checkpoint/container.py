@@ -180,21 +180,21 @@ def _read_header(file: BinaryIO, path: Path) -> _Header:
     size, start = os.fstat(file.fileno()).st_size, file.read(8)
     length = int.from_bytes(start, "little")
     if len(start) < 8 or not 2 <= length <= size - 8:
-        raise UserError("damaged, or no checkpoint (it does not begin as one)")
+        raise UserError("damaged, or not a checkpoint (it does not begin like one)")
     if length > LONGEST_HEADER:
-        raise UserError(f"refused, {length:,} bytes of it say what its parts are")
+        raise UserError(f"refused, its header of {length:,} bytes is too long")
     found = _parsed(file.read(length).decode("ascii"), MOST_MEMORY_OF_HEADER)
     metadata = found.pop(_METADATA, None) if isinstance(found, dict) else None
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise UserError("no checkpoint of diglot (a safetensors file without its metadata)")
+        raise UserError("not a diglot checkpoint (a safetensors file without diglot's metadata)")
     if metadata.keys() != _KEYS or metadata["format"] != "pt":
-        raise UserError("no checkpoint of diglot (a safetensors file with other metadata)")
+        raise UserError("not a diglot checkpoint (a safetensors file with other metadata)")
     entries = {name: _entry(name, found.pop(name)) for name in list(found)}
     if _digest(metadata["diglot"], metadata["checksums"], entries) != metadata["sha256"]:
         raise UserError("damaged, the checksum of its header is wrong")
     checksums = _parsed(metadata["checksums"])
     if not isinstance(checksums, dict) or checksums.keys() != entries.keys():
-        raise UserError("damaged, its checksums are those of other tensors")
+        raise UserError("damaged, its checksums belong to other tensors")
     try:
         with safe_open(path, framework="pt"):  # checks for holes, overlaps and sizes that do not match the shapes
             pass
@@ -213,7 +213,7 @@ def _entry(name: str, found: Any) -> _Entry:
         ):
             if 0 <= begin <= end and end - begin == math.prod(shape) * DTYPES[dtype].itemsize:
                 return _Entry(DTYPES[dtype], tuple(shape), begin, end)
-    raise UserError(f"damaged, its header describes no tensor as {name[:60]!r}")
+    raise UserError(f"damaged, its header has a wrong entry for the tensor {name[:60]!r}")
 
 
 def _read_tensor(file: BinaryIO, header: _Header, name: str, entry: _Entry) -> Tensor:
@@ -224,12 +224,12 @@ def _read_tensor(file: BinaryIO, header: _Header, name: str, entry: _Entry) -> T
     for start in range(0, len(content), CHUNK):
         chunk = content[start : start + CHUNK]
         if file.readinto(chunk) != len(chunk):  # type: ignore[attr-defined]
-            raise UserError("damaged, it is shorter than it says")
+            raise UserError("damaged, it is shorter than its header says")
         checksum.update(chunk)
     if checksum.hexdigest() != header.checksums[name]:
         raise UserError(f"damaged, the checksum of its tensor {name[:60]!r} is wrong")
     if entry.dtype == torch.bool and tensor.numel() and tensor.view(torch.uint8).max() > 1:
-        raise UserError(f"refused, its tensor {name[:60]!r} holds what is neither true nor false")
+        raise UserError(f"refused, its boolean tensor {name[:60]!r} has bytes other than 0 and 1")
     return tensor
 
 
@@ -254,9 +254,9 @@ def check_json(text: str, most: int = MOST_MEMORY) -> int:
         depth += DEPTH[character]
         n += character == ":"
     if depth > DEEPEST_JSON:
-        raise UserError("refused, what it holds is nested too deep")
+        raise UserError("refused, its content is nested too deeply")
     if memory > most:
-        raise UserError("refused, what it holds beside its tensors has too many parts")
+        raise UserError("refused, its content other than tensors has too many values")
     return n
 
 
@@ -277,9 +277,9 @@ def _parsed(text: str, most: int = MOST_MEMORY) -> Any:
         if was_enabled:
             gc.enable()
     if left:
-        raise UserError("refused, it says something twice")
+        raise UserError("refused, a key occurs twice in its header")
     return found
 
 
 def _refuse_constant(name: str) -> None:
-    raise UserError(f"refused, {name} is no JSON")
+    raise UserError(f"refused, {name} is not valid JSON")

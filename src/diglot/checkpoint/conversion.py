@@ -57,11 +57,11 @@ def convert(names: Sequence[Path]) -> bool:
             container.write(content, whole)
             whole.flush()
             if not _same(container.read(Path(whole.name)), content):
-                raise UserError("it would not come back as it is")
+                raise UserError("it would not be restored exactly")
         for name in others:
             link(first, name)
     except UserError as error:
-        raise UserError(f"checkpoint {first}: left as it was: {error}") from None
+        raise UserError(f"checkpoint {first}: left unchanged: {error}") from None
     except OSError as error:
         raise UserError(f"checkpoint {first}: cannot be written ({error.strerror or error})") from None
     return True

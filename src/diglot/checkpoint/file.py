@@ -152,7 +152,7 @@ def read(path: Path, warns: bool = True) -> dict[str, Any]:
     except UserError as error:
         raise UserError(f"checkpoint {path}: {_printable(error)}") from None
     except Exception as error:  # a damaged file can make the reader fail in any way
-        raise UserError(f"checkpoint {path}: damaged, or no checkpoint ({type(error).__name__})") from None
+        raise UserError(f"checkpoint {path}: damaged, or not a checkpoint ({type(error).__name__})") from None
     ours = content.get("diglot") if isinstance(content, dict) else None
     if not isinstance(ours, dict) or not isinstance(content.get("state_dict"), dict):
         raise UserError(f"checkpoint {path}: not written by diglot")
@@ -163,7 +163,7 @@ def read(path: Path, warns: bool = True) -> dict[str, Any]:
         )
     for name, kinds in KINDS.items():
         if not isinstance(ours.get(name), kinds):
-            raise UserError(f"checkpoint {path}: not whole (its {name} is {type(ours.get(name)).__name__})")
+            raise UserError(f"checkpoint {path}: incomplete (its {name} is {type(ours.get(name)).__name__})")
     if is_old and warns:
         _warn_of_old_format(path.absolute())
     ours["format"] = FORMAT
@@ -182,7 +182,7 @@ def write(content: dict[str, Any], path: Path) -> None:
             whole.flush()
             container.check(Path(whole.name))
     except UserError as error:
-        hint = "what a callback of your own keeps must be plain data and tensors"
+        hint = "the state of your own callbacks must consist of plain data and tensors"
         raise UserError(f"{path}: the checkpoint cannot be written: {error} ({hint})") from None
     except OSError as error:
         raise UserError(f"{path}: the checkpoint cannot be written ({error.strerror or error})") from error
@@ -280,7 +280,9 @@ def rebuild(content: dict[str, Any], file: Path, trust: Collection[str] = ()) ->
     except UserError as error:
         raise UserError(f"checkpoint {file}: {_printable(error)}") from None
     except Exception as error:  # wrong content can make anything fail
-        raise UserError(f"checkpoint {file}: not whole ({type(error).__name__}: {_printable(error)})") from None
+        raise UserError(
+            f"checkpoint {file}: incomplete or wrong ({type(error).__name__}: {_printable(error)})"
+        ) from None
     return Checkpoint(model.eval(), tokenizer, search, ours, file)
 
 
@@ -352,7 +354,7 @@ def _no_more_than(weights: dict[str, Any]) -> Iterator[None]:
         nonlocal left
         left -= 1
         if left < 0:
-            raise UserError(f"its model has more parameters than the {n:,} weights there")
+            raise UserError(f"its model has more parameters than the {n:,} weights in the file")
 
     hook = register_module_parameter_registration_hook(count)
     try:
@@ -385,14 +387,14 @@ def check_training_state(content: dict[str, Any], file: Path) -> None:
         "has_stopped": isinstance(ours.get("has_stopped", False), bool),
     }
     if wrong := [name for name, right in is_right.items() if not right]:
-        raise UserError(f"checkpoint {file}: no run can go on from it, its {wrong[0]} is not such as a run writes")
+        raise UserError(f"checkpoint {file}: no run can resume from it, its {wrong[0]} is malformed")
     try:
         for part in ("state_dict", "current_model_state"):  # the latter exists beside a weight average
             _check_finite(content.get(part, {}))
     except UserError as error:
-        raise UserError(f"checkpoint {file}: no run can go on from it, {error}") from None
+        raise UserError(f"checkpoint {file}: no run can resume from it, {error}") from None
     if any(tensor.isnan().any() for tensor in _tensors(content["optimizer_states"])):
-        raise UserError(f"checkpoint {file}: no run can go on from it, moments of its optimizer are no numbers")
+        raise UserError(f"checkpoint {file}: no run can resume from it, its optimizer's moments contain NaN")
 
 
 def _is_count(value: Any) -> bool:
@@ -431,11 +433,11 @@ def _check_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
     own = model.state_dict(keep_vars=True)
     for name, weight in weights.items():
         if weight.dtype != own[name].dtype and not (weight.dtype in _FLOATS and own[name].dtype in _FLOATS):
-            raise UserError(f"its weight {name} is {weight.dtype}, and the model's is {own[name].dtype}")
+            raise UserError(f"its weight {name} is {weight.dtype}, but the model's is {own[name].dtype}")
     n_needed = sum({id(weight): weight.numel() for weight in own.values()}.values())
     n_there = sum({weight.data_ptr(): weight.numel() for weight in weights.values()}.values())
     if n_needed > n_there:
-        raise UserError(f"its model needs {n_needed:,} numbers, and {n_there:,} are there: weights are tied otherwise")
+        raise UserError(f"its model needs {n_needed:,} numbers, but the file has {n_there:,}: other weights are tied")
     _check_finite(weights)
 
 
@@ -464,13 +466,13 @@ def load_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
 def _fitting_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> dict[str, torch.Tensor]:
     weights = {name.removeprefix("model."): value for name, value in state_dict.items()}
     own = model.state_dict()
-    differences = [f"{name} is no tensor there" for name in weights if not isinstance(weights[name], torch.Tensor)]
+    differences = [f"{name} is not a tensor" for name in weights if not isinstance(weights[name], torch.Tensor)]
     differences += [
-        f"{name} is {tuple(weights[name].shape)} there and {tuple(own[name].shape)} here"
+        f"{name} is {tuple(weights[name].shape)} in the checkpoint, but {tuple(own[name].shape)} here"
         for name in own
         if isinstance(weights.get(name), torch.Tensor) and weights[name].shape != own[name].shape
     ]
-    differences += [f"{name} is missing there" for name in own if name not in weights]
+    differences += [f"{name} is missing in the checkpoint" for name in own if name not in weights]
     differences += [f"{name} is missing here" for name in weights if name not in own]
     if differences:
         more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
@@ -488,4 +490,4 @@ def refuse_other_model(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
     """
     for key, a, b in different_values(theirs, mine, "model"):
         if "dropout" not in key:
-            raise UserError(f"{key} is {a} there and {b} here")
+            raise UserError(f"{key} is {a} in the checkpoint, but {b} here")

@@ -106,9 +106,9 @@ def check(file: BinaryIO, checksums: bool = True) -> int:
     with zipfile.ZipFile(file) as archive:
         sizes = _check_records(archive.infolist())
         if "data.pkl" not in sizes:
-            raise UserError("no checkpoint, it has no data.pkl")
+            raise UserError("not a checkpoint, it has no data.pkl")
         if sizes["data.pkl"] > MOST_BYTES + BYTES_A_RECORD * len(sizes):
-            raise UserError(f"refused, {sizes['data.pkl']:,} bytes of it say what its {len(sizes):,} parts are")
+            raise UserError(f"refused, its pickle of {sizes['data.pkl']:,} bytes is too long for {len(sizes):,} parts")
         folder = archive.namelist()[0].partition("/")[0]
         n_operations = check_pickle(archive.read(f"{folder}/data.pkl"), sizes)
         if checksums and (damaged := archive.testzip()) is not None:  # torch compares no checksums
@@ -127,10 +127,10 @@ def _check_end(file: BinaryIO) -> None:
     fields = _END.unpack(tail) if len(tail) == _END.size else ()
     end64, locator, end = fields[:10], fields[10:14], fields[14:]
     if not end or (end64[0], locator[0], end[0]) != (b"PK\6\6", b"PK\6\7", b"PK\5\6"):
-        raise UserError("damaged, or no checkpoint (it does not end as one)")
+        raise UserError("damaged, or not a checkpoint (it does not end like one)")
     n_records, directory = end64[7], end64[8] + end64[9]
     if locator[2] != size - _END.size or directory != size - _END.size or end[-1] or end64[6] != n_records:
-        raise UserError("damaged, or no checkpoint (it does not end as one)")
+        raise UserError("damaged, or not a checkpoint (it does not end like one)")
     if n_records > MOST_RECORDS:
         raise UserError(f"refused, it has {n_records:,} parts, more than {MOST_RECORDS:,}")
 
@@ -150,7 +150,7 @@ def _check_records(records: list[zipfile.ZipInfo]) -> dict[str, int]:
         # One bit of the attributes would make the record a folder, of which torch reads nothing.
         plain = not (record.external_attr or record.internal_attr or record.volume or record.comment)
         if not plain or record.flag_bits & ~_FLAGS or record.extra[:2] not in (b"", b"\1\0"):
-            raise UserError(f"damaged, its part {name} is not said to be a plain one")
+            raise UserError(f"damaged, its part {name} has unexpected attributes")
         if name in sizes or record.header_offset < end or (not sizes and record.header_offset):
             raise UserError(f"damaged, its part {name} is not where it should be")
         sizes[name] = record.file_size
@@ -182,7 +182,7 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:  # noqa: C901, P
     def top(count: int) -> list[Any]:
         start = len(stack) - count
         if start < (marks[-1] if marks else 0):
-            raise UserError("damaged, its pickle takes what is not there")
+            raise UserError("damaged, its pickle takes more from its stack than there is")
         taken = stack[start:]
         del stack[start:]
         return taken
@@ -206,7 +206,7 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:  # noqa: C901, P
             case "STOP":
                 (made,) = top(1)
                 if stack or marks or made is not _DICT:
-                    raise UserError("damaged, its pickle does not end in one mapping")
+                    raise UserError("damaged, its pickle does not produce exactly one dictionary")
             case "BININT" | "BININT1" | "BININT2" | "BINFLOAT" | "BINUNICODE":
                 stack.append(argument)
             case "LONG1" if -(2**64) < argument < 2**64:
@@ -231,7 +231,7 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:  # noqa: C901, P
             case "SETITEM" | "SETITEMS":
                 items = top(2) if operation.name == "SETITEM" else since_mark()
                 if len(items) % 2 or not all(isinstance(key, (str, int, float)) for key in items[::2]):
-                    raise UserError("refused, it holds a mapping whose keys are neither text nor numbers")
+                    raise UserError("refused, it holds a dictionary whose keys are neither text nor numbers")
                 _check_target(top(1), stack, (_DICT, _ORDERED_DICT))
             case "GLOBAL":
                 if argument not in (_ORDERED, _REBUILD) and argument not in _STORAGES:
@@ -242,7 +242,7 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:  # noqa: C901, P
                 storage = _storage(identity, sizes)
                 known = used.setdefault(f"data/{identity[2]}", storage)
                 if known.kind != storage.kind:
-                    raise UserError(f"refused, its part data/{identity[2]} is to be of two types")
+                    raise UserError(f"refused, its part data/{identity[2]} is used with two types")
                 stack.append(known)
             case "REDUCE":
                 function, arguments = top(2)
@@ -256,7 +256,7 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:  # noqa: C901, P
                 named = f"{other} {_dotted(argument)}" if isinstance(argument, str) else other
                 raise UserError(f"refused, it holds more than weights and plain data ({named})")
     if unused := [name for name in sizes if name.startswith("data/") and name not in used]:
-        raise UserError(f"refused, its part {unused[0]} belongs to nothing")
+        raise UserError(f"refused, its part {unused[0]} is unused")
     for name, storage in used.items():
         _check_views(name, storage)
     return n
@@ -267,7 +267,7 @@ def _check_views(name: str, storage: _Storage) -> None:
     end = 0
     for offset, shape, strides in sorted(storage.views):
         if offset < end:
-            raise UserError(f"refused, tensors of it overlap in its part {name}")
+            raise UserError(f"refused, tensors overlap in its part {name}")
         end = offset + 1 + sum((length - 1) * stride for length, stride in zip(shape, strides))
 
 
@@ -275,7 +275,7 @@ def _check_target(taken: list[Any], stack: list[Any], kinds: tuple[object, ...])
     """Check that something is put into one of these kinds of containers, and return the container to the stack."""
     (target,) = taken
     if not any(target is kind for kind in kinds):
-        raise UserError("refused, it holds more than weights and plain data (something put into what is no container)")
+        raise UserError("refused, it holds more than weights and plain data (items added to what is not a container)")
     stack.append(target)
 
 
@@ -289,7 +289,7 @@ def _storage(identity: Any, sizes: dict[str, int]) -> _Storage:
             if n_elements * _STORAGES[kind] != held:
                 raise UserError(f"refused, its part data/{key} has {held:,} bytes, not {n_elements:,} numbers")
             return _Storage(kind, n_elements)
-    raise UserError("refused, it holds more than weights and plain data (a storage that is none)")
+    raise UserError("refused, it holds more than weights and plain data (a malformed storage)")
 
 
 def _called(function: Any, arguments: Any) -> object:
@@ -303,13 +303,13 @@ def _called(function: Any, arguments: Any) -> object:
             numbers = [offset, *shape, *strides]
             plain = all(type(number) is int and 0 <= number < 2**63 for number in numbers)
             if not plain or len(shape) != len(strides) or len(shape) > 8 or hooks is not _ORDERED_DICT:
-                raise UserError("refused, it holds a tensor that is none")
+                raise UserError("refused, it holds a malformed tensor")
             last = offset + sum((length - 1) * stride for length, stride in zip(shape, strides))
             if math.prod(shape) > held or (0 not in shape and last >= held):
-                raise UserError(f"refused, a tensor {shape} of it claims more than the {held:,} numbers there")
+                raise UserError(f"refused, a tensor of shape {shape} claims more than the {held:,} numbers there")
             if 0 not in shape:
                 if not _is_dense(shape, strides):
-                    raise UserError(f"refused, a tensor {shape} of it holds numbers more than once")
+                    raise UserError(f"refused, elements of a tensor of shape {shape} share memory")
                 storage.views.add((offset, shape, strides))
             return _TENSOR
     raise UserError(f"refused, it holds more than weights and plain data (a call of {_dotted(function)})")
@@ -346,9 +346,9 @@ def check_tree(content: Any, n_operations: int) -> None:
         node, depth = waiting.pop()
         n += 1
         if depth > DEEPEST:
-            raise UserError(f"refused, what it holds is nested more than {DEEPEST} deep")
+            raise UserError(f"refused, its content is nested more than {DEEPEST} levels deep")
         if n > 2 * n_operations:
-            raise UserError("refused, what it holds refers to itself over and over")
+            raise UserError("refused, its content repeats the same objects too often")
         if isinstance(node, OrderedDict) and vars(node):
             if vars(node).keys() != {"_metadata"}:
                 raise UserError("refused, it holds more than weights and plain data (BUILD)")

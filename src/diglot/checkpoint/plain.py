@@ -134,7 +134,7 @@ class _Encoder:
         kind = type(value)
         self._n_nodes += 1
         if len(path) > DEEPEST:
-            raise UserError(f"{_where(path)[:200]} is nested more than {DEEPEST} deep, or holds itself")
+            raise UserError(f"{_where(path)[:200]} is nested more than {DEEPEST} levels deep, or contains itself")
         if self._n_nodes > MOST_NODES:
             raise UserError(f"{_where(path)}: there are more than {MOST_NODES:,} values up to here: write fewer")
         if kind is int and abs(value) >= _TOO_LARGE:
@@ -257,7 +257,7 @@ def _problem(value: Tensor) -> str | None:
         f"a tensor of {value.dtype}, which a safetensors file cannot hold: write another type": value.dtype
         not in DTYPE_NAMES,
         f"a tensor of more than {MOST_DIMENSIONS} dimensions: write a view of it": value.dim() > MOST_DIMENSIONS,
-        "a tensor with attributes of its own: write them beside it": bool(vars(value)),
+        "a tensor with extra attributes: write them as separate values": bool(vars(value)),
     }
     if problem := next((problem for problem, is_there in found.items() if is_there), None):
         return problem
@@ -308,7 +308,7 @@ def decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
     decoder = _Decoder(tensors)
     tree = decoder.value(node, 0)
     if unnamed := tensors.keys() - decoder.restored.keys():
-        raise UserError(f"refused, its tensor {min(unnamed)[:60]!r} belongs to nothing")
+        raise UserError(f"refused, its tensor {min(unnamed)[:60]!r} is unused")
     return tree
 
 
@@ -326,7 +326,7 @@ class _Decoder:
 
     def value(self, node: Any, depth: int) -> Any:
         if depth > DEEPEST:
-            raise UserError(f"refused, what it holds is nested more than {DEEPEST} deep")
+            raise UserError(f"refused, its content is nested more than {DEEPEST} levels deep")
         if type(node) is list:
             return [self.value(each, depth + 1) for each in node]
         if type(node) is not dict:
@@ -340,7 +340,7 @@ class _Decoder:
         if tag == "$ordered":
             return self._ordered(value, depth, **more)
         if more:
-            raise UserError(f"refused, it has more beside {tag[:60]!r}")
+            raise UserError(f"refused, it has unexpected keys beside {tag[:60]!r}")
         if tag in _LEAF_BY_TAG:
             return _LEAF_BY_TAG[tag].decode(value)
         if tag in _SEQUENCE_BY_TAG:
@@ -348,7 +348,7 @@ class _Decoder:
         if tag == "$dict":
             pairs = [(self.value(key, depth + 1), self.value(each, depth + 1)) for key, each in _of(list, value)]
             return _as_many(pairs, dict(pairs))
-        raise UserError(f"refused, it holds what this diglot does not know ({tag[:60]!r})")
+        raise UserError(f"refused, it holds a value that this diglot cannot read ({tag[:60]!r})")
 
     def _sequence(self, kind: type, node: list[Any], depth: int) -> Any:
         values = [self.value(each, depth + 1) for each in node]
@@ -359,12 +359,12 @@ class _Decoder:
         if more:
             vars(made)["_metadata"] = self.value(more.pop("metadata"), depth + 1)
         if more:
-            raise UserError("refused, an OrderedDict of it is malformed")
+            raise UserError("refused, it holds a malformed OrderedDict")
         return made
 
     def _tensor(self, name: Any, strides: Any = None) -> Tensor:
         if name not in self.tensors:
-            raise UserError(f"refused, it names a tensor that is not there ({str(name)[:60]!r})")
+            raise UserError(f"refused, it names a tensor that does not exist ({str(name)[:60]!r})")
         if name not in self.restored:
             self.restored[name] = _with_strides(self.tensors[name], strides)
         found = self.restored[name]
@@ -378,7 +378,7 @@ def _with_strides(tensor: Tensor, strides: Any) -> Tensor:
         return tensor
     numbers = all(type(stride) is int and 0 <= stride < 2**63 for stride in _of(list, strides))
     if not numbers or len(strides) != tensor.dim() or layout(tensor.shape, strides) != "dense":
-        raise UserError("refused, a tensor of it has strides that do not fit its shape")
+        raise UserError("refused, a tensor has strides that do not fit its shape")
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
 
 
