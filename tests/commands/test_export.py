@@ -189,7 +189,7 @@ def test_an_export_that_translates_differently_is_not_left_behind(monkeypatch, u
         write(other, *arguments)
 
     monkeypatch.setattr(converter, "write", write_another)
-    with pytest.raises(UserError, match=r"CTranslate2 translates \d+ of 9 sentences otherwise than the model"):
+    with pytest.raises(UserError, match=r"CTranslate2 translates \d+ of 9 sentences differently from the model"):
         exporting.export(untrained(tokenizer), "ctranslate2", tmp_path / "out", "format", 9)
     assert not list(tmp_path.iterdir())
 
@@ -207,7 +207,7 @@ def test_differences_within_rounding_are_counted_and_larger_ones_reported(build_
     tied = [Output([30, 12, 9], False), ours[1]]
     assert compare(model, tokenizer, sources, ours, tied) == Parity(2, 1, 1)
     other = [ours[0], Output([13, 31, 32], True)]
-    with pytest.raises(UserError, match=r"1 of 2 sentences otherwise than the model \(sentence 2, token 1: "):
+    with pytest.raises(UserError, match=r"1 of 2 sentences differently from the model \(sentence 2, token 1: "):
         compare(model, tokenizer, sources, ours, other)
     with pytest.raises(UserError, match="sentence 1, token 3"):  # one output continues, the other has ended
         compare(model, tokenizer, sources, ours, [Output([30, 11, 13], False), ours[1]])
@@ -228,7 +228,7 @@ def test_no_folder_but_an_earlier_export_is_replaced(untrained, tokenizer, tmp_p
     (mine / "config.json").write_text('{"of": "another program"}')
     (tmp_path / "link").symlink_to(mine)
     for name in ("mine", "link", "mine/config.json"):
-        with pytest.raises(UserError, match=f"output=.*{name} exists already, and no export made it"):
+        with pytest.raises(UserError, match=f"output=.*{name} already exists and is not an export"):
             exporting.export(loaded, "ctranslate2", tmp_path / name, "format", 0)
     assert [file.name for file in mine.iterdir()] == ["config.json"]
 
@@ -240,7 +240,7 @@ def test_no_folder_but_an_earlier_export_is_replaced(untrained, tokenizer, tmp_p
     }
     assert {file.name for file in tmp_path.iterdir()} == {"mine", "link", "out"}
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"output=.*out: no export made notes\.txt in it, which would be lost"):
+    with pytest.raises(UserError, match=r"output=.*out: notes\.txt in it is not from an export and would be lost"):
         exporting.export(loaded, "ctranslate2", tmp_path / "out", "format", 0)
     assert (tmp_path / "out" / "model.safetensors").exists()
 

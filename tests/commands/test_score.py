@@ -85,7 +85,7 @@ def test_a_pair_beyond_the_positions_is_named_by_its_line(tmp_path, compose_trai
     content = checkpoint_content(compose_train(*SIZES, *words), tokenizer)
     short = Translator.load(write_checkpoint(tmp_path / "a.ckpt", content), "cpu")
     pairs = ParallelText(["Sa.", "", "Sa."], ["Sa.", "", "Sa hur rek. " * 9])
-    with pytest.raises(UserError, match=r"line 3: the target has \d+ tokens; this model's positions reach to 12"):
+    with pytest.raises(UserError, match=r"line 3: the target has \d+ tokens; this model's maximum is 12"):
         score_pairs(short, pairs)
     scores = score_pairs(short, pairs, strict=False)
     assert [score is None for score in scores] == [False, False, True]
@@ -115,7 +115,7 @@ def test_a_log_probability_that_is_not_finite_is_reported_by_line(tmp_path, comp
     content = checkpoint_content(compose_train(*SIZES), tokenizer)
     content["state_dict"]["model.output.weight"][7] = 3e38  # finite, but products with it overflow
     broken = Translator.load(write_checkpoint(tmp_path / "a.ckpt", content), "cpu")
-    with pytest.raises(UserError, match="line 1: the model finds its log-probability to be nan"):
+    with pytest.raises(UserError, match="line 1: the model gives it a log-probability of nan"):
         score_pairs(broken, ParallelText(["Sa."], ["Sa."]))
 
 

@@ -92,7 +92,7 @@ def test_small_types_and_autocast_are_computed_on_in_float32(build_model):
 def test_a_pair_beyond_the_positions_is_named_and_one_that_just_fits_is_not(build_model, side, longest):
     model = build_model("model/position=learned", f"model.position.max_positions={longest}")
     sources, targets = ([[5], [5] * longest], [[6], [6]]) if side == "source" else ([[5], [5]], [[6], [6] * longest])
-    with pytest.raises(ValueError, match=f"the {side} of row 1 has {longest + 1} tokens; positions reach to {longest}"):
+    with pytest.raises(ValueError, match=f"the {side} of row 1 has {longest + 1} tokens; the maximum is {longest}"):
         pair_scores(model, padded(sources), padded(targets), SPECIAL)
     fitting = [row[: longest - 1] for row in sources], [row[: longest - 1] for row in targets]
     assert len(pair_scores(model, padded(fitting[0]), padded(fitting[1]), SPECIAL)) == 2

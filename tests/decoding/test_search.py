@@ -187,7 +187,7 @@ def test_what_all_prefixes_share_is_read_in_one_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "reason"), [([4] * 5, "prefix 1 has 5 tokens, and its translation may have 4"), ([EOS], "special")]
+    ("prefix", "reason"), [([4] * 5, "prefix 1 has 5 tokens, but its translation is limited to 4"), ([EOS], "special")]
 )
 def test_an_impossible_prefix_is_named(prefix: list[int], reason: str) -> None:
     src, mask = sources([4], [5])

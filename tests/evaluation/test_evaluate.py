@@ -307,7 +307,7 @@ def test_of_few_sentences_there_is_no_p_value_and_that_is_said(tmp_path, n):
     assert json.loads((tmp_path / "scored" / "results.json").read_text()) == results
     said = table(results)
     assert [line.split()[-2] for line in said if "p, bootstrap" in line] == ["-"]
-    assert f"{n} sentences are too few to resample, at least 30 are needed" in said[-1]
+    assert f"{n} sentences are too few to resample; at least 30 are needed" in said[-1]
     assert "±" not in "\n".join(said)
 
 
@@ -426,7 +426,7 @@ def test_the_text_in_a_run_s_folder_takes_references_and_a_baseline_of_its_langu
     keep_text(tmp_path / "text", EvaluationSet("few", "dev", ParallelText(SOURCES, FIRST)), "avi", "bol")
     write_lines(tmp_path / "two.bol", ["a", "b"])
     said = say("checkpoint=best.ckpt", "references=two.bol")
-    assert "references=two.bol has 2 lines, text/dev.bol has 5; a line for each is needed" in said
+    assert "references=two.bol has 2 lines, but text/dev.bol has 5; the numbers must be equal" in said
     config = compose_train("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40")
     write_checkpoint(tmp_path / "other.ckpt", checkpoint_content(config, tokenizer, languages=("avi", "fr")))
     said = say("checkpoint=best.ckpt", "baseline=other.ckpt")
@@ -474,7 +474,7 @@ def test_bleu_of_outputs_without_four_tokens_is_none_of_a_part_and_told_of_the_w
         said = table(results)
         (row,) = [line for line in said if "0-5" in line]
         assert row.split("│")[3].strip() == "-"
-        assert any("BLEU is 0 whatever the outputs are: none has four tokens" in line for line in said) is not is_known
+        assert any("it needs 4-grams, and no output has four tokens" in line for line in said) is not is_known
 
 
 def test_a_model_s_results_are_told_of_the_text_and_of_its_own_tokenizer(tmp_path, build_model):

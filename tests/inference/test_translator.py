@@ -189,7 +189,7 @@ def test_a_translation_begins_as_it_has_to(translator):
     assert found[0][0].text.startswith("Sa hur")
     assert found[1][0].text == ""
     same(found[2], translator.n_best([lines[2]])[0])
-    with pytest.raises(UserError, match=r"line 12: its prefix has \d+ tokens, and its translation may have \d+ "):
+    with pytest.raises(UserError, match=r"line 12: its prefix has \d+ tokens, but its translation is limited to \d+ "):
         translator.n_best(["Ka gun ne?", "Ka"], prefixes=["", "Sa hur rek " * 20], first_line=11)
 
 
@@ -232,10 +232,7 @@ def test_a_line_that_is_too_long_is_translated_in_pieces_or_cut_and_named(short,
     pieces = [text for _, text in split_text(long, lambda text: n_tokens(short, text) <= 24)]
     with caplog.at_level("WARNING"):
         found = short.n_best(lines, first_line=100)
-    assert (
-        f"line 101 has {n} tokens; this model's positions reach to 24: translated in {len(pieces)} pieces"
-        in caplog.text
-    )
+    assert f"line 101 has {n} tokens; this model's maximum is 24: translated in {len(pieces)} pieces" in caplog.text
     assert len(found) == 3
     (whole,) = found[1]
     parts = short.translate_all(pieces)
@@ -246,7 +243,7 @@ def test_a_line_that_is_too_long_is_translated_in_pieces_or_cut_and_named(short,
     caplog.clear()
     with caplog.at_level("WARNING"):
         cut = short.n_best(lines, too_long="cut")[1][0]
-    assert f"line 2 has {n} tokens; this model's positions reach to 24: its end is left out" in caplog.text
+    assert f"line 2 has {n} tokens; this model's maximum is 24: its end is cut off" in caplog.text
     assert cut.text != whole.text
     assert len(cut.source_tokens) == 24
 
@@ -376,7 +373,7 @@ def test_several_checkpoints_translate_as_one(folder, tmp_path, compose_train, t
     content = checkpoint_content(compose_train(*SIZES), tokenizer, languages=("bol", "avi"))
     back = write_checkpoint(tmp_path / "back.ckpt", content)
     _, said = translate("search=beam", f"checkpoint=[a.ckpt,{back}]", cwd=folder, code=2)
-    assert said == f"diglot-translate: {back} translates bol-avi, and a.ckpt avi-bol\n"
+    assert said == f"diglot-translate: {back} translates bol-avi, but a.ckpt avi-bol\n"
 
 
 def test_checkpoints_that_read_placeholders_otherwise_are_no_ensemble(tmp_path, compose_train, tokenizer):
@@ -386,7 +383,7 @@ def test_checkpoints_that_read_placeholders_otherwise_are_no_ensemble(tmp_path, 
         content["diglot"]["placeholder"] = placeholder
         write_checkpoint(file, content)
     one, other = map(checkpoint.load, files)
-    with pytest.raises(UserError, match=r"b\.ckpt has another tokenizer than .*a\.ckpt: an ensemble needs"):
+    with pytest.raises(UserError, match=r"b\.ckpt and .*a\.ckpt differ in their tokenizers: an ensemble needs"):
         as_ensemble([one, other])
     assert as_ensemble([one, one]).path == one.path
 
@@ -563,5 +560,5 @@ def test_output_that_is_not_finite_is_said_and_no_blank_line(compose_train, toke
     huge = {name: torch.full_like(value, 3e38) for name, value in content["state_dict"].items()}
     write_checkpoint(tmp_path / "x.ckpt", content | {"state_dict": huge})
     overflowing = Translator.load(tmp_path / "x.ckpt", "cpu", search)
-    with pytest.raises(UserError, match=r"line 2: what the model computes for it is not finite"):
+    with pytest.raises(UserError, match=r"line 2: the model's output is not finite"):
         overflowing.translate(["", "Sa hur."])

@@ -59,7 +59,7 @@ class BeamSearch(Search):
             if length_penalty != "mean":
                 raise ValueError(f"length_penalty ({length_penalty}) must be a number or mean")
         elif not 0 <= length_penalty < 100:
-            raise ValueError(f"length_penalty ({length_penalty}) must not be negative, and below 100")
+            raise ValueError(f"length_penalty ({length_penalty}) must be at least 0 and below 100")
         if not -1e6 < word_reward < 1e6:
             raise ValueError(f"word_reward ({word_reward}) must be a finite number")
         if not 0 <= coverage_penalty < 1e6:

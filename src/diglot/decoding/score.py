@@ -32,7 +32,7 @@ def pair_scores(model: EncoderDecoder, src: Tensor, labels: Tensor, special: Spe
         lengths = (ids != special.pad).sum(1)
         if longest is not None and int(lengths.max()) > longest:
             row = int(lengths.argmax())
-            raise ValueError(f"the {side} of row {row} has {int(lengths[row])} tokens; positions reach to {longest}")
+            raise ValueError(f"the {side} of row {row} has {int(lengths[row])} tokens; the maximum is {longest}")
     tgt_in = labels.roll(1, 1)
     tgt_in[tgt_in == special.eos] = special.pad  # outputs after </s> are not used
     tgt_in[:, 0] = special.bos

@@ -188,7 +188,7 @@ class _Rules:
         prefixes = [()] * len(limits) if prefixes is None else prefixes
         for i, (prefix, limit) in enumerate(zip(prefixes, limits.tolist(), strict=True)):
             if len(prefix) > limit:
-                raise ValueError(f"prefix {i} has {len(prefix)} tokens, and its translation may have {limit}")
+                raise ValueError(f"prefix {i} has {len(prefix)} tokens, but its translation is limited to {limit}")
             if {special.pad, special.bos, special.eos} & set(prefix):
                 raise ValueError(f"prefix {i} has a special token")
         self.eos = special.eos

@@ -15,11 +15,11 @@ _PART = re.compile(r"\d+(?:[.,]\d+)*|[A-Za-z]+|([^\w\s]|_)\1*|\S")
 
 DEFINITIONS = {
     "empty": "an output without text for a source with text",
-    "truncated": "an output that the length limit has cut (search.max_len_a, search.max_len_b); null: not known",
-    "repeated": f"an output in which 1 to {LONGEST_LOOP} words stand {TIMES} times in a row or more, for a source in "
-    "which none do; where a language has no blanks between words, characters instead of them: a word in Latin letters, "
-    "a number and a run of one sign that is no letter (...) count as one; 1 000 000 is one word",
-    "copied": "an output that equals its source, blanks around them apart",
+    "truncated": "an output cut by the length limit (search.max_len_a, search.max_len_b); null: unknown",
+    "repeated": f"an output that repeats the same 1 to {LONGEST_LOOP} words {TIMES} times in a row or more, for a "
+    "source that does not. In a language without spaces between words, characters count instead of words; a word in "
+    "Latin letters, a number and a run of the same punctuation mark (...) count as one. 1 000 000 is one word",
+    "copied": "an output that equals its source, apart from spaces around it",
 }
 
 

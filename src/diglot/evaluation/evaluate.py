@@ -157,8 +157,8 @@ def read_lines_for(key: str, path: str, evaluated: EvaluationSet) -> list[str]:
     refuse_address(key, path)
     lines = read_lines(Path(path).expanduser())
     if len(lines) != len(evaluated.pairs):
-        told = f"{key}={path} has {len(lines)} lines, {evaluated.where} has {len(evaluated.pairs)}"
-        raise UserError(f"{told}; a line for each is needed")
+        told = f"{key}={path} has {len(lines)} lines, but {evaluated.where} has {len(evaluated.pairs)}"
+        raise UserError(f"{told}; the numbers must be equal")
     return lines
 
 
@@ -303,7 +303,7 @@ def table(results: dict[str, Any]) -> list[str]:
         grid.add_row(title, *map(_value, scores))
     lines = render(grid)
     if not results["has_four_tokens"]:
-        lines.append("BLEU is 0 whatever the outputs are: none has four tokens, and its longest n-grams are of four")
+        lines.append("BLEU is always 0 here: it needs 4-grams, and no output has four tokens")
     lines += [f"{score['name']}: {score['signature']}" for score in results["scores"]]
     if forms := mixed_forms(results["forms"]):
         lines.append(f"{forms}; to sacreBLEU the two forms are different words")
@@ -323,20 +323,20 @@ def _notes(results: dict[str, Any]) -> list[str]:
     if results.get("cut_by_length_limit"):
         lines.append(f"outputs cut by the length limit: {results['cut_by_length_limit']}")
     if results.get("near_ties"):
-        lines.append(f"near ties, which other batches may decide otherwise: {results['near_ties']}")
+        lines.append(f"near ties, which may turn out differently in other batches: {results['near_ties']}")
     if (errors := results.get("search_errors")) and errors["of"]:
         told = f"Search errors: {errors['n_search_errors']:,} of {errors['of']:,} ({errors['share']:.1%}), where the"
-        lines.append(f"{told} model prefers a reference; errors of the model itself: {errors['n_model_errors']:,}")
+        lines.append(f"{told} model scores a reference higher; model errors: {errors['n_model_errors']:,}")
     return lines
 
 
 def _comparison(found: dict[str, Any], n_sentences: int) -> list[str]:
     """Format the comparison with a baseline as lines to print."""
     n, n_trials = (found[name]["n"] for name in ("paired_bootstrap", "paired_approximate_randomisation"))
-    told = f"In brackets mean and 95% confidence of {n:,} resamples; {n_trials:,} trials of randomisation"
+    told = f"In brackets: mean and 95% confidence interval, {n:,} resamples; randomisation test: {n_trials:,} trials"
     if not n:
-        told = f"No p-values and no confidence: {n_sentences} sentences are too few to resample, at least {FEWEST} are"
-        told = f"{told} needed"
+        told = f"No p-values or confidence intervals: {n_sentences} sentences are too few to resample; at least"
+        told = f"{told} {FEWEST} are needed"
     return [*render(_comparison_table(found)), told]
 
 

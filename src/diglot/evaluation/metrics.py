@@ -81,23 +81,23 @@ class Scorer:
             return []
         if is_blind(self.tokenizer, of_text):
             return [
-                f"BLEU's tokenizer {self.tokenizer} takes whole sentences for words: the references are in "
-                f"{of_text.name}, and the target language is {self.tgt_lang}; "
-                f"bleu_tokenizer={of_text.tokenizer} suits them"
+                f"BLEU's tokenizer {self.tokenizer} treats a complete sentence as one word: the references are in "
+                f"{of_text.name}, but the target language is {self.tgt_lang}; "
+                f"use bleu_tokenizer={of_text.tokenizer}"
             ]
         if self.writing != of_code and is_chosen_here:
-            decide = f"the references ({of_text.name}) decide for BLEU's tokenizer {self.tokenizer}"
+            decide = f"the references ({of_text.name}) determine BLEU's tokenizer {self.tokenizer}"
             if of_code is None:
-                says = "data.tgt_lang=CODE (in evaluate tgt_lang=CODE) or bleu_tokenizer=NAME says it"
+                says = "set data.tgt_lang=CODE (in evaluate: tgt_lang=CODE) or bleu_tokenizer=NAME"
                 return [f"the target language {self.tgt_lang} is not known: {decide}; {says}"]
-            says = f"bleu_tokenizer={of_code.tokenizer} scores words between blanks"
+            says = f"bleu_tokenizer={of_code.tokenizer} scores words separated by spaces"
             return [f"the target language {self.tgt_lang} is not written like the references: {decide}; {says}"]
         # Japanese and Korean text may consist of Chinese characters only.
         is_possible = of_text.tokenizer in (self.tokenizer, "zh")
         if is_chosen_here and not is_possible:
             return [
-                f"BLEU's tokenizer {self.tokenizer} is that of the target language {self.tgt_lang}, but the references "
-                f"are in {of_text.name}; bleu_tokenizer={of_text.tokenizer} suits them"
+                f"BLEU's tokenizer {self.tokenizer} is for the target language {self.tgt_lang}, but the references "
+                f"are in {of_text.name}; use bleu_tokenizer={of_text.tokenizer}"
             ]
         return []
 
@@ -105,9 +105,9 @@ class Scorer:
         """Return notes on how the metrics treat a language without spaces between words."""
         if self.writing.has_blanks:
             return []
-        notes = [f"{self.writing.name}: no blanks between words, so the word n-grams of chrF++ span whole phrases"]
+        notes = [f"{self.writing.name}: no spaces between words, so the word n-grams of chrF++ span whole phrases"]
         if "TER" not in self.metrics:
-            notes.append(f"TER is left out: it sees no words in {self.writing.name}")
+            notes.append(f"TER is left out: it finds no words in {self.writing.name}")
         return notes
 
     def __call__(
@@ -161,7 +161,7 @@ def _bleu(tokenizer: str, tgt_lang: str) -> BLEU:
         model = Path(SACREBLEU_DIR) / "models" / Path(SPM_MODELS[tokenizer]["url"]).name
         if not model.is_file():  # sacreBLEU would download it
             fetch = f"python -c \"from sacrebleu import BLEU; BLEU(tokenize='{tokenizer}')\""
-            raise UserError(f"BLEU's tokenizer {tokenizer} needs {model}, which is not there; this fetches it: {fetch}")
+            raise UserError(f"BLEU's tokenizer {tokenizer} needs {model}, which is missing; download it with: {fetch}")
     try:
         bleu = BLEU(tokenize=tokenizer)
         bleu.corpus_score(["a"], [["a"]])  # some tokenizers fail only when they are used

@@ -60,10 +60,12 @@ def refuse_foreign(folder: Path) -> None:
         return
     names = [file.name for file in folder.iterdir()] if folder.is_dir() and not folder.is_symlink() else None
     if names is None or (names and not any(_says_so(folder / name) for name in ABOUT)):
-        raise UserError(f"output={folder} exists already, and no export made it: name another folder")
+        raise UserError(f"output={folder} already exists and is not an export: choose another folder")
     for name in sorted(names):
         if not any(fnmatch.fnmatchcase(name, pattern) for pattern in WRITTEN):
-            raise UserError(f"output={folder}: no export made {name} in it, which would be lost: name another folder")
+            raise UserError(
+                f"output={folder}: {name} in it is not from an export and would be lost: choose another folder"
+            )
 
 
 def _says_so(file: Path) -> bool:

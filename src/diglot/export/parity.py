@@ -112,7 +112,7 @@ def checked(
     runs["CTranslate2, float32"] = _timed(of_export(folder, "float32", tokenizer, search, longest), sources)
     (ours, seconds), (theirs, _) = runs.values()
     found = compare(model, tokenizer, sources, ours, theirs)
-    ties = f", {found.near_ties} more but for rounding" if found.near_ties else ""
+    ties = f", {found.near_ties} more apart from rounding" if found.near_ties else ""
     lines = [f"{sentences.what}: {found.identical} of {found.sentences} sentences have the same tokens{ties}"]
     figures: dict[str, Any] = {"text": sentences.what, **found._asdict()}
     if sentences.references is None:
@@ -211,11 +211,11 @@ def compare(
             near += 1
         else:
             pieces = tokenizer.pieces([a[first], b[first]], "tgt")
-            different.append(f"sentence {number}, token {first + 1}: {pieces[1]!r} for {pieces[0]!r}")
+            different.append(f"sentence {number}, token {first + 1}: {pieces[1]!r} instead of {pieces[0]!r}")
     if different:
         raise UserError(
-            f"CTranslate2 translates {len(different)} of {len(sources)} sentences otherwise than the model "
-            f"({different[0]}): not written"
+            f"CTranslate2 translates {len(different)} of {len(sources)} sentences differently from the model "
+            f"({different[0]}): the export was not written"
         )
     return Parity(len(sources), identical, near)
 

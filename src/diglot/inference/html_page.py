@@ -63,7 +63,7 @@ def _line(record: Mapping[str, Any]) -> str:
 def _hypothesis(record: Mapping[str, Any], hypothesis: Mapping[str, Any]) -> dict[str, Any]:
     tokens, log_probs = hypothesis["tokens"], hypothesis["log_probs"]
     if len(tokens) != len(log_probs):
-        raise ValueError(f"line {record['line']}: {len(tokens)} tokens have {len(log_probs)} log_probs")
+        raise ValueError(f"line {record['line']}: {len(tokens)} tokens, but {len(log_probs)} log_probs")
     packed = None
     weights = hypothesis.get("attention")
     if weights is not None and np.size(weights):

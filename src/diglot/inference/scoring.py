@@ -75,8 +75,8 @@ def score_pairs(
     ):
         for i in np.flatnonzero(lengths > longest) if longest is not None else ():
             if strict:
-                told = f"line {numbers[i] + 1}: the {side} has {lengths[i]} tokens; this model's positions reach"
-                raise UserError(f"{told} to {longest}")
+                told = f"line {numbers[i] + 1}: the {side} has {lengths[i]} tokens; this model's maximum"
+                raise UserError(f"{told} is {longest}")
             fits[i], results[numbers[i]] = False, None
     order = np.flatnonzero(fits)
     widths = np.maximum(src_lengths, tgt_lengths)[order]
@@ -91,7 +91,7 @@ def score_pairs(
             for i, log_probs in zip(rows.tolist(), batch_scores, strict=True):
                 log_prob = math.fsum(log_probs)
                 if not math.isfinite(log_prob):
-                    raise UserError(f"line {numbers[i] + 1}: the model finds its log-probability to be {log_prob}")
+                    raise UserError(f"line {numbers[i] + 1}: the model gives it a log-probability of {log_prob}")
                 pieces = tokenizer.pieces([*targets[i], tokenizer.eos_id], "tgt")
                 results[numbers[i]] = PairScore(log_prob, log_probs, pieces, targets[i].count(tokenizer.unk_id))
             advance(len(rows))
@@ -104,11 +104,11 @@ def score_pairs(
 
 
 SEARCH_ERROR = (
-    "a source for which the model gives a reference that is not the output a score higher than the output's by more "
-    "than 1e-4, both as the search compares them (search.length_penalty, search.word_reward, without what covers the "
-    "source; of samples their log-probability): the search has missed it. Where the output "
-    "is no reference and none scores higher, the error is the model's. Left out are blank sources, and references that "
-    "are longer than the model's positions reach or hold what its tokenizer does not know"
+    "a source with a reference that differs from the output and that the model scores higher than the output by more "
+    "than 1e-4: the search has missed it. Scores are those that the search compares (with search.length_penalty and "
+    "search.word_reward, but without the coverage penalty; for samples, the log-probability). If the output equals no "
+    "reference and no reference scores higher, it is a model error. Blank sources are left out, and so are references "
+    "that are longer than the model's maximum or contain unknown tokens"
 )
 
 

@@ -165,7 +165,7 @@ class Translator:
         search = None
         if beam is not None:
             if not isinstance(self.search, BeamSearch):
-                raise ValueError(f"beam ({beam}): {type(self.search).__name__} has none")
+                raise ValueError(f"beam ({beam}): {type(self.search).__name__} has no beam")
             search = self.search.with_beam(beam)
         if not show:
             return [best for best, *_ in self.n_best(lines, search, tokens_per_batch=tokens_per_batch)]
@@ -210,7 +210,7 @@ class Translator:
                 model's output is not finite.
         """
         if isinstance(lines, str):
-            raise TypeError("lines must be a list of lines, not one text")
+            raise TypeError("lines must be a list of lines, not a single string")
         if tokens_per_batch < 1:
             raise ValueError(f"tokens_per_batch ({tokens_per_batch}) must be positive")
         search = search or self.search
@@ -221,8 +221,8 @@ class Translator:
         for unit, limit in zip(units, search.limits(lengths, self.model.max_tgt_positions).tolist(), strict=True):
             if len(unit.prefix) > limit:
                 raise UserError(
-                    f"line {first_line + unit.line}: its prefix has {len(unit.prefix)} tokens, and its translation "
-                    f"may have {limit} (search.max_len_a, search.max_len_b)"
+                    f"line {first_line + unit.line}: its prefix has {len(unit.prefix)} tokens, but its translation "
+                    f"is limited to {limit} (search.max_len_a, search.max_len_b)"
                 )
         costs = (lengths + search.n_positions(lengths, self.model.max_tgt_positions)).numpy()
 
@@ -259,11 +259,9 @@ class Translator:
             if longest is None or len(source.ids) < longest:
                 units.append(_Unit(i, source, prefix, ""))
                 continue
-            told = (
-                f"line {first_line + i} has {len(source.ids) + 1:,} tokens; this model's positions reach to {longest:,}"
-            )
+            told = f"line {first_line + i} has {len(source.ids) + 1:,} tokens; this model's maximum is {longest:,}"
             if too_long == "cut":
-                warn(f"{told}: its end is left out")
+                warn(f"{told}: its end is cut off")
                 units.append(_Unit(i, source._replace(ids=source.ids[: longest - 1]), prefix, ""))
                 continue
             pieces = split_text(
@@ -289,8 +287,8 @@ class Translator:
         for unit, hypotheses in zip(units, found, strict=True):
             if hypotheses[0].score == -math.inf:
                 raise UserError(
-                    f"line {first_line + unit.line}: what the model computes for it is not finite, so there is no "
-                    "translation; its weights, or the precision, cannot hold its values"
+                    f"line {first_line + unit.line}: the model's output is not finite, so there is no translation; "
+                    "the cause is the model's weights or the precision"
                 )
 
             def read(ids: list[int], unit: _Unit = unit) -> str:
@@ -414,8 +412,10 @@ def as_ensemble(loaded: Sequence[checkpoint.Checkpoint]) -> checkpoint.Checkpoin
     first = loaded[0]
     for other in loaded[1:]:
         if other.tokenizer.digest() != first.tokenizer.digest():
-            raise UserError(f"{other.path} has another tokenizer than {first.path}: an ensemble needs one vocabulary")
+            raise UserError(
+                f"{other.path} and {first.path} differ in their tokenizers: an ensemble needs one vocabulary"
+            )
         ours, theirs = (f"{x.record['src_lang']}-{x.record['tgt_lang']}" for x in (first, other))
         if ours != theirs:
-            raise UserError(f"{other.path} translates {theirs}, and {first.path} {ours}")
+            raise UserError(f"{other.path} translates {theirs}, but {first.path} {ours}")
     return first._replace(model=Ensemble([each.model for each in loaded]))

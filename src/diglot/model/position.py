@@ -91,7 +91,7 @@ class Rotary(PositionEncoding):
         if d_head % 2:
             raise ValueError(f"d_head ({d_head}) must be even for rotary positions")
         if base <= 1:
-            raise ValueError(f"base ({base}) must be above 1: angles of later dimensions grow more slowly")
+            raise ValueError(f"base ({base}) must be above 1, so that angles of later dimensions grow more slowly")
         self.base = base
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ class RelativeBias(PositionEncoding):
             raise ValueError(f"n_buckets ({n_buckets}) must be even: an encoder gives each direction half of them")
         n_exact = (n_buckets if causal else n_buckets // 2) // 2
         if max_distance <= n_exact:
-            raise ValueError(f"max_distance ({max_distance}) must be above {n_exact}, which have buckets of their own")
+            raise ValueError(f"max_distance ({max_distance}) must be above {n_exact}: smaller ones have a bucket each")
         if max_distance > MAX_DISTANCE:
             raise ValueError(f"max_distance ({max_distance}) must be at most {MAX_DISTANCE}")
         self.max_distance = max_distance

@@ -348,7 +348,7 @@ def heads_of(
         raise ValueError(f"{heads_name} must be given")
     if width is None:
         if d_model % heads:
-            raise ValueError(f"{heads_name} ({heads}) must divide d_model ({d_model}), or d_head be given")
+            raise ValueError(f"{heads_name} ({heads}) must divide d_model ({d_model}), or d_head must be given")
         width = d_model // heads
     if kv_heads is not None and heads % kv_heads:
         raise ValueError(f"{kv_name} ({kv_heads}) must divide {heads_name} ({heads})")

@@ -265,4 +265,4 @@ def numbered_folder(folder: Path) -> Path:
             continue
         except OSError as error:
             raise UserError(f"{candidate} cannot be made: {error.strerror}") from None
-    raise UserError(f"{folder} and 9,998 more exist already")
+    raise UserError(f"{folder} and 9,998 numbered folders of that name already exist")

@@ -79,7 +79,7 @@ class LogFile(logging.handlers.WatchedFileHandler):
         file = os.fdopen(os.open(self.baseFilename, flags, 0o666), "a", encoding="utf-8", errors="backslashreplace")
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.close()
-            raise OSError(errno.EINVAL, "it is no file")
+            raise OSError(errno.EINVAL, "not a regular file")
         return file
 
     def format(self, record: logging.LogRecord) -> str:
@@ -96,7 +96,7 @@ class LogFile(logging.handlers.WatchedFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - of the base class
         if not self.fails:
             self.fails = True
-            print(f"{self.baseFilename} cannot be written ({sys.exception()}): what follows is said here alone")
+            print(f"{self.baseFilename} cannot be written ({sys.exception()}): later messages appear only here")
 
 
 def log_to(file: Path) -> None:
