@@ -435,7 +435,7 @@ def verdict(cell: Cell, result: Mapping[str, Any], settings: Settings) -> Verdic
         missed, text = "MISSED", "passed"
     else:
         wrong = [task for task in ("copy", "reverse") if reached[task] >= settings.failed]
-        missed, text = "MISSED, for it cannot see order", "fails at copy and reverse, as it must"
+        missed, text = "MISSED, too good for a model that cannot see order", "fails at copy and reverse, as it must"
     if wrong:
         text = f"{missed}: {', '.join(f'{task} {reached[task]:.4f}' for task in wrong)}"
     if result["updates"] < settings.updates:
@@ -479,15 +479,15 @@ def report(chosen: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]], se
         return " and ".join(sorted({str(result[name]) for result in results.values()}))
 
     about = (
-        f"The model of each row learned to copy, to reverse and to sort sequences of {settings.n_symbols} symbols, all "
-        f"three, told apart by a tag in front, on the lengths 1 to {settings.trained}: {settings.updates:,} updates of "
-        f"{settings.rows * settings.trained} sequences. Under a task stands the share of outputs on these lengths that "
-        "greedy decoding gets right from the first to the last symbol, under longer lengths the mean of the three "
-        f"tasks (n/a: a learned table of positions ends before). A model must reach {LEARNED} at each task; one that "
-        f"sees no order must stay below {settings.failed} at copy and reverse, where guessing the order has "
-        f"{chance(settings):.2f}. Target tokens a second of training and seconds are process time, the seconds with "
-        f"the test; MB is the most memory that the process held. Made by `make conformance` at commit {commit()}, "
-        f"{all_of('date')}, on {all_of('machine')}."
+        "Each row is one model that was trained on three tasks at once: to copy, reverse and sort sequences of "
+        f"{settings.n_symbols} symbols. The first token of a source names the task. Training used the lengths 1 to "
+        f"{settings.trained}: {settings.updates:,} updates of {settings.rows * settings.trained} sequences. "
+        "The columns copy, reverse and sort give the share of outputs on these lengths that greedy decoding gets "
+        "completely right; the columns of longer lengths give the mean over the three tasks (n/a: longer than the "
+        f"learned position table). A model must reach {LEARNED} at each task. A model without positions must stay below "
+        f"{settings.failed} at copy and reverse, where guessing the order gives {chance(settings):.2f}. tokens/s "
+        "(target tokens in training) and seconds (training and test) are in process time; MB is the peak memory of the "
+        f"process. Made by `make conformance` at commit {commit()}, {all_of('date')}, on {all_of('machine')}."
     )
     heading = "# What every model variant learns"
     return f"{heading}\n\n{textwrap.fill(about, 120)}\n\n{table(chosen, results, settings)}"

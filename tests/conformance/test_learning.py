@@ -236,7 +236,7 @@ def test_a_folder_that_cannot_be_made_is_said_before_anything_is_computed(
         (ROTARY, result(copy=0.5, sort=0.0), 1, "MISSED: copy 0.5000, sort 0.0000"),
         (ROTARY, result() | {"updates": 1234}, 0, "passed (time was up at update 1,234 of 1,900)"),
         (NONE, result(copy=0.19, reverse=0.0), 0, "fails at copy and reverse, as it must"),
-        (NONE, result(copy=0.19, reverse=0.2), 1, "MISSED, for it cannot see order: reverse 0.2000"),
+        (NONE, result(copy=0.19, reverse=0.2), 1, "MISSED, too good for a model that cannot see order: reverse 0.2000"),
     ],
 )
 def test_what_a_cell_does_is_shown_and_is_the_exit_status(
