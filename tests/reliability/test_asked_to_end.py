@@ -65,7 +65,7 @@ def test_a_signal_saves_the_run(
     assert lives.differences(reference.left, lives.left(folder)) == []
 
 
-@pytest.mark.promise("A second signal ends the process at once, and nothing that there was is lost")
+@pytest.mark.promise("A second signal ends the process at once, and no existing file is lost")
 @pytest.mark.parametrize("within", ["update", "validation"])
 def test_a_second_signal_ends_it_at_once(tmp_path: Path, reference: Whole, within: str) -> None:
     folder = tmp_path / "it"
@@ -77,7 +77,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, reference: Whole, withi
     assert story.lives[0].status in (at_once if within == "update" else (75, *at_once))
 
 
-@pytest.mark.promise("A signal before there is anything to save ends a run with a status that is not zero")
+@pytest.mark.promise("A signal before there is anything to save ends a run with a nonzero exit status")
 @pytest.mark.parametrize("number", ASKING, ids=[number.name for number in ASKING])
 def test_a_signal_before_training_ends_it(tmp_path: Path, reference: Whole, number: signal.Signals) -> None:
     for seconds in (0.05, 0.4):
@@ -89,7 +89,7 @@ def test_a_signal_before_training_ends_it(tmp_path: Path, reference: Whole, numb
         assert (life.orphans, "Traceback" in life.said) == ([], False)
 
 
-@pytest.mark.promise("A signal at any time after the imports is named, and so is the line to type next")
+@pytest.mark.promise("A signal at any time after the imports is reported, with the command to type next")
 @pytest.mark.parametrize("number", ASKING, ids=[number.name for number in ASKING])
 def test_a_signal_around_training_says_how_to_go_on(tmp_path: Path, reference: Whole, number: signal.Signals) -> None:
     folder, began = tmp_path / "it", [*reference.words, "run.folder=run"]

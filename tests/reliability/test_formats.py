@@ -32,9 +32,7 @@ CASES = {
 }
 
 
-@pytest.mark.promise(
-    "A run goes on bit for bit from a checkpoint of either format, whatever its callbacks and precision"
-)
+@pytest.mark.promise("A run resumes bit for bit from a checkpoint of either format, with any callbacks and precision")
 @pytest.mark.parametrize("words", CASES.values(), ids=CASES)
 def test_a_run_goes_on_from_either_format(tmp_path: Path, words: list[str]) -> None:
     corpus = tmp_path / "corpus"

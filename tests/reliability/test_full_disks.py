@@ -115,8 +115,8 @@ def told_in_one_line(ended: Ended, wanted: str) -> str:
 
 @pytest.mark.end_to_end
 @pytest.mark.promise(
-    "Where a checkpoint does not fit on the disk one line says so, the last one stays whole, and with space the run "
-    "goes on exactly."
+    "If a checkpoint does not fit on the disk, the error is one line, the last checkpoint stays intact, and with "
+    "enough space the run resumes exactly."
 )
 @pytest.mark.parametrize("checkpoints", [0, 1.5, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_a_checkpoint_on_a_full_disk(
@@ -143,7 +143,7 @@ def test_a_checkpoint_on_a_full_disk(
 
 @pytest.mark.end_to_end
 @pytest.mark.exhaustive
-@pytest.mark.promise("The same with two processes: both end.")
+@pytest.mark.promise("If a checkpoint does not fit on the disk, a run of two processes ends both.")
 def test_a_checkpoint_on_a_full_disk_of_two_processes(
     tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_checkpoint_on_a_full_disk_of_two_processes(
 
 
 @pytest.mark.end_to_end
-@pytest.mark.promise("Neither a full nor an unwritable TMPDIR matters to a run.")
+@pytest.mark.promise("A full or read-only TMPDIR does not affect a run.")
 @pytest.mark.parametrize("what", ["full", pytest.param("read-only", marks=pytest.mark.exhaustive)])
 def test_a_tmpdir_that_cannot_be_used(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path, what: str) -> None:
     tmp = disk("tmp", 4096)
@@ -170,7 +170,7 @@ def test_a_tmpdir_that_cannot_be_used(tmp_path: Path, disk: Callable[..., Disk],
 
 
 @pytest.mark.end_to_end
-@pytest.mark.promise("A logger whose disk is full is told of once, and training goes on to its end.")
+@pytest.mark.promise("A logger whose disk is full is reported once, and training continues to the end.")
 @pytest.mark.parametrize("logger", ["csv", pytest.param("tensorboard", marks=pytest.mark.exhaustive)])
 def test_a_logger_on_a_full_disk(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path, logger: str) -> None:
     curves = disk("curves", 8192)
@@ -187,7 +187,10 @@ def test_a_logger_on_a_full_disk(tmp_path: Path, disk: Callable[..., Disk], undi
 
 
 @pytest.mark.end_to_end
-@pytest.mark.promise("A full cache is one line that names the folder; the next run with space takes nothing half-made.")
+@pytest.mark.promise(
+    "If the cache's disk is full, the error is one line with the folder; the next run with enough space uses no "
+    "incomplete file."
+)
 def test_a_full_cache(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path) -> None:
     cache = disk("cache", 50_000_000)
     words = (*text(tmp_path), *TINY, *RUN)
@@ -210,7 +213,7 @@ def test_a_full_cache(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Pa
 
 
 @pytest.mark.end_to_end
-@pytest.mark.promise("Where results cannot be written after training, one line says that training is done.")
+@pytest.mark.promise("If results cannot be written after training, one line reports that training is done.")
 def test_results_on_a_full_disk(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path) -> None:
     small = disk("small", 50_000_000)
     words = (*text(tmp_path), *words_of(*TINY), *RUN, "+callbacks.filling._target_=faults.FillAtEnd")
@@ -226,7 +229,7 @@ def test_results_on_a_full_disk(tmp_path: Path, disk: Callable[..., Disk], undis
 
 
 @pytest.mark.end_to_end
-@pytest.mark.promise("A folder that turned read-only is one line; its checkpoints stay whole.")
+@pytest.mark.promise("If a run's folder becomes read-only, the error is one line and its checkpoints stay intact.")
 def test_a_folder_that_turned_read_only(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path) -> None:
     small = disk("small", 50_000_000)
     folder = small.folder / "run"
@@ -242,7 +245,9 @@ def test_a_folder_that_turned_read_only(tmp_path: Path, disk: Callable[..., Disk
 
 
 @pytest.mark.end_to_end
-@pytest.mark.promise("A limit on the size of files that a checkpoint meets is one line; the last one stays whole.")
+@pytest.mark.promise(
+    "If a checkpoint exceeds a limit on file sizes, the error is one line and the last checkpoint stays intact."
+)
 def test_a_limit_that_a_run_meets(tmp_path: Path) -> None:
     begun = Run(tmp_path, *text(tmp_path), *TINY, "run.updates=1000000", "run.validate_every=20")
     wait_for(lambda: (tmp_path / "run" / "best.ckpt").exists(), begun)
@@ -264,7 +269,7 @@ def wait_for(condition: Callable[[], bool], begun: Run) -> None:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.promise("A run whose folder is removed while it trains writes all of it into a new one.")
+@pytest.mark.promise("A run whose folder is removed during training creates it again, with all files needed to resume.")
 @pytest.mark.parametrize("when", ["Removal", "RemovalInSave"])
 def test_a_folder_that_is_removed(tmp_path: Path, when: str) -> None:
     callback = f"+callbacks.removal._target_=faults.{when}"
@@ -280,7 +285,9 @@ def test_a_folder_that_is_removed(tmp_path: Path, when: str) -> None:
 # ---------------------------------------------------------------------------------------------------- the parts
 
 
-@pytest.mark.promise("Whatever the system says of a disk, a checkpoint stands under its name whole or not at all.")
+@pytest.mark.promise(
+    "Whatever error the system reports for a disk, a file with a checkpoint's name is complete or absent."
+)
 @pytest.mark.parametrize(("number", "reason"), [(28, FULL), (122, "quota"), (30, "Read-only"), (5, "Input/output")])
 @pytest.mark.parametrize("place", ["write", "fsync", "replace", "mkdir"])
 def test_an_error_of_the_disk(
@@ -306,7 +313,7 @@ def test_an_error_of_the_disk(
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 
 
-@pytest.mark.promise("A folder in a checkpoint's place is named, and is left alone.")
+@pytest.mark.promise("A folder at the path of a checkpoint is reported and left alone.")
 def test_a_folder_in_a_checkpoint_s_place(tmp_path: Path) -> None:
     (tmp_path / "last.ckpt").mkdir()
     (tmp_path / "last.ckpt" / "x").touch()
@@ -317,7 +324,7 @@ def test_a_folder_in_a_checkpoint_s_place(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.rglob("*")) == ["last.ckpt", "x"]
 
 
-@pytest.mark.promise("Where a file may not grow as large as a checkpoint, the one before stays.")
+@pytest.mark.promise("If a file may not become as large as a checkpoint, the previous checkpoint stays.")
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     AtomicCheckpointIO(read).save_checkpoint({"x": torch.zeros(3)}, path)

@@ -81,7 +81,7 @@ def content(trained: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.promise("Loading a checkpoint runs no code that it brings, whatever the environment says")
+@pytest.mark.promise("Loading a checkpoint runs no code from the file, whatever the environment variables are")
 class TestCode:
     def test_every_payload_runs_where_nothing_keeps_it_from_it(self, canary: Path, tmp_path: Path) -> None:
         made = payloads(canary, tmp_path)
@@ -172,7 +172,7 @@ class TestCode:
         assert not canary.exists()
 
 
-@pytest.mark.promise("No checkpoint is fetched from an address")
+@pytest.mark.promise("No checkpoint is downloaded from a URL")
 def test_an_address_is_not_opened(tmp_path: Path) -> None:
     asked = []
 
@@ -194,7 +194,7 @@ def test_an_address_is_not_opened(tmp_path: Path) -> None:
     assert not asked
 
 
-@pytest.mark.promise("A checkpoint's config names parts of models alone, and reads nothing from the machine")
+@pytest.mark.promise("A checkpoint's config can name only parts of models, and can read nothing from the machine")
 @pytest.mark.parametrize("save", [saved, written])
 @pytest.mark.parametrize(
     ("changed", "wanted"),
@@ -222,7 +222,7 @@ def test_a_stored_config_calls_nothing(
     assert not canary.exists()
 
 
-@pytest.mark.promise("A checkpoint's config names parts of models alone, and reads nothing from the machine")
+@pytest.mark.promise("A checkpoint's config can name only parts of models, and can read nothing from the machine")
 @pytest.mark.parametrize("save", [saved, written])
 @pytest.mark.parametrize(
     ("key", "value"),
@@ -286,7 +286,7 @@ def test_a_state_of_the_training_that_is_none_is_refused_in_one_line(
     refused(lambda: run(folder, cache, f"resume='{folder}'", "run.updates=4"), "no run can resume from")
 
 
-@pytest.mark.promise("No other file of a run, a sweep or the cache runs code either")
+@pytest.mark.promise("No other file of a run, a sweep or the cache can run code either")
 class TestOtherFiles:
     def test_a_config_that_makes_objects_is_damaged(self, canary: Path, tmp_path: Path) -> None:
         file = tmp_path / "config.yaml"

@@ -34,7 +34,9 @@ def batches(folder: Path) -> list[list]:
     return sorted(map(json.loads, lines))
 
 
-@pytest.mark.promise("A run that is killed at any time, as often as you like, ends as if it had not been, bit for bit")
+@pytest.mark.promise(
+    "A run that is killed any number of times, at any moment, ends bit for bit like a run that was never killed"
+)
 @pytest.mark.parametrize("kind", range(SEED, SEED + KINDS))
 def test_a_run_of_several_lives_is_the_run_of_one(tmp_path: Path, text: list[str], kind: int) -> None:
     draw = random.Random(kind)
@@ -46,7 +48,9 @@ def test_a_run_of_several_lives_is_the_run_of_one(tmp_path: Path, text: list[str
         assert not story.differences, f"{kind}.{i}: {reference.words}\n{list(map(str, story.faults))}"
 
 
-@pytest.mark.promise("A run that is killed at any time, as often as you like, ends as if it had not been, bit for bit")
+@pytest.mark.promise(
+    "A run that is killed any number of times, at any moment, ends bit for bit like a run that was never killed"
+)
 def test_averaged_weights_are_as_exact_as_the_weights(tmp_path: Path, text: list[str]) -> None:
     words = [*text, *SMALL, "callbacks=[ema]", "trainer.precision=64-true", "run.validate_every=5", "run.passes=1"]
     reference = lives.whole(words, tmp_path / "whole")
@@ -58,7 +62,9 @@ def test_averaged_weights_are_as_exact_as_the_weights(tmp_path: Path, text: list
         assert story.differences == []
 
 
-@pytest.mark.promise("A run that is killed at any time, as often as you like, ends as if it had not been, bit for bit")
+@pytest.mark.promise(
+    "A run that is killed any number of times, at any moment, ends bit for bit like a run that was never killed"
+)
 @pytest.mark.parametrize("logger", ["csv", "tensorboard"])
 def test_a_validation_that_is_killed_again_and_again_is_logged_once(
     tmp_path: Path, text: list[str], logger: str
@@ -83,7 +89,9 @@ def die_when_it_has_saved() -> None:
     CheckpointWriter.save = struck  # type: ignore[method-assign]
 
 
-@pytest.mark.promise("A run that is killed at any time, as often as you like, ends as if it had not been, bit for bit")
+@pytest.mark.promise(
+    "A run that is killed any number of times, at any moment, ends bit for bit like a run that was never killed"
+)
 @pytest.mark.parametrize("kind", ["logger=csv", "logger=tensorboard", "data.batches_per_update=3"])
 def test_what_a_signal_saves_has_been_logged(tmp_path: Path, text: list[str], kind: str) -> None:
     words = [*text, *SMALL, "run.validate_every=9", kind]
@@ -99,7 +107,7 @@ def test_what_a_signal_saves_has_been_logged(tmp_path: Path, text: list[str], ki
     assert lives.differences(reference.left, lives.left(folder)) == []
 
 
-@pytest.mark.promise("No pair is lost or repeated within a pass, wherever in it a run is cut short")
+@pytest.mark.promise("No sentence pair is lost or repeated within a pass, wherever a run is interrupted")
 def test_each_pass_holds_each_pair_once_wherever_it_is_cut(tmp_path: Path, text: list[str]) -> None:
     words = [*text, *SMALL, "run.passes=2", "run.validate_every=1", "data.batches_per_update=1"]
     reference = lives.whole(words, tmp_path / "whole")
@@ -123,13 +131,13 @@ def test_each_pass_holds_each_pair_once_wherever_it_is_cut(tmp_path: Path, text:
     assert lives.differences(reference.left, lives.left(folder)) == []
 
 
-@pytest.mark.promise("The last checkpoint is never torn, and it is never older than one that was there before")
+@pytest.mark.promise("The last checkpoint is always complete, and it never goes back to an earlier update")
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["", "TMPDIR elsewhere"])
 def test_a_kill_while_checkpoints_are_written_leaves_a_whole_one(tmp_path: Path, elsewhere: bool) -> None:
     assert lives.kill_savers(tmp_path, 60, SEED, "/dev/shm" if elsewhere else None) == []
 
 
-@pytest.mark.promise("A run makes the same updates whatever number of loader workers it has")
+@pytest.mark.promise("A run makes the same updates with any number of loader workers")
 def test_workers_change_nothing(tmp_path: Path, text: list[str]) -> None:
     words = [*text, *SMALL, "run.passes=1"]
     found = [lives.whole([*words, f"data.n_workers={n}"], tmp_path / str(n)).left for n in (0, 1, 3)]

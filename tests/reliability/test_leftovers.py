@@ -19,7 +19,7 @@ from diglot.training.run import Budget
 pytestmark = [
     pytest.mark.reliability,
     pytest.mark.promise(
-        "Half-made files of killed processes are removed at the next start, those of living ones stay."
+        "Incomplete files of killed processes are removed at the next start; those of running processes stay."
     ),
 ]
 

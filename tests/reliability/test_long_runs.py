@@ -18,7 +18,7 @@ def losses(folder: Path) -> list[float]:
     return [float.fromhex(line[3]) for line in lines if line[0] != "began"]
 
 
-@pytest.mark.promise("The losses of a run do not change unnoticed from one version to the next")
+@pytest.mark.promise("The losses of a run do not change unnoticed between versions")
 def test_the_curve_is_the_one_that_was_written_down(tmp_path: Path) -> None:
     """Compare with the recorded curve.
 
@@ -33,7 +33,7 @@ def test_the_curve_is_the_one_that_was_written_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.promise("A long run takes no more memory and keeps no more files open than a short one")
+@pytest.mark.promise("A long run takes no more memory and has no more open files than a short one")
 def test_twenty_thousand_updates_take_what_two_thousand_do(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()

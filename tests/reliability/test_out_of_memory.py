@@ -17,8 +17,8 @@ from runs import FAULT, TINY, is_whole, run, same_weights, text, weights
 pytestmark = [
     pytest.mark.reliability,
     pytest.mark.promise(
-        "Out of memory in the middle of a run is one line with the batch's size and a budget that fits; the last "
-        "checkpoint is whole."
+        "If a run runs out of memory, the error is one line with the batch's size and a budget that fits; the last "
+        "checkpoint is intact."
     ),
 ]
 

@@ -37,7 +37,7 @@ def train(folder: Path, *words: str, code: int = 0, fault: Fault | None = None) 
     return life.said
 
 
-@pytest.mark.promise("A finished run that is made longer goes on as if it had been longer from the first")
+@pytest.mark.promise("A finished run that is extended continues as if it had been that long from the start")
 def test_a_finished_run_that_becomes_longer_is_the_longer_run(tmp_path: Path, text: list[str]) -> None:
     words = [*text, *SMALL, *SHORT]
     whole = lives.whole([*words, "run.updates=20"], tmp_path / "whole")
@@ -55,7 +55,7 @@ def test_a_finished_run_that_becomes_longer_is_the_longer_run(tmp_path: Path, te
     assert "this run is finished" in train(folder, *words, "resume=run", "run.updates=20")
 
 
-@pytest.mark.promise("A run goes on when its corpus lies in another folder, bit for bit")
+@pytest.mark.promise("A run resumes bit for bit when its corpus has moved to another folder")
 def test_a_run_goes_on_with_its_corpus_in_another_folder(tmp_path: Path) -> None:
     corpus, moved = tmp_path / "corpus", tmp_path / "moved"
     corpus.mkdir()
@@ -70,7 +70,7 @@ def test_a_run_goes_on_with_its_corpus_in_another_folder(tmp_path: Path) -> None
     assert [line for line in found if not line.startswith("files: ")] == []  # the earlier config is an additional file
 
 
-@pytest.mark.promise("A finished run says that it is, and which changed value would train nothing")
+@pytest.mark.promise("A finished run reports that it is finished, and which changed values would have no effect")
 def test_a_finished_run_says_so(tmp_path: Path, text: list[str]) -> None:
     words = [*text, *SMALL, *SHORT]
     train(tmp_path, *words, "run.folder=run")
@@ -84,7 +84,9 @@ def test_a_finished_run_says_so(tmp_path: Path, text: list[str]) -> None:
     assert rates(tmp_path) == {i: 0.01 if i < 12 else 0.1 for i in range(16)}
 
 
-@pytest.mark.promise("What changed since a run began is named: it is refused, or takes effect from the next update on")
+@pytest.mark.promise(
+    "Each value that changed since a run began is reported: it is refused, or applies from the next update"
+)
 class TestChanges:
     @pytest.fixture(scope="class")
     def begun(self, tmp_path_factory: pytest.TempPathFactory, text: list[str]) -> tuple[Path, list[str]]:
@@ -176,7 +178,7 @@ class TestChanges:
         assert (folder / "run" / f"config_until_{done - 1}.yaml").exists()
 
 
-@pytest.mark.promise("A clock that is set back between two lives of a run changes nothing")
+@pytest.mark.promise("Setting the clock back between two parts of a run changes nothing")
 @pytest.mark.parametrize("logger", ["tensorboard", "csv"])
 def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path, text: list[str], logger: str) -> None:
     words = [*text, *SMALL, *SHORT, f"logger={logger}"]

@@ -43,8 +43,8 @@ def cases() -> list:
 
 
 @pytest.mark.promise(
-    "A process that dies, raises, hangs or is stopped ends the whole job within trainer.process_timeout + 30 s: exit "
-    "status not 0, one clear line, no process left."
+    "A process that dies, raises, hangs or is stopped ends the complete job within trainer.process_timeout + 30 s: "
+    "nonzero exit status, one clear line, no process left."
 )
 @pytest.mark.parametrize(("kind", "rank", "where", "launcher"), cases())
 def test_one_that_fails_ends_the_job(tmp_path: Path, kind: str, rank: str, where: str, launcher: str) -> None:
@@ -74,7 +74,10 @@ def counts(folder: Path, rank: int) -> list[list]:
     return [json.loads(line) for line in (folder / f"updates.{rank}").read_text().splitlines()]
 
 
-@pytest.mark.promise("Data that do not divide by the processes stop nothing: each makes the same updates and weights.")
+@pytest.mark.promise(
+    "Data that cannot be divided equally among the processes cause no hang: all processes make the same updates and "
+    "have the same weights."
+)
 @pytest.mark.parametrize(
     ("n_train", "n_dev", "n_processes"),
     [
@@ -99,7 +102,7 @@ def test_uneven_data(tmp_path: Path, n_train: int, n_dev: int, n_processes: int)
         assert all(torch.equal(value, other[name]) for name, value in saved.items())
 
 
-@pytest.mark.promise("BLEU is that of one process, each sentence counted once.")
+@pytest.mark.promise("BLEU equals that of one process, with each sentence counted once.")
 @pytest.mark.parametrize("n_processes", [3, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_bleu_is_that_of_one_process(
     tmp_path: Path, n_processes: int, scores: Callable[[], tuple[str, list[str]]]
@@ -124,8 +127,8 @@ def score_of(folder: Path) -> tuple[str, list[str]]:
 
 
 @pytest.mark.promise(
-    "A signal to one process, to all, or to the group ends all of them in less than 30 s with a whole checkpoint and "
-    "exit status 75."
+    "A signal to one process, to all or to the process group ends all of them in less than 30 s, with an intact "
+    "checkpoint and exit status 75."
 )
 @pytest.mark.parametrize(
     "to",
@@ -170,7 +173,9 @@ def test_a_signal(tmp_path: Path, to: str) -> None:
     assert is_whole(tmp_path / "run")
 
 
-@pytest.mark.promise("All processes of a run train the config that the first composed, whatever becomes of its files.")
+@pytest.mark.promise(
+    "All processes of a run train with the config that the first one composed, even if its files change meanwhile."
+)
 def test_a_choice_that_is_edited_in_mid_start_is_the_one_that_was_read(tmp_path: Path) -> None:
     choice = tmp_path / "conf" / "experiment" / "mine.yaml"
     choice.parent.mkdir(parents=True)
@@ -182,7 +187,9 @@ def test_a_choice_that_is_edited_in_mid_start_is_the_one_that_was_read(tmp_path:
     assert "n_encoder_layers: 1" in (tmp_path / "run" / "config.yaml").read_text()
 
 
-@pytest.mark.promise("All processes of a run go on from what the first has found, whatever becomes of its files.")
+@pytest.mark.promise(
+    "All processes of a run resume from the checkpoint that the first one found, even if its files change meanwhile."
+)
 @pytest.mark.parametrize(
     ("word", "module"),
     [("resume=auto", ()), ("resume=run", ()), pytest.param("resume=auto", OUTSIDE, marks=pytest.mark.exhaustive)],
@@ -215,7 +222,7 @@ def test_all_go_on_where_the_first_one_does(tmp_path: Path, word: str, module: t
     assert [[line[0] for line in counts(tmp_path, rank)[-2:]] for rank in (0, 1)] == [[5, 6], [5, 6]]
 
 
-@pytest.mark.promise("A signal while the processes of a run that goes on find each other ends it with exit status 75.")
+@pytest.mark.promise("A signal while the processes of a resumed run connect to each other ends it with exit status 75.")
 def test_a_signal_before_the_processes_have_met(tmp_path: Path) -> None:
     words = (*text(tmp_path), *TINY, *TWO, "run.updates=100000", "run.validate_every=20", "trainer.process_timeout=60")
     for word, begun_when in (("run.folder=run", "last.ckpt"), ("resume=run", "composed.yaml")):
@@ -230,11 +237,11 @@ def test_a_signal_before_the_processes_have_met(tmp_path: Path) -> None:
         os.killpg(begun.process.pid, signal.SIGTERM)
         ended = begun.end(60)
         assert (ended.code, ended.orphans) == (75, []), ended.said
-        assert "resume=run goes on" in ended.said.splitlines()[-1]
+        assert "resume=run " in ended.said.splitlines()[-1]
         assert "topped by SIGTERM" in ended.said.splitlines()[-1]
 
 
-@pytest.mark.promise("A run goes on with another number of processes, and its updates stay those of one process.")
+@pytest.mark.promise("A run resumes with a different number of processes, and its updates equal those of one process.")
 @pytest.mark.parametrize(("before", "after"), [((), TWO), (TWO, ())], ids=["1 to 2", "2 to 1"])
 def test_a_run_goes_on_with_another_number_of_processes(
     tmp_path: Path, before: tuple[str, ...], after: tuple[str, ...]

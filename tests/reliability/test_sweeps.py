@@ -29,8 +29,8 @@ def begin(cwd: Path, *words: str, **environment: str) -> Run:
 
 
 @pytest.mark.promise(
-    "A sweep's job that raises, leaves, is killed or stopped, or runs out of memory never hides: the others run, the "
-    "table says so, exit status 2."
+    "A sweep's job that raises, exits, is killed or stopped, or runs out of memory is always reported: the other jobs "
+    "run, the table shows it, and the exit status is 2."
 )
 @pytest.mark.parametrize(
     ("kind", "says"),
@@ -68,7 +68,9 @@ def test_a_job_that_breaks_down(tmp_path: Path, kind: str, says: str) -> None:
     assert [row["status"] for row in rows(tmp_path / "all")] == ["finished"] * 3
 
 
-@pytest.mark.promise("Jobs of several processes are trained exactly once each; one whose process dies hides no other.")
+@pytest.mark.promise(
+    "A sweep trains each job of several processes exactly once; a job whose process dies does not hide the others."
+)
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", ["none:0:never", "kill:1:2", "kill:0:2", "stop:1:2"])
 def test_jobs_of_two_processes(tmp_path: Path, fault: str) -> None:

@@ -72,7 +72,9 @@ def check(*words: str) -> None:
     root.check(composed("data=sample", "trainer=cpu", *words), TrainKeys)
 
 
-@pytest.mark.promise("A config, whoever wrote it, makes classes of the kind that a key takes, and calls nothing else")
+@pytest.mark.promise(
+    "A config, whoever wrote it, can create only objects of the kind that each key accepts, and can call nothing else"
+)
 class TestTargets:
     @pytest.mark.parametrize(
         ("word", "wanted"),

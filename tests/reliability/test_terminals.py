@@ -77,7 +77,9 @@ def check_hanging_up(folder: Path, shown: bytes | None, seconds: float) -> None:
         assert status in (128 + signal.SIGHUP, -signal.SIGHUP), said
 
 
-@pytest.mark.promise("A run whose terminal hangs up keeps what it has and ends with status 75, or 129 before training")
+@pytest.mark.promise(
+    "A run whose terminal hangs up saves its state and ends with exit status 75, or 129 before training"
+)
 @pytest.mark.parametrize(
     ("shown", "seconds"), [(None, 1.0), (b"pass 0.", 0.0), (b"update 40 of", 0.3)], ids=["start", "first", "later"]
 )
