@@ -484,8 +484,8 @@ def report(chosen: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]], se
         f"{settings.trained}: {settings.updates:,} updates of {settings.rows * settings.trained} sequences. "
         "The columns copy, reverse and sort give the share of outputs on these lengths that greedy decoding gets "
         "completely right; the columns of longer lengths give the mean over the three tasks (n/a: longer than the "
-        f"learned position table). A model must reach {LEARNED} at each task. A model without positions must stay below "
-        f"{settings.failed} at copy and reverse, where guessing the order gives {chance(settings):.2f}. tokens/s "
+        f"learned position table). A model must reach {LEARNED} at each task. A model without positions must stay "
+        f"below {settings.failed} at copy and reverse, where guessing the order gives {chance(settings):.2f}. tokens/s "
         "(target tokens in training) and seconds (training and test) are in process time; MB is the peak memory of the "
         f"process. Made by `make conformance` at commit {commit()}, {all_of('date')}, on {all_of('machine')}."
     )
