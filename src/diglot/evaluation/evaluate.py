@@ -333,7 +333,7 @@ def _notes(results: dict[str, Any]) -> list[str]:
 def _comparison(found: dict[str, Any], n_sentences: int) -> list[str]:
     """Format the comparison with a baseline as lines to print."""
     n, n_trials = (found[name]["n"] for name in ("paired_bootstrap", "paired_approximate_randomisation"))
-    told = f"In brackets: mean and 95% confidence interval, {n:,} resamples; randomisation test: {n_trials:,} trials"
+    told = f"In brackets: mean and 95% confidence interval of {n:,} resamples; {n_trials:,} trials of randomisation"
     if not n:
         told = f"No p-values or confidence intervals: {n_sentences} sentences are too few to resample; at least"
         told = f"{told} {FEWEST} are needed"
