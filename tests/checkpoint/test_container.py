@@ -64,7 +64,7 @@ def entry(begin: int, end: int, n: int | None = None, dtype: str = "U8") -> dict
     return {"dtype": dtype, "shape": [end - begin if n is None else n], "data_offsets": [begin, end]}
 
 
-def test_a_tree_comes_back_in_memory_of_its_own(tmp_path: Path) -> None:
+def test_a_tree_is_restored_in_separate_memory(tmp_path: Path) -> None:
     path = written(tmp_path / "x.ckpt")
     found = container.read(path)
     assert same(found, TREE)
@@ -91,11 +91,11 @@ def test_the_same_tree_is_the_same_file(tmp_path: Path) -> None:
     assert written(tmp_path / "a").read_bytes() == written(tmp_path / "b").read_bytes()
 
 
-def test_a_file_without_tensors_is_one(tmp_path: Path) -> None:
+def test_a_file_may_have_no_tensors(tmp_path: Path) -> None:
     assert container.read(written(tmp_path / "x.ckpt", {"x": 1})) == {"x": 1}
 
 
-def test_a_header_alone_says_whether_a_file_is_whole(tmp_path: Path) -> None:
+def test_check_finds_an_incomplete_file_from_its_header(tmp_path: Path) -> None:
     path = written(tmp_path / "x.ckpt")
     good = path.read_bytes()
     container.check(path)
@@ -106,7 +106,7 @@ def test_a_header_alone_says_whether_a_file_is_whole(tmp_path: Path) -> None:
         container.check(path)
 
 
-def test_every_flipped_bit_of_a_few_hundred_is_seen(tmp_path: Path) -> None:
+def test_every_flipped_bit_of_a_few_hundred_is_detected(tmp_path: Path) -> None:
     path = written(tmp_path / "x.ckpt")
     good, draw = path.read_bytes(), random.Random(1)
     places = [*range(16), *(draw.randrange(len(good)) for _ in range(300))]
@@ -118,7 +118,7 @@ def test_every_flipped_bit_of_a_few_hundred_is_seen(tmp_path: Path) -> None:
             container.read(path)
 
 
-def test_a_file_cut_anywhere_or_with_more_behind_it_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_file_or_one_with_extra_bytes_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "x.ckpt")
     good = path.read_bytes()
     for content in [*(good[: len(good) * n // 40] for n in range(40)), good[:-1], good[1:], good + b"\0", b"\0" + good]:
@@ -223,7 +223,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 }
 
 
-def test_what_hostile_files_are_made_with_makes_good_ones(tmp_path: Path) -> None:
+def test_the_helpers_that_write_hostile_files_can_write_valid_ones(tmp_path: Path) -> None:
     (tmp_path / "x.ckpt").write_bytes(of_two(entry(0, 5), entry(5, 10)))
     assert [tensor.tolist() for tensor in container.read(tmp_path / "x.ckpt")] == [[*range(5)], [*range(5, 10)]]
 
@@ -237,7 +237,7 @@ def test_a_hostile_file_is_refused(tmp_path: Path, name: str) -> None:
     assert said in str(refused.value)
 
 
-def test_what_would_not_be_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_that_would_not_be_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container, "MOST_TENSORS", 2)
     with pytest.raises(UserError, match="5 tensors, more than 2"):
         container.check_tree([torch.ones(1) for _ in range(5)])
@@ -247,7 +247,7 @@ def test_what_would_not_be_read_is_not_written(monkeypatch: pytest.MonkeyPatch) 
         container.check_tree({"x": "x" * 48_000_000})
 
 
-def test_nothing_is_written_of_what_is_refused() -> None:
+def test_no_part_of_refused_content_is_written() -> None:
     file = io.BytesIO()
     with pytest.raises(UserError, match="x is object"):
         container.write({"a": torch.ones(3), "x": object()}, file)

@@ -19,7 +19,7 @@ from diglot.errors import UserError
 from support.made import checkpoint_content, same, write_checkpoint, write_old_checkpoint
 
 
-def test_a_model_from_before_a_choice_was_made_is_the_one_that_made_none(compose_train):
+def test_a_model_from_before_a_choice_existed_has_its_default(compose_train):
     model = resolved(compose_train().model)
     before = {key: value for key, value in model.items() if key not in ("qk_norm", "n_kv_heads", "embedding_dropout")}
     checkpoint.refuse_other_model(model, before)
@@ -46,7 +46,7 @@ def test_weights_of_another_dropout_are_taken(compose_train):
     checkpoint.refuse_other_model(resolved(compose_train(*words).model), resolved(compose_train().model))
 
 
-def test_a_run_from_before_a_choice_was_made_goes_on_as_the_one_that_made_none(compose_train):
+def test_a_run_from_before_a_choice_existed_resumes_with_its_default(compose_train):
     now = resolved(compose_train("search=beam"))
     assert now["search"]["length_penalty"] == 0.6
     long_before = ("word_reward", "coverage_penalty", "n_best", "min_len_a", "min_len_b", "length_penalty")
@@ -78,7 +78,7 @@ def write_new(path: Path, content: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("write", [write_old, write_new])
-def test_a_damaged_checkpoint_is_none_to_go_on_from_however_it_is_damaged(tmp_path: Path, write: Callable) -> None:
+def test_no_run_resumes_from_a_damaged_checkpoint(tmp_path: Path, write: Callable) -> None:
     file = tmp_path / "last.ckpt"
     write(file, {"a": torch.zeros(3)})
     content = file.read_bytes()
@@ -91,9 +91,7 @@ def test_a_damaged_checkpoint_is_none_to_go_on_from_however_it_is_damaged(tmp_pa
 
 
 @pytest.mark.parametrize("write", [write_old, write_new])
-def test_whether_there_is_a_checkpoint_is_seen_without_reading_its_tensors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable
-) -> None:
+def test_has_whole_does_not_read_the_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable) -> None:
     write(tmp_path / "previous.ckpt", {"a": torch.zeros(3)})
 
     def read_all(*_: Any) -> None:
@@ -104,7 +102,7 @@ def test_whether_there_is_a_checkpoint_is_seen_without_reading_its_tensors(
     assert checkpoint.has_whole(tmp_path)
 
 
-def test_an_old_checkpoint_says_what_one_of_today_says(
+def test_a_checkpoint_of_format_1_has_the_same_content_as_one_of_format_2(
     config: DictConfig, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
@@ -117,13 +115,13 @@ def test_an_old_checkpoint_says_what_one_of_today_says(
 
 
 @pytest.mark.parametrize("write", [write_old, write_new])
-def test_a_checkpoint_of_another_format_is_none(tmp_path: Path, write: Callable) -> None:
+def test_a_checkpoint_of_an_unknown_format_is_refused(tmp_path: Path, write: Callable) -> None:
     write(tmp_path / "x.ckpt", {"diglot": {"format": 3}, "state_dict": {}})
     with pytest.raises(UserError, match=r"x\.ckpt: written in format 3; this diglot reads formats 1 and 2"):
         checkpoint.read(tmp_path / "x.ckpt")
 
 
-def test_what_a_callback_keeps_is_named_where_it_cannot_be_written(tmp_path: Path) -> None:
+def test_a_callback_s_value_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     content = {"callbacks": {"Mine": {"seen": [1, {2}, object()]}}}
     with pytest.raises(UserError) as refused:
         write_new(tmp_path / "x.ckpt", content)

@@ -31,7 +31,7 @@ def checked(tmp_path, tensors):
         {"a": BASE[::2]},
     ],
 )
-def test_tensors_that_share_no_number_are_taken(tmp_path, tensors):
+def test_tensors_that_share_no_number_are_accepted(tmp_path, tensors):
     checked(tmp_path, tensors)
 
 

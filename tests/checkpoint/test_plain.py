@@ -68,7 +68,7 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 @given(st.recursive(LEAVES | tensors(), containers, max_leaves=12))
-def test_any_tree_comes_back_as_it_was(tree: Any) -> None:
+def test_any_tree_is_restored_exactly(tree: Any) -> None:
     assert same(again(tree), tree)
 
 
@@ -90,18 +90,18 @@ def test_any_tree_comes_back_as_it_was(tree: Any) -> None:
     ],
     ids=repr,
 )
-def test_what_json_has_no_form_for_comes_back(tree: Any) -> None:
+def test_values_that_json_cannot_hold_are_restored(tree: Any) -> None:
     assert same(again(tree), tree)
 
 
-def test_versions_of_modules_come_back_beside_their_weights() -> None:
+def test_versions_of_modules_are_restored_with_their_weights() -> None:
     state = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).state_dict()
     found = again({"state_dict": state})["state_dict"]
     assert same(found, state)
     assert found._metadata == state._metadata
 
 
-def test_tied_weights_are_stored_once_and_come_back_as_one() -> None:
+def test_tied_weights_are_stored_once_and_restored_as_one() -> None:
     weight, empty = torch.rand(3, 4), torch.empty(0)
     tree = {"a": weight, "b": weight.detach(), "c": weight.T, "d": weight[1:], "e": empty, "f": empty}
     tree["g"] = torch.empty(0)
@@ -113,13 +113,13 @@ def test_tied_weights_are_stored_once_and_come_back_as_one() -> None:
     assert same(found, tree)
 
 
-def test_a_tensor_with_gaps_comes_back_without_them() -> None:
+def test_a_tensor_with_gaps_is_restored_without_them() -> None:
     found = again(torch.arange(8)[::2])
     assert found.tolist() == [0, 2, 4, 6]
     assert found.stride() == (1,)
 
 
-def test_names_say_what_a_tensor_is() -> None:
+def test_names_describe_a_tensor() -> None:
     one = torch.ones
     weights = {"model.encoder.weight": one(1), "encoder.weight": one(2), "__metadata__": one(3), "\ud800": one(4)}
     tree = {
@@ -186,7 +186,7 @@ LOOP.append(LOOP)
         (LOOP, f"nested more than {DEEPEST} levels deep, or contains itself"),
     ],
 )
-def test_what_would_come_back_otherwise_is_refused_by_name(value: Any, said: str) -> None:
+def test_values_that_would_not_be_restored_exactly_are_refused_by_name(value: Any, said: str) -> None:
     with pytest.raises(UserError) as refused:
         encode({"callbacks": {"MyCallback": {"scores": [0, 1, 2, value]}}})
     assert str(refused.value).startswith("callbacks.MyCallback.scores[3]")
@@ -194,7 +194,7 @@ def test_what_would_come_back_otherwise_is_refused_by_name(value: Any, said: str
     assert "\n" not in str(refused.value)
 
 
-def test_what_stands_again_and_again_in_itself_is_refused() -> None:
+def test_a_tree_that_repeats_the_same_object_too_often_is_refused() -> None:
     node: list[Any] = ["ha"] * 10
     for _ in range(30):
         node = [node] * 10
@@ -222,7 +222,7 @@ def test_what_stands_again_and_again_in_itself_is_refused() -> None:
         ([], "tensor 'a' is unused"),
     ],
 )
-def test_what_is_no_tree_is_refused(node: Any, said: str) -> None:
+def test_a_malformed_tree_is_refused(node: Any, said: str) -> None:
     with pytest.raises(UserError, match=said):
         decode(node, {"a": torch.ones(3, 2)})
 
@@ -236,12 +236,12 @@ def test_what_is_no_tree_is_refused(node: Any, said: str) -> None:
     ],
     ids=repr,
 )
-def test_a_value_that_is_none_is_no_tree(node: Any) -> None:
+def test_a_malformed_value_is_refused(node: Any) -> None:
     with pytest.raises((ValueError, TypeError, RuntimeError, AttributeError, struct.error)):
         decode(node, {"a": torch.ones(1)})
 
 
-def test_how_elements_lie_is_known() -> None:
+def test_the_layout_of_elements_is_recognised() -> None:
     assert layout((2, 3), (3, 1)) == layout((2, 3), (1, 2)) == layout((1, 3), (99, 1)) == layout((), ()) == "dense"
     assert layout((0, 3), (0, 0)) == "dense"
     assert layout((3,), (2,)) == layout((2, 2), (9, 1)) == "gaps"

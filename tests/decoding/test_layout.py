@@ -11,7 +11,7 @@ from diglot.model import Transformer
 
 
 @pytest.mark.parametrize("tying", ["all", "target", "none"])
-def test_a_model_that_is_laid_out_for_few_rows_says_the_same(
+def test_a_model_packed_for_decoding_gives_the_same_results(
     build_model: Callable[..., Transformer], tying: str
 ) -> None:
     model = build_model(f"model.tying={tying}")

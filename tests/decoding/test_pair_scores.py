@@ -48,7 +48,7 @@ def test_neighbours_and_padding_change_nothing(build_model):
         assert score == pytest.approx(alone, abs=1e-4)
 
 
-def test_a_target_is_not_told_what_comes_next(build_model):
+def test_a_score_does_not_depend_on_later_target_tokens(build_model):
     model = build_model()
     (score,) = pair_scores(model, padded([SOURCES[0]]), padded([[20, 21, 22]]), SPECIAL)
     (other,) = pair_scores(model, padded([SOURCES[0]]), padded([[20, 21, 30]]), SPECIAL)
@@ -57,7 +57,7 @@ def test_a_target_is_not_told_what_comes_next(build_model):
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
-def test_what_a_search_says_of_its_output_is_the_score_after_its_length_penalty(build_model, length_penalty):
+def test_the_score_of_a_search_includes_its_length_penalty(build_model, length_penalty):
     model = build_model()
     src = padded(SOURCES)
     search = BeamSearch(beam_size=3, length_penalty=length_penalty, max_len_a=1.0, max_len_b=4)

@@ -80,7 +80,7 @@ def test_the_most_probable_token_alone_is_greedy_search(model: Transformer) -> N
         ]
 
 
-def test_tokens_outside_of_the_k_and_of_the_nucleus_never_come(model: Transformer) -> None:
+def test_tokens_outside_top_k_and_the_nucleus_are_never_drawn(model: Transformer) -> None:
     row = [5, 6, 7]
     with torch.no_grad():
         logits = model(torch.tensor([[*row, EOS]]), torch.tensor([[BOS]]))[0, 0]
@@ -218,7 +218,7 @@ def test_the_text_most_like_all_others_comes_first(utility: str) -> None:
     ]
 
 
-def test_utility_by_bleu_sees_the_characters_of_a_text_without_blanks() -> None:
+def test_bleu_utility_uses_characters_in_a_language_without_spaces() -> None:
     texts = ["我们今天去公园。", "他们今天去公园。", "我们今天去了公园。"]
     hypotheses = [Hypothesis([i], -1.0, False, []) for i in range(len(texts))]
     found = SamplingSearch(utility="bleu", n_samples=3).ranked(hypotheses, lambda ids: texts[ids[0]])
@@ -280,7 +280,7 @@ def test_an_ensemble_of_other_vocabularies_is_refused(build_model: Callable[...,
 
 
 @pytest.mark.parametrize("kind", ["transformer", "gru"])
-def test_coverage_is_what_a_whole_reading_of_the_hypothesis_says(model: Transformer, kind: str) -> None:
+def test_coverage_equals_that_of_a_full_forward_pass(model: Transformer, kind: str) -> None:
     found_by = model if kind == "transformer" else gru()
     rows, beta = random_rows(6, 16), 0.4
     search = BeamSearch(beam_size=3, n_best=3, coverage_penalty=beta, max_len_a=0, max_len_b=4)

@@ -179,7 +179,7 @@ def test_with_a_prefix_it_finds_the_best_that_begins_with_it(prefix: list[int]) 
         assert sum(hypotheses[0].log_probs) == pytest.approx(log_probability(logits, source, best), abs=1e-4)
 
 
-def test_what_all_prefixes_share_is_read_in_one_step() -> None:
+def test_the_common_part_of_all_prefixes_is_read_in_one_step() -> None:
     model = TableModel(random_logits(2))
     src, mask = sources([4, 5], [6])
     BeamSearch(beam_size=2, max_len_a=0, max_len_b=9)(model, src, mask, SPECIAL, [[4] * 5, [5] * 6])
@@ -333,7 +333,7 @@ def test_neighbours_change_nothing_for_a_transformer(build_model: Callable[..., 
     ],
     ids=str,
 )
-def test_what_rounding_decides_is_marked_and_little_else(options: dict[str, Any]) -> None:
+def test_only_results_that_depend_on_rounding_are_marked(options: dict[str, Any]) -> None:
     """Search with logits many of which are equal except for noise as small as rounding errors."""
 
     def noisy(seed: int) -> Logits:
@@ -390,7 +390,7 @@ def test_no_output_is_shorter_than_its_minimum() -> None:
         assert [len(row[0].tokens) for row in found] == [1, 4, 2]  # 0.5 x source + 1, rounded down
 
 
-def test_the_minimum_gives_way_to_the_model_s_positions() -> None:
+def test_the_minimum_length_never_exceeds_the_model_s_positions() -> None:
     src, mask = sources([4, 4])
     (row,) = BeamSearch(min_len_b=30, max_len_b=30)(TableModel(always(5), max_positions=8), src, mask, SPECIAL)
     assert len(row[0].tokens) == 7
@@ -480,6 +480,6 @@ def test_special_ids_never_come_out(loved: int) -> None:
         ({"max_len_a": 0.0, "max_len_b": 0}, "max_len_b"),
     ],
 )
-def test_values_that_allow_no_search_are_refused_by_name(options: dict, named: str) -> None:
+def test_impossible_search_options_are_refused_by_name(options: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         BeamSearch(**options)

@@ -82,7 +82,7 @@ def scored(
 # Several references
 
 
-def test_several_references_score_as_the_command_scores_the_files_that_are_left(tmp_path):
+def test_scores_with_several_references_equal_those_of_sacrebleu_on_the_written_files(tmp_path):
     folder, results = scored(tmp_path, SECOND, THIRD)
     files = ("references.en", "references.2.en", "references.3.en")
     assert_equal(results["scores"], sacrebleu(folder, *files, "-i", "hypotheses.en"))
@@ -94,7 +94,7 @@ def test_several_references_score_as_the_command_scores_the_files_that_are_left(
     assert "nrefs:1" in alone[0]["signature"]
 
 
-def test_three_pairs_of_which_the_first_is_identical_are_no_perfect_match(tmp_path):
+def test_three_pairs_with_one_exact_match_do_not_score_100(tmp_path):
     """Check the layout of the references: passed as three lists of one, they would be a perfect match."""
     evaluated = EvaluationSet("few", "test", ParallelText(SOURCES[:3], FIRST[:3]))
     results = evaluate(Hypotheses(OUTPUTS[:3], "de", "en"), evaluated, Scorer("en"), tmp_path / "scored")
@@ -179,7 +179,7 @@ def test_languages_without_blanks_are_counted_in_characters():
         ("10000", False),
     ],
 )
-def test_a_loop_is_one_to_eight_words_that_stand_three_times_in_a_row(text, loops):
+def test_a_loop_is_one_to_eight_words_three_times_in_a_row(text, loops):
     assert has_loop(text, SPACED) is loops
 
 
@@ -200,7 +200,7 @@ def test_a_loop_is_one_to_eight_words_that_stand_three_times_in_a_row(text, loop
         *(("10000人", False), ("一千１０００", False), ("1,000,000", False), ("1 000 000 000", False)),
     ],
 )
-def test_where_there_are_no_blanks_a_loop_is_of_characters_and_a_number_is_one(text, loops):
+def test_without_spaces_a_loop_is_of_characters_and_a_number_counts_as_one(text, loops):
     assert has_loop(text, CHINESE) is loops
 
 
@@ -222,7 +222,7 @@ def test_each_side_s_loops_are_counted_in_its_own_language_s_words(source, outpu
     assert output_counts([source], [output], None, src, tgt)["repeated"] == n
 
 
-def test_outputs_that_are_wrong_at_a_glance_are_counted():
+def test_obviously_wrong_outputs_are_counted():
     pairs = [
         ("source one", "output one"),
         ("source two", "  "),  # empty
@@ -246,7 +246,7 @@ def test_outputs_that_are_wrong_at_a_glance_are_counted():
     assert output_counts(["x y"], ["哈哈哈"], None, SPACED, CHINESE)["repeated"] == 1
 
 
-def test_all_of_it_stands_in_the_tables(tmp_path):
+def test_the_tables_show_all_results(tmp_path):
     _, results = scored(tmp_path, SECOND, times=6, baseline=Baseline("b [1]", Hypotheses(THIRD * 6, "de", "en")))
     said = "\n".join(table(results))
     for wanted in ("source words", "0-5", "6-10", "empty", "truncated", "not known", "repeated", "copied", "b [1]"):
@@ -263,7 +263,7 @@ def test_all_of_it_stands_in_the_tables(tmp_path):
 # Significance
 
 
-def test_the_comparison_is_that_of_the_command_on_the_files_that_are_left(tmp_path, monkeypatch):
+def test_the_comparison_equals_that_of_sacrebleu_on_the_written_files(tmp_path, monkeypatch):
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
     monkeypatch.setattr("diglot.evaluation.significance.FEWEST", 1)  # the command tests any number of sentences
     baseline = Baseline("other", Hypotheses(THIRD, "de", "en"))
@@ -292,7 +292,7 @@ def test_a_system_compared_with_itself_is_no_better(tmp_path):
 
 
 @pytest.mark.parametrize("n", [1, 29])
-def test_of_few_sentences_there_is_no_p_value_and_that_is_said(tmp_path, n):
+def test_few_sentences_give_no_p_value_and_a_note(tmp_path, n):
     pairs = ParallelText(["a b c d"] * n, ["w x y z"] * n)
     baseline = Baseline("bad", Hypotheses(["nothing of it"] * n, "de", "en"))
     system = Hypotheses(["w x y z"] * n, "de", "en")
@@ -407,7 +407,7 @@ def say(tmp_path, monkeypatch, capsys) -> Callable[..., str]:
         (("checkpoint", "data", "output=few.avi/x"), "few.avi/x cannot be created: few.avi is not a folder"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_is_translated(tmp_path, say, words, wanted):
+def test_files_that_do_not_match_are_refused_before_translation(tmp_path, say, words, wanted):
     for side in ("avi", "bol"):
         write_lines(tmp_path / f"few.{side}", read_lines(ROOT / f"data/sample/test.{side}")[:3])
     write_lines(tmp_path / "two.bol", ["a", "b"])
@@ -433,9 +433,7 @@ def test_the_text_in_a_run_s_folder_takes_references_and_a_baseline_of_its_langu
     assert "baseline=other.ckpt translates avi-fr, but the checkpoint avi-bol" in said
 
 
-def test_a_model_of_several_languages_is_scored_on_text_of_the_one_that_it_writes(
-    tmp_path, say, compose_train, tokenizer
-):
+def test_a_multilingual_model_is_scored_on_text_in_its_target_language(tmp_path, say, compose_train, tokenizer):
     languages = ("de", "fr")
     tagged = Tokenizer(adopt(tokenizer.model, list(map(tag, languages))), tokenizer.placeholder, languages=languages)
     config = compose_train("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40")
@@ -459,7 +457,7 @@ def test_a_model_of_several_languages_is_scored_on_text_of_the_one_that_it_write
         assert "references=two.bol has 2 lines" in of_files(*words, "references=two.bol")
 
 
-def test_bleu_of_outputs_without_four_tokens_is_none_of_a_part_and_told_of_the_whole(tmp_path):
+def test_bleu_of_outputs_without_four_tokens_is_null_for_a_part_and_noted_for_the_total(tmp_path):
     short, long = "Fine, thanks", "the cat sat on the mat"
     memory = (Remembered(long, 99.0), Remembered(short, 10.0))
     for lines, is_known in (([short, short], False), ([long, short], True)):
@@ -477,7 +475,7 @@ def test_bleu_of_outputs_without_four_tokens_is_none_of_a_part_and_told_of_the_w
         assert any("it needs 4-grams, and no output has four tokens" in line for line in said) is not is_known
 
 
-def test_a_model_s_results_are_told_of_the_text_and_of_its_own_tokenizer(tmp_path, build_model):
+def test_results_use_the_text_s_language_and_the_model_s_normalisation(tmp_path, build_model):
     lines = [f"a small text of words {i} and {i + 1}" for i in range(200)]
     trainer = TokenizerTrainer(model_type="bpe", vocab_size=290, normalisation="nfkc")
     tokenizer, _ = trainer.train(ParallelText(lines, lines), tmp_path)
@@ -495,7 +493,7 @@ def test_a_model_s_results_are_told_of_the_text_and_of_its_own_tokenizer(tmp_pat
         assert results["by_length"]["unit"] == ("source words" if src_lang else "source characters")
 
 
-def test_outputs_in_another_form_than_the_references_are_said(tmp_path):
+def test_outputs_in_a_different_unicode_form_than_the_references_are_reported(tmp_path):
     references = ["Où êtes-vous né ?", "C'est là", "plain"]
     outputs = [unicodedata.normalize("NFD", line) for line in references]
     evaluated = EvaluationSet("few", "test", ParallelText(["a", "b", "c"], references))
@@ -512,7 +510,7 @@ LANGUAGES += ["cafe\N{COMBINING ACUTE ACCENT}", "en.txt", "dev", "translated.jso
 
 
 @pytest.mark.parametrize("src_lang", LANGUAGES)
-def test_kept_text_comes_back_whatever_the_languages_are_called(src_lang, tmp_path):
+def test_kept_text_is_restored_whatever_the_language_codes(src_lang, tmp_path):
     for number, tgt_lang in enumerate(LANGUAGES):
         folder = tmp_path / str(number)
         memory = tuple(Remembered(line, 50.0) for line in FIRST)
@@ -534,7 +532,7 @@ def test_kept_text_is_called_after_its_languages_where_that_is_clear(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test.de", "test.en", "test.json"]
 
 
-def test_text_of_an_earlier_version_is_read_unless_one_file_went_over_another(tmp_path):
+def test_text_of_an_earlier_version_is_read_unless_one_file_overwrote_another(tmp_path):
     """Read files of earlier versions, which named them after the languages alone."""
     for split, languages in (("dev", ("EN", "en")), ("test", ("en", "en"))):
         for language, lines in zip(languages, (SOURCES, FIRST)):
@@ -547,7 +545,7 @@ def test_text_of_an_earlier_version_is_read_unless_one_file_went_over_another(tm
 
 
 @pytest.mark.parametrize(("src_lang", "tgt_lang"), [("en", "en"), ("EN", "en"), ("json", "2.en"), ("gz", "zst")])
-def test_what_an_evaluation_leaves_comes_back_whatever_the_languages_are_called(src_lang, tgt_lang, tmp_path):
+def test_the_files_of_an_evaluation_are_distinct_whatever_the_language_codes(src_lang, tgt_lang, tmp_path):
     evaluated = EvaluationSet("few", "test", ParallelText(SOURCES, FIRST), more=(SECOND, THIRD))
     baseline = Baseline("other", Hypotheses(THIRD, src_lang, tgt_lang))
     evaluate(Hypotheses(OUTPUTS, src_lang, tgt_lang), evaluated, Scorer("en"), tmp_path / "scored", baseline=baseline)
@@ -556,7 +554,7 @@ def test_what_an_evaluation_leaves_comes_back_whatever_the_languages_are_called(
     assert sorted(map(read_lines, files)) == sorted([SOURCES, FIRST, SECOND, THIRD, OUTPUTS, THIRD])
 
 
-def test_an_evaluation_is_written_through_no_link_out_of_the_run_s_folder(tmp_path, say):
+def test_an_evaluation_does_not_follow_links_out_of_the_run_s_folder(tmp_path, say):
     (tmp_path / "mine").mkdir()
     (tmp_path / "run" / "text").mkdir(parents=True)
     shutil.copy(GOLDEN, tmp_path / "run" / "best.ckpt")
@@ -569,7 +567,7 @@ def test_an_evaluation_is_written_through_no_link_out_of_the_run_s_folder(tmp_pa
 
 @pytest.mark.reliability
 @pytest.mark.end_to_end
-def test_a_tokenizer_that_is_missing_is_told_before_the_text_is_looked_for(tmp_path):
+def test_a_missing_tokenizer_is_reported_before_the_text_is_read(tmp_path):
     """Check that scoring Japanese without MeCab fails before the corpus, which does not exist, is read."""
     (tmp_path / "MeCab.py").write_text("raise ImportError('no MeCab here')\n")
     code = "import sys; sys.path.insert(0, '.'); from diglot.commands.evaluate import main; main()"

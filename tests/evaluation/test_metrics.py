@@ -94,7 +94,7 @@ def test_every_spelling_of_a_language_is_scored_by_its_tokenizer(tokenizer: str)
 
 @pytest.mark.parametrize("code", ["tgt", "trg", "text", "xx", "chinese", "und", ""])
 @pytest.mark.parametrize("tokenizer", ["zh", "ja-mecab", "ko-mecab", "char", "13a"])
-def test_where_the_code_says_nothing_the_references_script_decides_and_that_is_said(code: str, tokenizer: str) -> None:
+def test_for_an_unknown_code_the_references_script_decides_with_a_note(code: str, tokenizer: str) -> None:
     if tokenizer in needs_dictionary:
         pytest.importorskip(needs_dictionary[tokenizer])
     scorer = Scorer(code, TEXTS[tokenizer][1])
@@ -107,7 +107,7 @@ def test_where_the_code_says_nothing_the_references_script_decides_and_that_is_s
     ("code", "text"),
     [("en", "zh"), ("tw", "zh"), ("de", "char"), ("la", "char"), ("en", "ja-mecab"), ("kr", "ko-mecab")],
 )
-def test_where_the_code_contradicts_the_references_these_decide_and_that_is_said(code: str, text: str) -> None:
+def test_references_that_contradict_the_code_decide_with_a_note(code: str, text: str) -> None:
     if text in needs_dictionary:
         pytest.importorskip(needs_dictionary[text])
     scorer = Scorer(code, TEXTS[text][1])
@@ -125,7 +125,7 @@ def test_where_the_code_contradicts_the_references_these_decide_and_that_is_said
         ("en", "13a", "ja-mecab", "ja-mecab"),
     ],
 )
-def test_a_tokenizer_that_sees_no_words_is_said_with_what_to_type(
+def test_a_tokenizer_that_finds_no_words_gives_a_note_with_what_to_type(
     code: str, tokenizer: str | None, text: str, suits: str
 ) -> None:
     (note, *_) = Scorer(code, TEXTS[text][1], tokenizer).notes
@@ -133,7 +133,7 @@ def test_a_tokenizer_that_sees_no_words_is_said_with_what_to_type(
     assert f"bleu_tokenizer={suits}" in note
 
 
-def test_alphabetic_text_with_some_chinese_is_scored_by_its_code_without_a_word() -> None:
+def test_alphabetic_text_with_some_chinese_is_scored_by_its_code_without_a_note() -> None:
     references = ["The word 你好 means hello", "In Chinese 谢谢你们 is thanks"]
     scorer = Scorer("en", references)
     assert (scorer.tokenizer, scorer.writing, scorer.notes) == ("13a", SPACED, [])
@@ -141,7 +141,7 @@ def test_alphabetic_text_with_some_chinese_is_scored_by_its_code_without_a_word(
 
 
 @pytest.mark.parametrize("tokenizer", ["13a", "intl"])
-def test_a_tokenizer_of_words_that_is_asked_for_says_that_the_code_is_right(tokenizer: str) -> None:
+def test_a_requested_word_tokenizer_confirms_the_language_code(tokenizer: str) -> None:
     references = ["我们今天去公园。 OK", "他喜欢红色的苹果"]
     decided, asked = Scorer("en", references), Scorer("en", references, tokenizer)
     assert decided.writing == CHINESE_WRITING
@@ -152,14 +152,14 @@ def test_a_tokenizer_of_words_that_is_asked_for_says_that_the_code_is_right(toke
     assert Scorer("en", references, "char").writing == CHINESE_WRITING  # char does not imply spaces between words
 
 
-def test_other_references_than_the_code_s_are_said() -> None:
+def test_references_in_another_language_than_the_code_give_a_note() -> None:
     assert "use bleu_tokenizer=13a" in Scorer("zh", THREE[1]).notes[0]
     assert "use bleu_tokenizer=13a" in Scorer("th", THREE[1]).notes[0]
     assert Scorer("de", ["Привет, мир"]).notes == []
 
 
 @pytest.mark.parametrize("tokenizer", ["13a", "intl", "char", "none", "zh"])
-def test_a_tokenizer_that_is_asked_for_is_taken(tokenizer: str) -> None:
+def test_a_requested_tokenizer_is_used(tokenizer: str) -> None:
     scorer = Scorer("zh", CHINESE[1], tokenizer)
     expected = BLEU(tokenize=tokenizer).corpus_score(CHINESE[0], [CHINESE[1]]).score
     assert scorer(*CHINESE)[0].value == expected
@@ -174,7 +174,7 @@ def test_the_tokenizers_are_sacrebleu_s() -> None:
 
 
 @pytest.mark.parametrize("tokenizer", ["flores200", "flores101", "spm", "spBLEU-1K"])
-def test_a_tokenizer_whose_model_is_not_here_is_refused_and_nothing_is_fetched(
+def test_a_tokenizer_whose_model_is_missing_is_refused_without_a_download(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tokenizer: str
 ) -> None:
     monkeypatch.setattr("diglot.evaluation.metrics.SACREBLEU_DIR", str(tmp_path))
@@ -183,7 +183,7 @@ def test_a_tokenizer_whose_model_is_not_here_is_refused_and_nothing_is_fetched(
         Scorer("en", tokenizer=tokenizer)
 
 
-def test_a_tokenizer_whose_model_is_in_the_cache_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_tokenizer_whose_model_is_in_the_cache_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sentences = [f"a small text of words {i} and {i + 1}" for i in range(200)]
     (tmp_path / "models").mkdir()
     model = tmp_path / "models" / "flores200sacrebleuspm"
@@ -225,7 +225,7 @@ def test_unequal_counts_are_refused(hypotheses: int, references: int) -> None:
 
 
 @pytest.mark.parametrize(("language", "module", "extra"), [("ja", "MeCab", "ja"), ("ko-KR", "mecab_ko", "ko")])
-def test_a_tokenizer_that_is_not_installed_is_told_at_once_in_one_line(
+def test_a_tokenizer_that_is_not_installed_is_reported_at_once_in_one_line(
     monkeypatch: pytest.MonkeyPatch, language: str, module: str, extra: str
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("sacrebleu.tokenizers.tokenizer_")]:
@@ -251,7 +251,7 @@ def test_ter_counts_characters_where_sacrebleu_can_split_them(language: str) -> 
     assert "norm:yes|punct:yes|asian:yes" in ter.signature
 
 
-def test_ter_is_left_out_and_that_is_said_where_it_sees_no_words() -> None:
+def test_ter_is_left_out_with_a_note_if_it_finds_no_words() -> None:
     scorer = Scorer("th", TEXTS["char"][1])
     assert [score.name for score in scorer(*TEXTS["char"])] == ["BLEU", "chrF++"]
     assert "TER is left out: it finds no words in Thai script" in scorer.notes

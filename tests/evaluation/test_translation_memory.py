@@ -33,7 +33,7 @@ def test_no_queries_have_no_matches_and_an_empty_memory_is_refused() -> None:
         nearest(["a"], [])
 
 
-def test_a_long_comparison_says_so_on_stderr(
+def test_a_long_comparison_is_reported_on_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(memory, "_LONG", 6)

@@ -118,7 +118,7 @@ CHOICES = sorted(
 @pytest.mark.reliability
 @pytest.mark.parametrize("place", ["both", "decoder"])
 @pytest.mark.parametrize("choice", CHOICES)
-def test_every_choice_of_a_part_translates_alike_or_is_refused(parity, compose_train, choice, place):
+def test_every_choice_of_a_part_translates_identically_or_is_refused(parity, compose_train, choice, place):
     part, _, name = choice.partition("=")
     word = f"model/{choice}" if place == "both" else f"model/{part}@model.decoder_{part}={name}"
     reasons = unrepresentable(resolved(compose_train("model=tiny", word).model))
@@ -128,7 +128,7 @@ def test_every_choice_of_a_part_translates_alike_or_is_refused(parity, compose_t
 
 
 @pytest.mark.parametrize("file", sorted(file.stem for file in (CONF / "model").glob("*.yaml")))
-def test_every_model_is_represented_but_the_one_that_is_no_transformer(compose_train, file):
+def test_every_model_except_the_recurrent_one_can_be_exported(compose_train, file):
     reasons = unrepresentable(resolved(compose_train(f"model={file}").model))
     if file == "gru_attention":
         (reason,) = reasons
@@ -242,12 +242,12 @@ def test_long_sequences_are_scored_alike(monkeypatch, parity, position):
         ),
     ],
 )
-def test_what_cannot_be_represented_is_refused_by_key_and_nearest_value(compose_train, words, wanted):
+def test_unsupported_values_are_refused_with_key_and_nearest_value(compose_train, words, wanted):
     assert unrepresentable(resolved(compose_train("model=tiny", *words.split()).model)) == [wanted]
 
 
 @pytest.mark.parametrize("words", ["model.qk_norm=true", "model.n_heads={encoder:3,decoder:3,cross:1}"])
-def test_what_is_refused_is_computed_otherwise(parity, words):
+def test_refused_values_are_computed_differently_by_ctranslate2(parity, words):
     """Check that rejected choices are incompatible; if one no longer is, it need not be rejected any more."""
     with pytest.raises((AssertionError, ValueError, RuntimeError)):
         parity(words)
@@ -273,7 +273,7 @@ def test_a_tie_of_buckets_is_refused_whatever_this_machine_computes(monkeypatch,
         (200, 18, 36, 50, {35}),
     ],
 )
-def test_their_buckets_are_all_that_rounding_may_make(distance, n_exact, n_buckets, max_distance, wanted):
+def test_ctranslate2_s_buckets_cover_all_results_of_rounding(distance, n_exact, n_buckets, max_distance, wanted):
     assert _their_buckets(distance, n_exact, n_buckets, max_distance) == wanted
 
 
@@ -283,14 +283,16 @@ def test_buckets_that_are_accepted_are_counted_alike(monkeypatch, parity):
     parity("model/position=relative_bias", "model.position.n_buckets=36", "model.position.max_distance=51")
 
 
-def test_a_config_from_before_a_choice_was_made_is_judged_too(compose_train):
+def test_a_config_from_before_a_choice_existed_is_checked_too(compose_train):
     model = resolved(compose_train().model)
     before = {key: value for key, value in model.items() if key != "qk_norm" and not key.startswith("decoder_")}
     assert not unrepresentable(before)
     assert len(unrepresentable({**before, "qk_norm": True})) == 1
 
 
-def test_sources_longer_than_a_table_are_refused_by_the_engine_and_known_beforehand(build_model, tmp_path):
+def test_sources_longer_than_the_position_table_are_refused_by_ctranslate2_and_the_limit_is_exported(
+    build_model, tmp_path
+):
     model = build_model("model/position=learned", "model.position.max_positions=20")
     assert converter.longest(model) == {"source": 20, "target": 20}
     assert converter.longest(build_model()) == {"source": None, "target": None}
@@ -302,7 +304,7 @@ def test_sources_longer_than_a_table_are_refused_by_the_engine_and_known_beforeh
         engine.translate_batch([["5"] * 20], max_decoding_length=20)
 
 
-def test_tied_weights_stand_in_the_file_once(build_model, tmp_path):
+def test_tied_weights_are_in_the_file_once(build_model, tmp_path):
     sizes = []
     for tying in ("all", "none"):
         model = build_model(f"model.tying={tying}", src_vocab_size=3000, tgt_vocab_size=3000)

@@ -75,7 +75,7 @@ def test_the_model_is_built_again_from_the_config_and_gives_the_same_logits(writ
         assert torch.equal(model(src, tgt_in), loaded.model(src, tgt_in))
 
 
-def test_the_config_says_what_the_model_reads_and_writes(written):
+def test_the_config_describes_the_inputs_and_outputs_of_the_model(written):
     loaded, folder = written
     about = json.loads((folder / "config.json").read_bytes())
     assert about["special_ids"] == {"pad": 0, "unk": 1, "bos": 2, "eos": 3}

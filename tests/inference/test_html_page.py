@@ -134,7 +134,7 @@ def test_attention_is_packed_to_within_a_five_hundredth():
             assert np.abs(values.reshape(weights.shape) - weights).max() <= 1 / 510 + 1e-6
 
 
-def test_attention_may_be_missing_and_figures_may_be_none():
+def test_attention_and_scores_may_be_missing():
     without, empty = record(1), record(2, layers=0)
     del without["hypotheses"][0]["attention"]
     without["hypotheses"][0] |= {"score": math.nan, "log_probs": [-math.inf, -0.1, math.nan]}
@@ -343,7 +343,7 @@ def test_the_chosen_layer_head_and_hypothesis_are_drawn(opened):
 
 
 @needs_chromium
-def test_a_token_that_is_pointed_at_shades_what_it_looked_at_and_says_the_figures(opened):
+def test_pointing_at_a_token_shades_its_attention_and_shows_the_figures(opened):
     given = record(layers=1, heads=1)
     weights = expected(given, 0, None, None)
     browser = opened(whole(given))
@@ -462,5 +462,5 @@ def test_lines_without_attention_and_without_text_are_shown_too(opened):
 
 
 @needs_chromium
-def test_a_page_without_lines_is_one_too(opened):
+def test_a_page_may_have_no_lines(opened):
     assert opened(whole()).text("h1") == "Translations"

@@ -104,7 +104,7 @@ def normalising(compose_train, sample_lines, tmp_path_factory) -> tuple[Path, To
     return folder / "a.ckpt", made
 
 
-def test_a_line_of_which_normalisation_leaves_nothing_stays_blank(normalising):
+def test_a_line_that_is_empty_after_normalisation_stays_blank(normalising):
     translator = Translator.load(normalising[0], "cpu", BeamSearch(beam_size=2, max_len_a=1.0, max_len_b=4))
     sharpen(translator)
     lines = ["Ler nin gaser.", "\u200b", "\ufffd\ufffd", "\ufeff \u200e", "Ka gun ne?"]
@@ -116,7 +116,7 @@ def test_a_line_of_which_normalisation_leaves_nothing_stays_blank(normalising):
     assert prefixed == [Translation("", 0.0, False)]
 
 
-def test_a_piece_of_a_long_line_of_which_normalisation_leaves_nothing_is_not_translated(normalising):
+def test_a_piece_of_a_long_line_that_is_empty_after_normalisation_is_not_translated(normalising):
     translator = Translator.load(normalising[0], "cpu", BeamSearch(beam_size=1, max_len_a=1.0, max_len_b=4))
     sharpen(translator)
     line = "\u200b" * 60 + " " + "Lergasergunfemimpazeduzetezer" * 2
@@ -127,7 +127,7 @@ def test_a_piece_of_a_long_line_of_which_normalisation_leaves_nothing_is_not_tra
     assert found.source_tokens == tuple(token for tokens in read for token in tokens)
 
 
-def test_two_sides_of_which_normalisation_leaves_nothing_cost_nothing_to_score(normalising):
+def test_a_pair_that_is_empty_after_normalisation_scores_zero(normalising):
     translator = Translator.load(normalising[0], "cpu")
     pairs = ParallelText(["\u200b", "\ufffd", "Ka", ""], ["\ufeff", "Ka", "\u200b", "\u200b"])
     scores = score_pairs(translator, pairs)
@@ -170,7 +170,7 @@ def test_as_many_lines_come_out_as_go_in_around_a_batch_s_size(translator, n):
     same(found, [translator.translate_all([line])[0] for line in lines])
 
 
-def test_n_best_are_distinct_best_first_and_told_in_whole(translator):
+def test_n_best_are_distinct_best_first_and_complete(translator):
     (found,) = translator.n_best(["Ler nin gaser."], BeamSearch(beam_size=4, n_best=4), attention=True)
     assert 1 < len(found) == len({t.text for t in found}) <= 4
     assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
@@ -183,7 +183,7 @@ def test_n_best_are_distinct_best_first_and_told_in_whole(translator):
         assert np.allclose(np.stack(t.attention).sum(-1), 1, atol=1e-5)
 
 
-def test_a_translation_begins_as_it_has_to(translator):
+def test_a_translation_begins_with_its_prefix(translator):
     lines, prefixes = ["Ler nin gaser.", "", "Ka gun ne?"], ["Sa hur", "is not read", ""]
     found = translator.n_best(lines, prefixes=prefixes)
     assert found[0][0].text.startswith("Sa hur")
@@ -194,7 +194,7 @@ def test_a_translation_begins_as_it_has_to(translator):
 
 
 @pytest.mark.reliability
-def test_memory_is_bounded_by_what_all_hypotheses_may_become(translator, sample_lines, monkeypatch):
+def test_memory_is_bounded_by_the_maximum_length_of_all_hypotheses(translator, sample_lines, monkeypatch):
     """Check that the maximum number of positions of each batch is within the budget, even for very short sources."""
     held = []
     original = BeamSearch.__call__
@@ -249,7 +249,7 @@ def test_a_line_that_is_too_long_is_translated_in_pieces_or_cut_and_named(short,
 
 
 @pytest.mark.parametrize("too_long", ["pieces", "cut"])
-def test_what_is_known_of_a_long_line_fits_what_the_model_has_read(short, too_long):
+def test_the_details_of_a_long_line_describe_the_tokens_that_were_read(short, too_long):
     long = "Ler nin gaser. Ka gun ne? Foz su femim, los pez sanos ta puros. Ler ka foz."
     search = BeamSearch(beam_size=3, n_best=3, max_len_a=1.0, max_len_b=4)
     (found,) = short.n_best([long], search, too_long=too_long, attention=True)
@@ -289,7 +289,7 @@ def test_what_is_known_of_a_long_line_fits_what_the_model_has_read(short, too_lo
         ("Ende. x", 5, [("", "Ende."), (" ", "x")]),
     ],
 )
-def test_a_text_is_split_where_it_hurts_least(text, longest, expected):
+def test_a_text_is_split_at_the_best_position(text, longest, expected):
     assert split_text(text, lambda part: len(part) <= longest) == expected
 
 
@@ -325,7 +325,7 @@ def translate(*words: str, cwd: Path, stdin: str | bytes = "Ler nin gaser.\n\nKa
 
 
 @pytest.mark.end_to_end
-def test_json_tells_all_and_text_the_best_of_it(folder):
+def test_json_has_all_details_and_text_only_the_best_translation(folder):
     words = ("checkpoint=a.ckpt", "search=beam", "format=json")
     told, _ = translate(*words, "search.n_best=3", "alignments=all", cwd=folder)
     records = [json.loads(line) for line in told.splitlines()]
@@ -376,7 +376,7 @@ def test_several_checkpoints_translate_as_one(folder, tmp_path, compose_train, t
     assert said == f"diglot-translate: {back} translates bol-avi, but a.ckpt avi-bol\n"
 
 
-def test_checkpoints_that_read_placeholders_otherwise_are_no_ensemble(tmp_path, compose_train, tokenizer):
+def test_checkpoints_with_different_placeholders_are_refused_as_an_ensemble(tmp_path, compose_train, tokenizer):
     files = [tmp_path / "a.ckpt", tmp_path / "b.ckpt"]
     for file, placeholder in zip(files, (tokenizer.placeholder, None), strict=True):
         content = checkpoint_content(compose_train(*SIZES), tokenizer)
@@ -404,7 +404,7 @@ def test_models_of_other_heads_translate_as_one_but_no_page_shows_them(folder, c
 
 @pytest.mark.reliability
 @pytest.mark.end_to_end
-def test_whoever_reads_may_go(folder):
+def test_the_reader_of_the_output_may_close_it(folder):
     lines = "Ler nin gaser.\n" * 3
     command = [sys.executable, "-m", "diglot", "translate", "checkpoint=a.ckpt", "interactive=true"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -417,7 +417,7 @@ def test_whoever_reads_may_go(folder):
 
 
 @pytest.mark.end_to_end
-def test_files_come_out_whole_and_name_what_is_wrong(folder, tmp_path, monkeypatch):
+def test_output_files_are_complete_and_errors_name_the_cause(folder, tmp_path, monkeypatch):
     source, prefix, bad = tmp_path / "in.txt", tmp_path / "prefix.txt", tmp_path / "bad.txt"
     source.write_text("Ler nin gaser.\nKa gun ne?\n")
     prefix.write_text("Sa hur\n\n")
@@ -465,7 +465,7 @@ def test_files_come_out_whole_and_name_what_is_wrong(folder, tmp_path, monkeypat
         (("search.max_len_a=1e30",), r"max_len_a \(1e\+30\) must be at most 1000"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_its_key(folder, words, reason):
+def test_impossible_options_are_refused_by_key(folder, words, reason):
     with initialize_config_dir(str(CONF), version_base=None):
         config = compose("translate", [f"checkpoint={folder / 'a.ckpt'}", *words])
     keys = {key: config[key] for key in inspect.getfullargspec(refuse_nonsense).kwonlyargs}
@@ -483,14 +483,14 @@ def test_what_makes_no_sense_is_refused_by_its_key(folder, words, reason):
         ("html=", "^html= is empty"),
     ],
 )
-def test_a_word_that_is_none_of_the_choices_is_refused_by_its_key(words, named):
+def test_an_unknown_choice_is_refused_by_key(words, named):
     with initialize_config_dir(str(CONF), version_base=None):
         config = compose("translate", ["checkpoint=x", words])
     with pytest.raises(UserError, match=named):
         check(config, translate_main)
 
 
-def test_a_head_that_is_not_there_is_refused():
+def test_a_head_that_does_not_exist_is_refused():
     layers = [np.ones((3, 4, 5)) / 5] * 2
     assert chosen_alignment(layers, "2-3").shape == (4, 5)
     with pytest.raises(UserError, match="alignments=3-1: this model has 2 layers of cross-attention"):
@@ -519,7 +519,7 @@ def coarse(ids: list[int], placeholders: object = (), side: str = "tgt") -> str:
     return f"{'ab'[len(ids) % 2]}\r"
 
 
-def test_a_text_stands_once_in_an_n_best_list_with_its_best_score(translator, monkeypatch):
+def test_a_text_occurs_once_in_an_n_best_list_with_its_best_score(translator, monkeypatch):
     search = BeamSearch(beam_size=6, n_best=6, max_len_a=1.0, max_len_b=4)
     monkeypatch.setattr(translator.tokenizer, "decode", lambda ids, placeholders: repr(ids))
     (every,) = translator.n_best(["Ler nin gaser."], search)
@@ -546,7 +546,7 @@ def test_a_line_in_pieces_has_no_text_twice_either(short, monkeypatch):
     assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
 
 
-def test_minimum_bayes_risk_takes_the_text_that_is_worth_most(translator):
+def test_minimum_bayes_risk_selects_the_text_of_highest_expected_utility(translator):
     search = SamplingSearch(utility="chrf", n_samples=8, max_len_a=1.0, max_len_b=4, temperature=0.5)
     (found,) = translator.n_best(["Ler nin gaser."], search)
     assert len({t.text for t in found}) == len(found)
@@ -555,7 +555,7 @@ def test_minimum_bayes_risk_takes_the_text_that_is_worth_most(translator):
 
 
 @pytest.mark.parametrize("search", [BeamSearch(beam_size=2), SamplingSearch(n_samples=2)])
-def test_output_that_is_not_finite_is_said_and_no_blank_line(compose_train, tokenizer, tmp_path, search):
+def test_output_that_is_not_finite_is_an_error_and_not_a_blank_line(compose_train, tokenizer, tmp_path, search):
     content = checkpoint_content(compose_train(*SIZES), tokenizer)
     huge = {name: torch.full_like(value, 3e38) for name, value in content["state_dict"].items()}
     write_checkpoint(tmp_path / "x.ckpt", content | {"state_dict": huge})

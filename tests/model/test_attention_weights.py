@@ -87,7 +87,7 @@ def test_weights_times_values_are_what_attention_gives(model: Transformer, src_m
         torch.testing.assert_close(expected, call.out, rtol=0, atol=1e-5)
 
 
-def test_rows_sum_to_one_over_what_may_be_seen(model: Transformer) -> None:
+def test_rows_sum_to_one_over_unmasked_keys(model: Transformer) -> None:
     weights = model.attention_weights(SRC, TGT, MASK)
     past = torch.ones(T, T, dtype=torch.bool).tril()
     for maps, visible, n_queries in (
@@ -111,7 +111,7 @@ def test_there_are_as_many_heads_as_the_config_says(build_model: Callable[..., T
     assert {m.size(1) for maps in build_model().attention_weights(SRC, TGT, MASK) for m in maps} == {H}
 
 
-def test_asking_changes_nothing(model: Transformer) -> None:
+def test_reading_attention_weights_changes_nothing(model: Transformer) -> None:
     asking_changes_nothing(model, model.encoder[0])
 
 
@@ -175,7 +175,7 @@ def test_weights_of_bfloat16_models_are_float32(model: Transformer) -> None:
 
 
 @pytest.mark.parametrize("bias", [None, torch.randn(1, 1, 2, 3)], ids=["mask", "bias"])
-def test_a_query_that_may_see_nothing_has_weights_of_zero(bias: Tensor | None) -> None:
+def test_a_query_with_all_keys_masked_has_weights_of_zero(bias: Tensor | None) -> None:
     q, k, v = torch.randn(1, 2, 2, 4), torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 4)
     seen = torch.tensor([[[[False, False, False], [True, False, True]]]])
     visible = Visibility(seen if bias is None else bias.masked_fill(~seen, float("-inf")))
@@ -223,7 +223,7 @@ def gru() -> GruAttention:
     return model
 
 
-def test_asking_a_recurrent_model_changes_nothing(gru: GruAttention) -> None:
+def test_reading_attention_weights_of_a_recurrent_model_changes_nothing(gru: GruAttention) -> None:
     asking_changes_nothing(gru, gru.reader)
 
 

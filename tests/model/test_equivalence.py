@@ -283,7 +283,7 @@ def test_a_bucket_starts_where_the_formula_reaches_it_exactly(
         assert position.bucket(torch.tensor([1 - start, -start])).tolist() == [wanted - 1, wanted]
 
 
-def test_buckets_do_not_hang_on_how_a_machine_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buckets_do_not_depend_on_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     def buckets() -> list[int]:
         position = RelativeBias(D, H, K, causal=True, n_buckets=36, max_distance=50)
         return position.bucket(-torch.arange(100)).tolist()
@@ -294,7 +294,7 @@ def test_buckets_do_not_hang_on_how_a_machine_rounds(monkeypatch: pytest.MonkeyP
         assert buckets() == here
 
 
-def test_buckets_are_compiled_as_they_are() -> None:
+def test_compilation_does_not_change_buckets() -> None:
     position = RelativeBias(D, H, K, causal=False)
     offsets = torch.arange(-40, 40)
     compiled = torch.compile(position.bucket, backend="eager", fullgraph=True)

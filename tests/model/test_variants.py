@@ -192,7 +192,7 @@ def test_one_embedding_for_two_vocabularies_is_refused(build_model: Build) -> No
 
 
 @torch.no_grad()
-def test_learned_positions_say_how_many_they_are(build_model: Build) -> None:
+def test_learned_positions_report_their_number(build_model: Build) -> None:
     model = build_model("model/position=learned", "model.position.max_positions=6")
     assert (model.max_src_positions, model.max_tgt_positions) == (6, 6)
     assert model(ids(B, S), ids(B, 6)).isfinite().all()
@@ -216,14 +216,14 @@ def test_each_share_is_dropped_in_training_alone(build_model: Build, key: str, f
 
 
 @pytest.mark.parametrize(("own", "share"), [("null", 0.3), ("0.1", 0.1)])
-def test_embeddings_are_dropped_like_all_else_unless_told_otherwise(build_model: Build, own: str, share: float) -> None:
+def test_embedding_dropout_equals_dropout_unless_it_is_set(build_model: Build, own: str, share: float) -> None:
     model = build_model("model.dropout=0.3", f"model.embedding_dropout={own}")
     assert model.embedding_dropout.p == share
     assert {layer.feed_forward.dropout.p for layer in model.encoder} == {0.3}
 
 
 @pytest.mark.parametrize("share", [1e-9, 0.1, 0.5, 0.99999, 1 - 1e-6, 1 - 1e-12])
-def test_the_share_that_is_dropped_is_the_one_asked_for(share: float) -> None:
+def test_the_dropped_share_equals_the_dropout_rate(share: float) -> None:
     """Include probabilities that 16 bits cannot distinguish from 0 or 1."""
     torch.manual_seed(1)
     kept = Dropout(share)(torch.ones(400_000)) != 0
@@ -237,7 +237,7 @@ def recurrent() -> GruAttention:
 
 
 @torch.no_grad()
-def test_the_recurrent_model_drops_embeddings_memory_and_what_logits_are_read_from() -> None:
+def test_the_recurrent_model_applies_dropout_to_embeddings_memory_and_outputs() -> None:
     model = recurrent()
     dropped: list[tuple[int, ...]] = []
     model.dropout.register_forward_hook(lambda module, inputs, output: dropped.append(tuple(output.shape)))

@@ -20,7 +20,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_others_have_called_by_a_date_is_no_leftover(tmp_path: Path) -> None:
+def test_other_files_with_a_date_in_their_name_are_no_leftovers(tmp_path: Path) -> None:
     (tmp_path / ".backup.20251129").mkdir()
     (tmp_path / ".backup.20251129" / "thesis.tex").touch()
     for name in (".out.txt.20251129", ".out.txt.deadbeef", ".out.txt.lock", ".out.txt.tmp", ".out.txt.partial"):
@@ -80,7 +80,7 @@ def test_a_file_system_that_syncs_nothing_is_written_to(
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS])
-def test_a_disk_that_is_full_or_broken_is_no_such_file_system(
+def test_errors_of_a_full_or_broken_disk_are_not_suppressed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(os, "fsync", lacking(number))

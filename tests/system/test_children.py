@@ -56,7 +56,7 @@ def test_cores_are_no_more_than_the_quota_of_a_container(
         (128 + signal.SIGTERM, "was stopped by SIGTERM"),
     ],
 )
-def test_an_exit_status_is_said_in_words(status: int, said: str) -> None:
+def test_an_exit_status_is_described_in_words(status: int, said: str) -> None:
     assert how_it_ended(status) == said
 
 

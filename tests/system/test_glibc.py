@@ -22,7 +22,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc is a library of Linux")
-def test_freed_memory_is_used_again_without_being_fetched_anew() -> None:
+def test_freed_memory_is_reused_without_new_page_faults() -> None:
     plain, kept = (
         int(subprocess.run([sys.executable, "-c", FAULTS.format(call)], capture_output=True, check=True).stdout)
         for call in ("", "keep_freed_memory()")

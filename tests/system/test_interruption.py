@@ -92,7 +92,7 @@ def test_a_signal_to_a_command_at_work_lets_it_clean_up(number: signal.Signals, 
     )
 
 
-def test_what_a_library_makes_of_a_signal_is_still_the_signal(tmp_path: Path) -> None:
+def test_an_error_that_a_library_raises_for_a_signal_is_reported_as_the_signal(tmp_path: Path) -> None:
     main = "\n    try: wait()\n    except BaseException: raise ImportError('numpy is broken') from None"
     status, _, errors = signalled(started(main), [signal.SIGINT], tmp_path)
     assert (status, errors) == (130, "diglot-x: interrupted\n")
@@ -148,7 +148,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("first", "code", "says"), [(None, 75, True), ("1", 138, False)])
-def test_a_process_that_another_one_has_started_names_its_signal_to_that_one(
+def test_a_started_process_returns_its_signal_to_the_process_that_started_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, first: str | None, code: int, says: bool
 ) -> None:
     monkeypatch.delenv("DIGLOT_FIRST_PROCESS", raising=False)

@@ -90,7 +90,7 @@ def test_masking_takes_no_longer_than_a_text_is_long(secret: str, text: str) -> 
 
 @pytest.mark.parametrize("secret", ["/hunter2-0a1b", "/key1", "'key1"])
 @pytest.mark.parametrize("before", ["", "x", " ", "\\", "x\\", "x\\\\", "x \\\\\\", "/", "%5C", "x\\%5c"])
-def test_what_is_escaped_is_found_behind_whatever_stands_there(secret: str, before: str) -> None:
+def test_a_secret_is_found_after_any_text_unless_it_is_within_a_word(secret: str, before: str) -> None:
     note(secret, "${x}")
     is_within_a_word = before == "x" and len(secret) < masking.LONG
     assert ("${x}" in masked(f"{before}{secret}!")) != is_within_a_word
@@ -103,7 +103,7 @@ def test_a_long_value_is_masked_as_a_whole(form: Callable[[str], str]) -> None:
     assert re.fullmatch(r"before .?(\$\{x\})+.? after", masked(f"before {form(secret)} after"))
 
 
-def test_blanks_are_no_nothing() -> None:
+def test_spaces_in_a_secret_match_only_spaces() -> None:
     note("data train", "${x}")
     assert masked("datatrain, data  train") == "datatrain, ${x}"
 
@@ -135,7 +135,7 @@ def test_a_logger_s_error_is_masked_before_it_is_cut(caplog: pytest.LogCaptureFi
     assert "hunter" not in caplog.text
 
 
-def test_whatever_writes_to_a_stream_for_people_shows_no_secret(tmp_path: Path) -> None:
+def test_nothing_written_to_stdout_or_stderr_shows_a_secret(tmp_path: Path) -> None:
     note("hunter2-0a1b2c3d4e5f", "${x}")
     with (tmp_path / "out").open("wb") as file:
         stream = streams.forgiving(None, os.dup(file.fileno()))

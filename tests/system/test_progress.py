@@ -12,7 +12,7 @@ from diglot.system import progress
 WORDS = "from diglot.system.progress import step\nwith step('reading texts', 4) as done:\n    done(2)\n    done(2)\n"
 
 
-def test_without_a_terminal_two_lines_tell_of_it(capsys: pytest.CaptureFixture) -> None:
+def test_without_a_terminal_progress_is_two_lines(capsys: pytest.CaptureFixture) -> None:
     with progress.step("reading texts", total=4) as done:
         done(4)
     lines = capsys.readouterr().err.splitlines()
@@ -21,7 +21,7 @@ def test_without_a_terminal_two_lines_tell_of_it(capsys: pytest.CaptureFixture) 
     assert lines[1].endswith(" s")
 
 
-def test_beside_a_process_that_shows_it_nothing_is_shown(
+def test_a_process_that_does_not_show_progress_prints_nothing(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "shows", False)
@@ -30,7 +30,7 @@ def test_beside_a_process_that_shows_it_nothing_is_shown(
     assert capsys.readouterr() == ("", "")
 
 
-def test_at_a_terminal_it_is_a_bar_that_ends_whole() -> None:
+def test_at_a_terminal_progress_is_a_bar_that_ends_complete() -> None:
     theirs, ours = pty.openpty()
     subprocess.run([sys.executable, "-c", WORDS], stderr=ours, check=True)
     os.close(ours)

@@ -52,7 +52,7 @@ def value(word: str) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_line_to_type_comes_back_through_shell_make_and_hydra(name: str, tmp_path: Path) -> None:
+def test_a_quoted_command_survives_shell_make_and_hydra(name: str, tmp_path: Path) -> None:
     line = command_line("evaluate", checkpoint=name)
     assert line.isprintable()
     (word,) = typed(line, tmp_path)
@@ -61,7 +61,7 @@ def test_a_line_to_type_comes_back_through_shell_make_and_hydra(name: str, tmp_p
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_override_to_type_comes_back_through_the_shell(name: str, tmp_path: Path) -> None:
+def test_a_quoted_override_survives_the_shell(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         ["sh", "-c", f"printf %s {override('a', name)}"], cwd=tmp_path, capture_output=True, timeout=60
     )
@@ -69,7 +69,7 @@ def test_an_override_to_type_comes_back_through_the_shell(name: str, tmp_path: P
     assert not (tmp_path / "canary").exists()
 
 
-def test_what_was_typed_stands_in_the_line_that_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_command_that_resumes_repeats_what_was_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     words = ["data=sample", "model/position=rotary", "~callbacks.ema", "--config-dir", "my conf", "note='a b'"]
     monkeypatch.setattr(sys, "argv", ["diglot-train", *words, "run.folder=run", "seed=1", "resume=auto", "seed=2"])
     line = resuming("run (2), b")
@@ -90,14 +90,14 @@ def test_control_characters_are_shown_as_escapes() -> None:
     assert shlex.split(override("a", "b")) == ["a=b"]
 
 
-def test_a_command_that_reads_a_checkpoint_vouches_for_its_modules():
+def test_a_command_that_reads_a_checkpoint_repeats_the_trusted_modules():
     assert reading("evaluate", "x.ckpt") == "make evaluate checkpoint=x.ckpt"
     assert reading("evaluate", "x.ckpt", ["mine"]) == "make evaluate trust=mine checkpoint=x.ckpt"
     assert "'trust=[mine,a.b]'" in reading("translate", "x.ckpt", ["mine", "a.b"])
 
 
 @pytest.mark.parametrize("value_", ["/scratch/me", "/scratch/it's (1)", "a b\\", "${HOME}", "Größe\t訳"])
-def test_a_folder_from_the_environment_stands_in_a_line_as_what_reads_it(
+def test_a_folder_from_the_environment_is_quoted_as_its_variable(
     value_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diglot.system.masking._written", {})
@@ -148,7 +148,7 @@ def test_a_folder_of_configs_is_no_override_whatever_its_name(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("forgetful")
-def test_only_a_variable_itself_stands_in_a_line_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quoted_override_names_only_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCRATCH", "/scratch/me")
     monkeypatch.setenv("OUT", "/out/there")
     folders = {
@@ -162,13 +162,13 @@ def test_only_a_variable_itself_stands_in_a_line_to_type(monkeypatch: pytest.Mon
     assert shlex.split(override("x", "/out/there/it's")) == [r"x='${oc.env:OUT}/it\'s'"]
 
 
-def test_a_process_that_another_one_started_tells_what_was_typed_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_started_process_reports_the_command_of_the_process_that_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--config-path", "run", "--config-name", "composed"])
     monkeypatch.setenv(TYPED, json.dumps(["data=sample", "run.folder=run", "trainer.devices=2"]))
     assert resuming("run") == "make train data=sample trainer.devices=2 resume=run"
 
 
-def test_the_processes_that_a_run_starts_are_told_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processes_that_a_run_starts_get_the_typed_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from diglot.training import processes
 
     started = []

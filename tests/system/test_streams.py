@@ -64,7 +64,7 @@ def run_in_shell(folder: Path, script: str, redirection: str, **environment: str
         "| head -c 1; exit ${PIPESTATUS[0]}",
     ],
 )
-def test_what_cannot_be_shown_is_given_up(redirection: str, tmp_path: Path) -> None:
+def test_output_that_cannot_be_shown_is_dropped(redirection: str, tmp_path: Path) -> None:
     done = run_in_shell(tmp_path, SHOWS, redirection)
     assert done.returncode == 75
     assert b"Traceback" not in done.stdout + done.stderr
@@ -81,7 +81,7 @@ def test_what_cannot_be_shown_is_given_up(redirection: str, tmp_path: Path) -> N
     ],
     ids=str,
 )
-def test_what_cannot_be_encoded_is_shown_as_an_escape(environment: dict[str, str], tmp_path: Path) -> None:
+def test_characters_that_cannot_be_encoded_are_shown_as_escapes(environment: dict[str, str], tmp_path: Path) -> None:
     done = run_in_shell(tmp_path, SHOWS, "", **environment)
     assert done.returncode == 75, done.stderr
     assert b" \\u8a33 \\ud800\n" in done.stdout
@@ -89,7 +89,7 @@ def test_what_cannot_be_encoded_is_shown_as_an_escape(environment: dict[str, str
     assert b"Traceback" not in done.stdout + done.stderr
 
 
-def test_a_terminal_that_hangs_up_takes_what_is_written_to_it() -> None:
+def test_writing_to_a_terminal_that_hung_up_does_not_raise() -> None:
     master, terminal = pty.openpty()
     stream = streams.forgiving(None, terminal)
     assert stream.isatty()
@@ -104,7 +104,7 @@ def test_a_terminal_that_hangs_up_takes_what_is_written_to_it() -> None:
     os.close(terminal)
 
 
-def test_a_stream_that_does_not_wait_is_waited_for() -> None:
+def test_a_nonblocking_stream_is_written_completely() -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     text = "x" * 300_000  # more than fits into a pipe
@@ -122,14 +122,14 @@ def test_a_stream_that_does_not_wait_is_waited_for() -> None:
 @pytest.mark.parametrize(
     ("redirection", "reason"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")]
 )
-def test_a_product_that_cannot_be_written_is_said(redirection: str, reason: str, tmp_path: Path) -> None:
+def test_output_that_cannot_be_written_is_reported(redirection: str, reason: str, tmp_path: Path) -> None:
     done = run_in_shell(tmp_path, WRITES, redirection)
     assert done.returncode == 1
     assert done.stderr.decode() == f"it is said: standard output: cannot be written ({reason})\n"
 
 
 @pytest.mark.reliability
-def test_a_product_is_utf8_whatever_the_terminal_shows(tmp_path: Path) -> None:
+def test_output_is_utf8_whatever_the_terminal_s_encoding(tmp_path: Path) -> None:
     assert run_in_shell(tmp_path, WRITES, "", PYTHONIOENCODING="latin-1").stdout == "Größe 訳\n".encode()
 
 

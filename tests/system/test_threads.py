@@ -63,11 +63,11 @@ def test_a_script_that_imports_diglot_first_waits_as_the_commands_do(tmp_path: P
     ],
     ids=str,
 )
-def test_what_the_user_has_said_of_waiting_threads_holds(typed: dict[str, str], found: str, tmp_path: Path) -> None:
+def test_the_user_s_setting_of_waiting_threads_is_kept(typed: dict[str, str], found: str, tmp_path: Path) -> None:
     assert found_by_torch(tmp_path, "-m", "diglot", "train", **typed) == found
 
 
-def test_a_process_hands_its_spin_on_to_those_it_starts() -> None:
+def test_a_process_passes_its_spin_setting_to_its_children() -> None:
     environment = {"PATH": "/bin"}
     spin_shortly(environment)
     assert environment == {"PATH": "/bin", "GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "1"}
@@ -79,7 +79,7 @@ def test_a_process_hands_its_spin_on_to_those_it_starts() -> None:
 @pytest.mark.parametrize(
     "file", [*sorted((ROOT / "benchmarks").glob("*.py")), ROOT / "tests" / "conftest.py"], ids=lambda path: path.name
 )
-def test_what_we_measure_and_test_with_imports_diglot_before_torch(file: Path) -> None:
+def test_benchmarks_and_tests_import_diglot_before_torch(file: Path) -> None:
     names = []
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Import):

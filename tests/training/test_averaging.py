@@ -29,7 +29,7 @@ def storages(model: nn.Module) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("tying", ["none", "target", "all"])
-def test_an_average_of_equal_weights_is_those_weights_tied_as_they_were(
+def test_an_average_of_equal_weights_equals_them_and_keeps_ties(
     build_model: Callable[..., Transformer], compose_train: Callable[..., DictConfig], tying: str
 ) -> None:
     task = Holder(build_model(f"model.tying={tying}"))

@@ -38,7 +38,7 @@ def save_half(error: BaseException) -> Any:
     return save
 
 
-def test_a_checkpoint_comes_back_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_a_checkpoint_is_restored_and_no_other_file_is_left(tmp_path: Path) -> None:
     path = tmp_path / "new" / "last.ckpt"
     for n in (1, 2):
         AtomicCheckpointIO(read).save_checkpoint({"x": torch.full((3,), n)}, path)
@@ -47,7 +47,7 @@ def test_a_checkpoint_comes_back_and_nothing_else_is_left(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), OSError("write failed")])
-def test_a_write_that_fails_leaves_the_old_checkpoint_and_says_so_in_one_line(
+def test_a_failed_write_leaves_the_old_checkpoint_and_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     path = tmp_path / "last.ckpt"
@@ -77,7 +77,7 @@ def test_a_first_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: py
     assert names(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="the checkpoint cannot be written"):
         AtomicCheckpointIO(read).save_checkpoint({"x": 1}, tmp_path / "file" / "last.ckpt")
@@ -133,7 +133,7 @@ def test_best_is_the_best_and_last_the_last(tmp_path: Path, task: TranslationTas
     assert container.read(tmp_path / "previous.ckpt")["update"] == 40
 
 
-def test_more_are_kept_where_more_are_asked_for(tmp_path: Path, task: TranslationTask) -> None:
+def test_as_many_checkpoints_are_kept_as_requested(tmp_path: Path, task: TranslationTask) -> None:
     callback = CheckpointWriter(tmp_path, keep_best=2, keep_last=2)
     expected = {10: [10], 20: [10, 20], 30: [20, 30], 40: [20, 30, 40], 50: [20, 40, 50], 60: [20, 50, 60]}
     scores = {10: 5.0, 20: 8.0, 30: 7.0, 40: 7.0, 50: 7.5, 60: 1.0}
@@ -152,7 +152,7 @@ def test_more_are_kept_where_more_are_asked_for(tmp_path: Path, task: Translatio
 
 
 @pytest.mark.parametrize("keep", [1, 2])
-def test_checkpoints_of_others_that_have_such_names_stay(tmp_path: Path, task: TranslationTask, keep: int) -> None:
+def test_other_files_with_names_of_checkpoints_stay(tmp_path: Path, task: TranslationTask, keep: int) -> None:
     others = ["update_5.ckpt", "update_007.ckpt", "update_².ckpt", "update_mine.ckpt", "update_.ckpt"]
     for name in others:
         (tmp_path / name).write_bytes(b"somebody's")
@@ -164,9 +164,7 @@ def test_checkpoints_of_others_that_have_such_names_stay(tmp_path: Path, task: T
     assert names(tmp_path) == sorted([*others, *own, "best.ckpt", "last.ckpt", "previous.ckpt"])
 
 
-def test_a_kill_before_the_checkpoint_that_is_no_longer_kept_was_removed_is_made_good(
-    tmp_path: Path, task: TranslationTask
-) -> None:
+def test_a_kill_before_an_old_checkpoint_was_removed_is_repaired(tmp_path: Path, task: TranslationTask) -> None:
     callback = CheckpointWriter(tmp_path, keep_last=2)
     for update, bleu in ((10, 5.0), (20, 8.0), (30, 7.0)):
         validate(callback, task, update, bleu)
@@ -179,7 +177,7 @@ def test_a_kill_before_the_checkpoint_that_is_no_longer_kept_was_removed_is_made
     assert not (tmp_path / "update_10.ckpt").exists()
 
 
-def test_a_score_of_zero_is_a_best_score_too(tmp_path: Path, task: TranslationTask) -> None:
+def test_a_score_of_zero_can_be_the_best(tmp_path: Path, task: TranslationTask) -> None:
     validate(CheckpointWriter(tmp_path), task, 1, 0.0)
     assert names(tmp_path) == ["best.ckpt", "last.ckpt"]
 
@@ -194,9 +192,7 @@ TIES = {
 }
 
 
-def test_of_equal_scores_the_better_chrf_and_then_the_smaller_loss_is_best(
-    tmp_path: Path, task: TranslationTask
-) -> None:
+def test_ties_are_broken_by_chrf_and_then_by_loss(tmp_path: Path, task: TranslationTask) -> None:
     callback = CheckpointWriter(tmp_path, keep_best=2)
     for (update, (bleu, chrf, loss)), best in zip(TIES.items(), (10, 20, 30, 30, 30), strict=True):
         state, callback = callback.state_dict(), CheckpointWriter(tmp_path, keep_best=2)  # as after a kill
@@ -208,7 +204,7 @@ def test_of_equal_scores_the_better_chrf_and_then_the_smaller_loss_is_best(
     assert callback.state.dev_rank == (0.0, 30.0, -1.0)
 
 
-def test_the_state_of_an_older_checkpoint_is_gone_on_from(tmp_path: Path, task: TranslationTask) -> None:
+def test_a_run_resumes_from_the_state_of_an_older_checkpoint(tmp_path: Path, task: TranslationTask) -> None:
     old = {"best_score": 5.0, "best_update": 20, "best_metrics": {"dev/bleu": 5.0, "dev/chrf": 9.0, "dev/loss": 2.0}}
     for scores in ({"scores": {10: 4.0, 20: 5.0}}, {}):
         callback = CheckpointWriter(tmp_path, keep_best=2)
@@ -226,7 +222,7 @@ def test_a_trial_leaves_no_checkpoint(tmp_path: Path, task: TranslationTask, opt
     assert names(tmp_path) == []
 
 
-def test_what_is_best_survives_in_the_callback_s_state(tmp_path: Path, task: TranslationTask) -> None:
+def test_the_best_score_survives_in_the_callback_s_state(tmp_path: Path, task: TranslationTask) -> None:
     callback = CheckpointWriter(tmp_path)
     validate(callback, task, 10, 5.0)
     restored = CheckpointWriter(tmp_path)
@@ -237,9 +233,7 @@ def test_what_is_best_survives_in_the_callback_s_state(tmp_path: Path, task: Tra
     assert container.read(tmp_path / "best.ckpt")["update"] == 10
 
 
-def test_a_kill_between_the_two_names_of_the_best_checkpoint_is_made_good(
-    tmp_path: Path, task: TranslationTask
-) -> None:
+def test_a_kill_between_the_two_names_of_the_best_checkpoint_is_repaired(tmp_path: Path, task: TranslationTask) -> None:
     callback = CheckpointWriter(tmp_path)
     validate(callback, task, 10, 5.0)
     validate(callback, task, 20, 6.0)
@@ -248,9 +242,7 @@ def test_a_kill_between_the_two_names_of_the_best_checkpoint_is_made_good(
     assert container.read(tmp_path / "best.ckpt")["update"] == 20
 
 
-def test_a_run_whose_best_checkpoint_is_removed_keeps_the_best_of_what_follows(
-    tmp_path: Path, task: TranslationTask
-) -> None:
+def test_after_the_best_checkpoint_is_removed_the_best_later_one_is_kept(tmp_path: Path, task: TranslationTask) -> None:
     callback = CheckpointWriter(tmp_path)
     validate(callback, task, 10, 9.0)
     (tmp_path / "best.ckpt").unlink()
@@ -260,7 +252,7 @@ def test_a_run_whose_best_checkpoint_is_removed_keeps_the_best_of_what_follows(
 
 
 @pytest.mark.parametrize("lost", ["folder", "config.yaml", "text", "text/dev.de"])
-def test_a_folder_that_is_moved_or_loses_a_file_in_mid_run_is_whole_again(
+def test_a_folder_that_is_moved_or_loses_a_file_during_a_run_is_restored(
     tmp_path: Path, task: TranslationTask, lost: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "diglot")
@@ -288,7 +280,7 @@ def test_a_folder_that_is_moved_or_loses_a_file_in_mid_run_is_whole_again(
         os.close(descriptor)
 
 
-def test_a_folder_in_which_another_process_trains_by_now_is_left_to_it(
+def test_a_folder_that_another_process_now_uses_is_left_alone(
     tmp_path: Path, task: TranslationTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
@@ -305,7 +297,7 @@ def test_a_folder_in_which_another_process_trains_by_now_is_left_to_it(
     os.close(others[0])
 
 
-def test_the_newest_checkpoint_that_is_whole_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_run_resumes_from_the_newest_intact_checkpoint(tmp_path: Path) -> None:
     assert newest_whole(tmp_path) is None
     for name, update in (("best", 1), ("previous", 2), ("last", 3)):
         record = {"format": FORMAT, **{name: kinds[0]() for name, kinds in KINDS.items()}}
@@ -328,7 +320,7 @@ def test_the_newest_checkpoint_that_is_whole_is_gone_on_from(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 @pytest.mark.parametrize("part", ["state_dict", "current_model_state", "optimizer_states"])
-def test_a_checkpoint_with_what_is_no_number_is_not_gone_on_from(part: str, wrong: float) -> None:
+def test_no_run_resumes_from_a_checkpoint_with_nan(part: str, wrong: float) -> None:
     weights = {"model.w": torch.ones(3)}
     moments = {"state": {0: {"exp_avg": torch.ones(3), "step": torch.tensor(1.0)}}, "param_groups": []}
     content: dict[str, Any] = {"diglot": {}, "global_step": 1, "loops": {}, "lr_schedulers": []}
@@ -344,7 +336,7 @@ def test_a_checkpoint_with_what_is_no_number_is_not_gone_on_from(part: str, wron
         check_training_state(content, Path("last.ckpt"))
 
 
-def test_a_checkpoint_to_go_on_from_is_read_by_our_reader(tmp_path: Path) -> None:
+def test_a_run_resumes_through_our_own_reader(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     read = AtomicCheckpointIO(lambda path: {"read": path.name})
     assert read.load_checkpoint(path, weights_only=False) == {"read": "last.ckpt"}
@@ -362,12 +354,12 @@ def test_a_checkpoint_to_go_on_from_is_read_by_our_reader(tmp_path: Path) -> Non
         {"best_metrics": {"dev/bleu": "x"}},
     ],
 )
-def test_a_state_that_no_run_writes_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_a_malformed_state_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="no run can resume from this checkpoint"):
         CheckpointWriter(tmp_path).load_state_dict({**CheckpointWriter(tmp_path).state_dict(), **wrong})
 
 
-def test_a_process_that_goes_on_from_another_update_than_the_first_is_refused(task: TranslationTask) -> None:
+def test_a_process_that_resumes_from_another_update_than_the_first_is_refused(task: TranslationTask) -> None:
     other: Any = SimpleNamespace(broadcast=lambda _: 1200)
     trainer: Any = SimpleNamespace(global_step=0, global_rank=1, world_size=2, strategy=other, optimizers=[])
     with pytest.raises(UserError, match="process 2 of 2 would resume from update 0, but the first from 1,200"):

@@ -30,7 +30,7 @@ def test_a_callback_s_own_exit_has_its_own_status(
 
 
 @pytest.mark.parametrize(("first", "code"), [(None, 75), ("1", 128 + signal.SIGTERM)])
-def test_a_signal_has_the_status_of_a_run_that_can_go_on(
+def test_a_signal_gives_the_exit_status_of_a_run_that_can_be_resumed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, first: str | None, code: int
 ) -> None:
     monkeypatch.setattr(interruption, "outcome", lambda: (75, "It can go on."))

@@ -16,7 +16,7 @@ def file_in(folder: Path) -> Path:
     return file
 
 
-def test_it_has_the_name_and_the_content_of_tensorboard_s(tmp_path: Path) -> None:
+def test_name_and_content_equal_those_of_tensorboard(tmp_path: Path) -> None:
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     EventFileWriter(str(theirs), filename_suffix=".x").close()
     writer = EventWriter(str(ours), nullcontext, filename_suffix=".x")
@@ -30,7 +30,7 @@ def test_it_has_the_name_and_the_content_of_tensorboard_s(tmp_path: Path) -> Non
     assert events[0].wall_time < events[1].wall_time
 
 
-def test_after_an_event_that_is_not_whole_none_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_event_follows_an_incomplete_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -44,7 +44,7 @@ def test_after_an_event_that_is_not_whole_none_follows(tmp_path: Path, monkeypat
     assert len(list(LegacyEventFileLoader(str(file_in(tmp_path))).Load())) == 1
 
 
-def test_where_its_folder_has_been_moved_it_begins_anew_in_the_next_one(tmp_path: Path) -> None:
+def test_it_starts_again_after_its_folder_was_moved(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     writer = EventWriter(str(here), nullcontext)
     writer.add_scalar("x", 0.5, 3)
@@ -58,7 +58,7 @@ def test_where_its_folder_has_been_moved_it_begins_anew_in_the_next_one(tmp_path
         assert (begun.file_version, event.step) == ("brain.Event:2", step)
 
 
-def test_a_file_that_cannot_begin_says_so(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         EventFile(str(tmp_path / "file"), nullcontext)

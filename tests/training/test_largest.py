@@ -60,7 +60,7 @@ def test_the_largest_batches_are_those_of_the_plan(data: TranslationData) -> Non
     assert len(found) <= 2
 
 
-def test_what_fits_is_computed_once_and_leaves_no_gradient(
+def test_batches_that_fit_are_computed_once_and_leave_no_gradient(
     data: TranslationData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = start(monkeypatch, data, memory=10_000)
@@ -73,7 +73,7 @@ def test_on_a_cpu_nothing_is_tried(data: TranslationData, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("memory", [200, 40, 0])
-def test_what_does_not_fit_is_refused_with_a_budget_that_would(
+def test_a_batch_that_does_not_fit_is_refused_with_a_budget_that_fits(
     data: TranslationData, monkeypatch: pytest.MonkeyPatch, memory: int
 ) -> None:
     with pytest.raises(UserError, match=r"out of memory in the largest batch \(\d+ x \d+ source and") as refused:

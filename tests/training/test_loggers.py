@@ -28,7 +28,7 @@ from diglot.training import csv_logger, event_file, loggers
 from diglot.training.csv_logger import CSVLogger
 
 
-def test_a_table_keeps_the_rows_up_to_where_a_run_goes_on(tmp_path: Path) -> None:
+def test_a_table_keeps_the_rows_up_to_the_update_at_which_a_run_resumes(tmp_path: Path) -> None:
     first = loggers.csv(tmp_path)
     for step in (1, 2, 3, 4):
         first.log_metrics({"loss": step / 10}, step)
@@ -75,7 +75,7 @@ def test_a_table_whose_columns_change_is_never_without_its_rows(
         ]
 
 
-def test_events_after_where_a_run_goes_on_are_forgotten(tmp_path: Path) -> None:
+def test_events_after_the_update_at_which_a_run_resumes_are_dropped(tmp_path: Path) -> None:
     for resumed, steps in ((None, (1, 2, 3, 4)), (loggers.Resumed(2), (3, 4, 5))):
         logger = loggers.tensorboard(tmp_path, resumed)
         for step in steps:
@@ -119,7 +119,7 @@ def write_lives(folder: Path, monkeypatch: pytest.MonkeyPatch, *shifts: float) -
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("shifts", [(0, 0, 0), (0, -3600, -86400), (0, 86400, -86400), (0, -86400, 3600)])
-def test_each_step_stands_once_whatever_the_machine_s_clock_does(
+def test_each_step_occurs_once_whatever_the_clock_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any, shifts: tuple[int, ...]
 ) -> None:
     write_lives(tmp_path, monkeypatch, *shifts)
@@ -131,7 +131,7 @@ def test_each_step_stands_once_whatever_the_machine_s_clock_does(
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_each_step_stands_once_where_an_earlier_version_began_the_run(tmp_path: Path, reader: Any) -> None:
+def test_each_step_occurs_once_if_an_earlier_version_began_the_run(tmp_path: Path, reader: Any) -> None:
     first = SummaryWriter(str(tmp_path))
     for step in (1, 2, 3, 4):
         first.add_scalar("loss", float(step), step)
@@ -143,7 +143,7 @@ def test_each_step_stands_once_where_an_earlier_version_began_the_run(tmp_path: 
     assert steps_of(tmp_path, reader) == [1, 2, 3, 4, 5]
 
 
-def test_what_was_logged_before_a_validation_is_kept_though_the_clock_was_set_back(
+def test_values_logged_before_a_validation_are_kept_if_the_clock_was_set_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, due_since = time.time, 0.0
@@ -164,7 +164,7 @@ def test_what_was_logged_before_a_validation_is_kept_though_the_clock_was_set_ba
 
 
 @pytest.mark.parametrize("make", [loggers.csv, loggers.tensorboard])
-def test_a_validation_that_is_made_up_for_stands_once(tmp_path: Path, make: Callable[..., Any]) -> None:
+def test_a_validation_that_is_made_up_for_is_logged_once(tmp_path: Path, make: Callable[..., Any]) -> None:
     due_since = 0.0
     for life in range(3):  # each life is killed after the validation was logged and before its checkpoint
         logger = make(tmp_path, loggers.Resumed(2, due_since) if life else None)
@@ -197,7 +197,7 @@ def curves(folder: Path) -> dict[str, list[int]]:
     return {"csv": rows, "tensorboard": [event.step for event in events.Scalars("loss")]}
 
 
-def test_several_loggers_by_name_write_and_go_on_side_by_side(
+def test_several_named_loggers_write_and_resume_side_by_side(
     tmp_path: Path, compose_train: Callable[..., DictConfig]
 ) -> None:
     nodes = compose_train("logger=[csv,tensorboard]").logger
@@ -233,7 +233,7 @@ def unreachable(folder: Path, resumed: Any) -> Logger:
     raise ConnectionError("no answer\nfrom the server")
 
 
-def test_a_logger_that_cannot_begin_stops_neither_training_nor_the_others(
+def test_a_logger_that_cannot_start_stops_neither_training_nor_the_others(
     tmp_path: Path, compose_train: Callable[..., DictConfig], caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = copy.deepcopy(compose_train("logger=[csv,wandb]").logger)
@@ -262,7 +262,9 @@ class Broken(CSVLogger):
         raise ConnectionError("no answer")
 
 
-def test_a_logger_that_fails_says_so_once_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_logger_that_fails_is_reported_once_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     logger = loggers.forgiving(Broken(tmp_path))
     for step in range(3):
         logger.log_metrics({"x": 1.0}, step)
@@ -282,7 +284,7 @@ def test_a_writer_that_fails_stops_nothing_either(tmp_path: Path, caplog: pytest
     assert len([record for record in caplog.records if "fails" in record.getMessage()]) == 1
 
 
-def test_a_forgiven_logger_is_still_one_of_its_kind(tmp_path: Path) -> None:
+def test_a_logger_whose_errors_are_suppressed_keeps_its_type(tmp_path: Path) -> None:
     for logger in (LightningCSVLogger(tmp_path), loggers.csv(tmp_path), loggers.tensorboard(tmp_path)):
         kind, experiment = type(logger), logger.experiment
         made = loggers.forgiving(logger)
@@ -292,7 +294,7 @@ def test_a_forgiven_logger_is_still_one_of_its_kind(tmp_path: Path) -> None:
         assert logger.experiment is experiment
 
 
-def test_all_that_lightning_calls_of_a_logger_is_forgiven() -> None:
+def test_the_list_of_logger_methods_that_lightning_calls_is_complete() -> None:
     called = {
         name
         for kind in (Logger, FabricLogger)
@@ -302,7 +304,9 @@ def test_all_that_lightning_calls_of_a_logger_is_forgiven() -> None:
     assert called == set(loggers.CALLED_BY_LIGHTNING)
 
 
-def test_what_one_logger_fails_at_reaches_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_values_that_one_logger_fails_to_write_reach_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/figures").touch()  # a file, not a folder
     made = [CSVLogger(tmp_path / "broken"), CSVLogger(tmp_path / "whole")]

@@ -107,7 +107,7 @@ def parts(tmp_path: Path) -> Parts:
     return Parts(tmp_path)
 
 
-def test_a_batch_that_a_signal_leaves_untrained_is_seen_by_no_callback(parts: Parts) -> None:
+def test_no_callback_sees_a_batch_that_a_signal_left_untrained(parts: Parts) -> None:
     trainer = Trainer(parts.all, update=3)
     trainer.call("on_train_batch_start", BATCH, 0)
     parts.signals.received = signal.SIGTERM

@@ -60,7 +60,7 @@ def test_a_decay_ends_at_zero_right_after_the_last_update(schedule: type[Schedul
 
 
 @pytest.mark.parametrize("schedule", FORMULAS)
-def test_without_a_rise_the_first_update_has_the_whole_rate(schedule: type[Schedule]) -> None:
+def test_without_warmup_the_first_update_has_the_full_rate(schedule: type[Schedule]) -> None:
     found = rates(schedule, TOTAL, lr=LR, warmup=0)
     assert found[0] == pytest.approx(LR)
     assert found == sorted(found, reverse=True)
@@ -78,7 +78,7 @@ def test_every_schedule_starts_above_zero_and_never_falls_below(compose_train: C
             assert all(math.isfinite(rate) for rate in found)
 
 
-def test_the_paper_s_rates_are_those_of_the_paper() -> None:
+def test_rates_equal_those_of_the_paper() -> None:
     d_model, warmup = 512, 4000
     schedule = Paper(optimizer(), total_updates=100_000, d_model=d_model, warmup=warmup)
     for update in (1, 2, 3999, 4000, 4001, 16_000, 100_000):
@@ -97,6 +97,6 @@ def test_the_paper_s_schedule_takes_the_model_s_width(compose_train: Callable) -
 
 
 @pytest.mark.parametrize("options", [{"lr": 0.0}, {"lr": -1.0}, {"lr": 1.0, "warmup": -1}])
-def test_values_that_make_no_schedule_are_refused_by_name(options: dict) -> None:
+def test_impossible_values_of_a_schedule_are_refused_by_name(options: dict) -> None:
     with pytest.raises(ValueError, match="warmup" if "warmup" in options else "lr"):
         Constant(optimizer(), 10, **options)

@@ -45,7 +45,7 @@ def task() -> TranslationTask:
 
 
 @pytest.mark.parametrize("number", ASKING)
-def test_a_signal_is_heeded_after_the_update_and_its_logs(number: int, task: TranslationTask) -> None:
+def test_a_signal_takes_effect_after_the_update_and_its_logs(number: int, task: TranslationTask) -> None:
     before = signal.signal(number, signal.SIG_DFL)
     kept = Kept()
     signals = Signals(kept, validate_every=10)  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ def test_a_signal_is_heeded_after_the_update_and_its_logs(number: int, task: Tra
         signal.signal(number, before)
 
 
-def test_where_a_validation_follows_it_writes_the_checkpoint(task: TranslationTask) -> None:
+def test_if_a_validation_follows_it_writes_the_checkpoint(task: TranslationTask) -> None:
     kept = Kept()
     signals = Signals(kept, validate_every=10)  # type: ignore[arg-type]
     signals.received = signal.SIGTERM
@@ -86,7 +86,7 @@ def test_where_a_validation_follows_it_writes_the_checkpoint(task: TranslationTa
         signals.on_validation_batch_end(last)
 
 
-def test_a_validation_is_broken_off_where_it_stands(task: TranslationTask) -> None:
+def test_a_signal_interrupts_a_validation_at_once(task: TranslationTask) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signals = Signals(Kept(), validate_every=10)  # type: ignore[arg-type]
     trainer = stub_trainer(20)

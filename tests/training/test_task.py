@@ -147,7 +147,7 @@ def test_an_update_is_the_same_on_two_processes(task: TranslationTask) -> None:
     assert difference(found, expected) < 1e-6
 
 
-def test_what_is_logged_is_that_of_one_whole_update(task: TranslationTask) -> None:
+def test_logged_values_describe_one_complete_update(task: TranslationTask) -> None:
     task.make_scheduler = partial(Constant, lr=1e-9, warmup=10)
     nll, smoothed = [], []
     for src, tgt in PAIRS:
@@ -170,9 +170,7 @@ def test_what_is_logged_is_that_of_one_whole_update(task: TranslationTask) -> No
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_dev_perplexity_is_that_of_all_target_tokens(
-    task: TranslationTask, tokenizer: Tokenizer, together: bool
-) -> None:
+def test_dev_perplexity_counts_all_target_tokens(task: TranslationTask, tokenizer: Tokenizer, together: bool) -> None:
     task.make_scheduler = partial(Constant, lr=1e-12)
     nll = 0.0
     with torch.no_grad():
@@ -202,7 +200,7 @@ def test_dev_perplexity_is_that_of_all_target_tokens(
     assert float(metrics["dev/cut"]) == sum(hypothesis.cut for hypothesis in found)
 
 
-def test_samples_are_compared_with_what_stands_in_their_placeholders(
+def test_samples_are_compared_with_placeholders_filled_in(
     build_model: Callable[..., Transformer], tokenizer: Tokenizer
 ) -> None:
     sources = tokenizer.encode(["x", "{a_name_that_is_long}"])
@@ -238,7 +236,7 @@ def test_dropout_is_a_function_of_seed_and_place_in_the_run(task: TranslationTas
     assert all(a != b for i, a in enumerate(draws) for b in draws[:i])
 
 
-def test_a_checkpoint_carries_the_record_and_where_the_run_stands(task: TranslationTask) -> None:
+def test_a_checkpoint_has_the_record_and_the_position_of_the_run(task: TranslationTask) -> None:
     task.record = {"format": 1}
     state = task.state = RunState(7, StreamPosition(1, 2, 3), 4, 5.5, True, (6.0, 7.0))
     checkpoint: dict[str, Any] = {}

@@ -143,7 +143,7 @@ def picture(encoded: bytes) -> Image.Image:
 
 
 @pytest.mark.reliability
-def test_everything_stands_under_its_tag_at_the_updates_done(
+def test_everything_is_logged_under_its_tag_at_the_number_of_updates(
     task: Callable[..., TranslationTask], data: TranslationData, config: DictConfig, tmp_path: Path
 ) -> None:
     names = {"attention", "heads", "position", "translations"}
@@ -185,7 +185,7 @@ def test_everything_stands_under_its_tag_at_the_updates_done(
 
 @pytest.mark.reliability
 @pytest.mark.parametrize("position", ["learned", "relative_bias", "none"])
-def test_positions_are_drawn_again_where_they_are_trained(
+def test_trained_positions_are_drawn_again(
     task: Callable[..., TranslationTask], data: TranslationData, position: str, tmp_path: Path
 ) -> None:
     fit(task(f"model/position={position}"), data, tmp_path / "run", PositionMaps(every=1))
@@ -237,7 +237,7 @@ def test_without_a_logger_nothing_is_looked_at(
     assert not list(tmp_path.rglob("*.png"))
 
 
-def test_averaged_weights_are_looked_at_while_they_are_there(
+def test_averaged_weights_are_drawn_while_they_are_active(
     task: Callable[..., TranslationTask], data: TranslationData, config: DictConfig, tmp_path: Path
 ) -> None:
     seen: list[tuple[Tensor, Tensor]] = []
@@ -351,7 +351,7 @@ def one_hot(keys: list[int], n_keys: int) -> Tensor:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_entropy_is_one_where_all_is_alike_and_zero_where_one_key_is_seen(causal: bool) -> None:
+def test_entropy_is_one_for_uniform_weights_and_zero_for_a_single_key(causal: bool) -> None:
     def uniform(n: int) -> Tensor:
         weights = torch.ones(1, n, n)
         weights = weights.tril() if causal else weights
@@ -364,7 +364,7 @@ def test_entropy_is_one_where_all_is_alike_and_zero_where_one_key_is_seen(causal
     assert not statistics(torch.ones(2, 1, 1), causal=causal)
 
 
-def test_entropy_is_a_mean_over_queries_as_a_share_of_their_own_most() -> None:
+def test_entropy_is_a_mean_over_queries_relative_to_each_query_s_maximum() -> None:
     weights = torch.tensor([[[0.5, 0.5, 0, 0], [0.25, 0.25, 0.25, 0.25], [1, 0, 0, 0]]])
     assert float(statistics(weights).entropy) == pytest.approx(0.5)
     # Queries see 1, 2 and 3 keys; the first one is ignored.
@@ -383,7 +383,7 @@ def test_entropy_is_a_mean_over_queries_as_a_share_of_their_own_most() -> None:
         ([lambda q, m: 0, lambda q, m: m - 1], False),  # sometimes the first token, sometimes the last
     ],
 )
-def test_a_head_is_dead_that_looks_at_one_place_whatever_it_is_asked(
+def test_a_head_is_dead_if_it_attends_to_one_position_for_all_queries(
     keys: list[Callable[[int, int], int]], dead: bool
 ) -> None:
     sentences = [one_hot([keys[m % len(keys)](q, m) for q in range(m)], m) for m in (4, 5, 7, 9)]
@@ -402,7 +402,7 @@ def test_a_decoder_head_that_always_looks_at_its_start_is_dead() -> None:
 
 
 @pytest.mark.parametrize(("share", "dead"), [(0.985, True), (0.975, False)])
-def test_a_dead_head_may_stray_by_two_hundredths(share: float, dead: bool) -> None:
+def test_the_weights_of_a_dead_head_may_vary_by_two_hundredths(share: float, dead: bool) -> None:
     weights = torch.full((1, 6, 6), (1 - share) / 5)
     weights[..., 0] = share
     assert statistics(weights).dead.tolist() == [dead]
@@ -411,7 +411,7 @@ def test_a_dead_head_may_stray_by_two_hundredths(share: float, dead: bool) -> No
 # ------------------------------------------------------------------------------------------------- positions
 
 
-def test_positions_are_read_off_the_hooks(build_model: Callable[..., Transformer]) -> None:
+def test_positions_are_read_through_the_hooks(build_model: Callable[..., Transformer]) -> None:
     def panels(position: str, n: int = 10, **options: Any) -> tuple[list[Panel], list[Panel]]:
         model = build_model(f"model/position={position}", *(f"model.position.{k}={v}" for k, v in options.items()))
         stacks = (model.encoder_position, model.decoder_position)
@@ -449,7 +449,7 @@ def test_positions_are_read_off_the_hooks(build_model: Callable[..., Transformer
         ({"layers": [2], "kinds": ["cross"]}, r"watch\.attention\.layers=\[2\]: cross attention has layers 1 to 1"),
     ],
 )
-def test_layers_and_heads_that_there_are_not_are_refused(
+def test_layers_and_heads_that_do_not_exist_are_refused(
     build_model: Callable[..., Transformer], options: Any, message: str
 ) -> None:
     model = build_model("model.n_decoder_layers=1")
@@ -481,7 +481,7 @@ def test_every_model_can_be_checked_before_it_has_values(
         (SampleTranslations, {"sentences": 0}, "sentences"),
     ],
 )
-def test_what_makes_no_sense_is_refused_when_it_is_made(made: Any, options: Any, message: str) -> None:
+def test_impossible_options_are_refused_when_a_watcher_is_created(made: Any, options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         made(**options)
 
@@ -514,7 +514,7 @@ def test_any_text_can_be_drawn_without_a_warning(tmp_path: Path) -> None:
     assert picture((tmp_path / "figures/a/b/3.png").read_bytes()).size[0] > 100
 
 
-def test_characters_without_a_font_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_without_a_font_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(logging.getLogger("diglot"), "info", said.append)
     monkeypatch.setattr(figures, "_fonts", lambda: ["DejaVu Sans"])
@@ -526,14 +526,14 @@ def test_characters_without_a_font_are_told_once(monkeypatch: pytest.MonkeyPatch
     figures.say_once.cache_clear()
 
 
-def test_a_long_sentence_stays_a_figure_of_bearable_size() -> None:
+def test_the_figure_of_a_long_sentence_has_a_limited_size() -> None:
     labels = [f"▁{i}" for i in range(300)]
     figure = draw([Panel("p", np.eye(300))] * 4, "t", labels, labels)
     assert max(figure.get_size_inches()) < 25
     assert 20 < len(figure.axes[0].get_yticklabels()) < 60
 
 
-def test_each_logger_is_spoken_to_in_its_own_way() -> None:
+def test_each_logger_is_called_through_its_own_interface() -> None:
     wandb, mlflow = Mock(spec=WandbLogger), Mock(spec=MLFlowLogger)
     mine = Mock(spec=Logger)
     logged = Loggers([wandb, mlflow, mine])
