@@ -24,7 +24,7 @@ pytestmark = pytest.mark.end_to_end
 def test_a_run_never_writes_into_an_existing_folder(tmp_path):
     (tmp_path / "mine").mkdir()
     done = type_command("diglot-train", *SMALL, "run.updates=1", "run.folder=mine", cwd=tmp_path, code=2)
-    assert "run.folder=mine exists already" in done.stderr.decode()
+    assert "run.folder=mine already exists" in done.stderr.decode()
     assert not list((tmp_path / "mine").iterdir())
 
 

@@ -426,7 +426,7 @@ def test_the_text_in_a_run_s_folder_takes_references_and_a_baseline_of_its_langu
     keep_text(tmp_path / "text", EvaluationSet("few", "dev", ParallelText(SOURCES, FIRST)), "avi", "bol")
     write_lines(tmp_path / "two.bol", ["a", "b"])
     said = say("checkpoint=best.ckpt", "references=two.bol")
-    assert "references=two.bol has 2 lines, but text/dev.bol has 5; the numbers must be equal" in said
+    assert "references=two.bol has 2 lines, text/dev.bol has 5; the numbers must be equal" in said
     config = compose_train("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40")
     write_checkpoint(tmp_path / "other.ckpt", checkpoint_content(config, tokenizer, languages=("avi", "fr")))
     said = say("checkpoint=best.ckpt", "baseline=other.ckpt")

@@ -157,7 +157,7 @@ def read_lines_for(key: str, path: str, evaluated: EvaluationSet) -> list[str]:
     refuse_address(key, path)
     lines = read_lines(Path(path).expanduser())
     if len(lines) != len(evaluated.pairs):
-        told = f"{key}={path} has {len(lines)} lines, but {evaluated.where} has {len(evaluated.pairs)}"
+        told = f"{key}={path} has {len(lines)} lines, {evaluated.where} has {len(evaluated.pairs)}"
         raise UserError(f"{told}; the numbers must be equal")
     return lines
 
