@@ -60,7 +60,7 @@ def fail(
     if isinstance(error, NonFiniteError):
         file = folder / f"non_finite_{processes.rank}.json"
         write_json(file, explained(error, data))
-        print(f"diglot-train: {error}; details are in {printable(file)}. {writer.describe()}", file=sys.stderr)
+        print(f"diglot-train: {error}; {printable(file)} has the details. {writer.describe()}", file=sys.stderr)
         sys.exit(NON_FINITE)
     if isinstance(error, SystemExit):  # raised by Lightning for a signal outside training, or by a callback
         of_lightning = signal.SIGINT if isinstance(error.__context__, KeyboardInterrupt) else 0
