@@ -264,5 +264,5 @@ def numbered_folder(folder: Path) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UserError(f"{candidate} cannot be made: {error.strerror}") from None
+            raise UserError(f"{candidate} cannot be created: {error.strerror}") from None
     raise UserError(f"{folder} and 9,998 numbered folders of that name already exist")

@@ -69,7 +69,7 @@ class Budget:
             except FileExistsError:
                 raise UserError(f"run.folder={folder} already exists: each run needs a new folder") from None
             except OSError as error:
-                raise UserError(f"run.folder={folder} cannot be made: {error.strerror}") from None
+                raise UserError(f"run.folder={folder} cannot be created: {error.strerror}") from None
             return folder
         return numbered_folder(Path("runs") / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{name}")
 
