@@ -7,6 +7,7 @@ import copy
 import io
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -71,8 +72,19 @@ def composed(overrides: tuple[str, ...]) -> DictConfig:
         return compose("train", list(overrides))
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the slowest files first, so that no worker starts one of them at the end."""
+    """Move cases of `sampled` tests to the reliability tier, and run the slowest files first.
+
+    A worker that starts a slow file last would run it alone.
+    """
+    cases: Counter[object] = Counter()
+    for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if sampled is not None and isinstance(item, pytest.Function):
+            if cases[item.function] % sampled.args[0]:
+                item.add_marker(pytest.mark.reliability)
+            cases[item.function] += 1
     slow = {item.path for item in items if item.get_closest_marker("end_to_end")}
     items.sort(key=lambda item: item.path not in slow)  # stable: otherwise the order is kept
 

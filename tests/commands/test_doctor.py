@@ -25,7 +25,8 @@ SIDES = (("src", "avi"), ("tgt", "bol"))
 
 
 def test_a_healthy_corpus_is_reported_with_what_a_run_would_take(tmp_path):
-    done = type_command("diglot-doctor", "data=sample", "trainer=cpu", "doctor.probe=2", cwd=tmp_path)
+    words = ("data=sample", "trainer=cpu", "model.d_model=48", "model.d_ff=96", "doctor.probe=2")
+    done = type_command("diglot-doctor", *words, cwd=tmp_path)
     said = done.stdout.decode()
     assert "no held-out pair in train" in said
     assert "s an update" in said

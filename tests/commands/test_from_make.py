@@ -143,6 +143,7 @@ NASTY = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("word", NASTY)
 def test_an_override_arrives_byte_for_byte_and_nothing_is_executed(ready, word):
     assert arrived(ready, word) == [word]

@@ -93,6 +93,7 @@ def is_value(override: Override) -> bool:
     return override.type == OverrideType.CHANGE and override.package is None and not override.is_sweep_override()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("word", "wanted"),
     [
@@ -219,6 +220,7 @@ def test_a_mistake_has_the_same_message_typed_or_in_a_config(say, answer):
         assert say(word, "trainer=cpu") == f"diglot-train: {answer(word)}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
@@ -295,7 +297,7 @@ def test_an_impossible_model_is_refused_before_it_is_built(answer, words, wanted
 
 def test_processes_that_cannot_share_an_update_are_refused_with_a_value_that_works(say):
     words = ("trainer=cpu", "trainer.devices=3", "data.batches_per_update=4")
-    assert "take data.batches_per_update=6" in say(*words)
+    assert "type data.batches_per_update=6" in say(*words)
 
 
 def test_two_spellings_of_one_thing_are_refused_together(say):

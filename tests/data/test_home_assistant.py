@@ -158,7 +158,7 @@ def test_a_damaged_wheel_in_the_cache_is_fetched_anew(
     ("output", "reason"),
     [
         ("WARNING: Retrying (Retry(total=4)) after connection broken\nERROR: No matching", "index cannot be reached"),
-        ("Collecting x\nERROR: No matching distribution found for x\n", "No matching distribution found for x; take"),
+        ("Collecting x\nERROR: No matching distribution found for x\n", "No matching distribution found for x; type"),
         ("/usr/bin/python: No module named pip\n", "No module named pip"),
         ("", "it printed nothing"),
     ],

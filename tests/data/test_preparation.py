@@ -35,6 +35,7 @@ def expected(text: ParallelText, tokenizer: Tokenizer) -> list[tuple[list[int], 
     return [(source.ids, tgt) for source, tgt in zip(sources, tokenizer.encode_targets(text.tgt, sources))]
 
 
+@pytest.mark.reliability
 def test_prepared_pairs_are_the_texts_ids_for_any_number_of_processes(
     text: ParallelText, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:

@@ -143,6 +143,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shortest", [0, 2])
 @pytest.mark.parametrize("n_best", [1, 5])

@@ -44,6 +44,7 @@ def test_the_same_run_twice_ends_in_the_same_weights(tmp_path):
     assert list(scalars(tmp_path / "a")["dev/bleu"]) == [4, 6]  # updates, not batches
 
 
+@pytest.mark.reliability
 def test_stopping_early_averaging_and_csv_work_together(tmp_path):
     words = ["callbacks=[early_stopping,ema]", "callbacks.early_stopping.patience=1", "logger=[csv,tensorboard]"]
     words += ["run.folder=run"]
@@ -151,6 +152,7 @@ def test_a_run_goes_on_from_the_newest_checkpoint_that_is_whole(tmp_path):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.reliability
 def test_a_run_goes_on_from_a_checkpoint_of_format_1_and_writes_format_2(tmp_path):
     words = [*SMALL, "run.validate_every=4", "search.max_len_b=4", "search.max_len_a=0.0", "model.dropout=0.2"]
     type_command("diglot-train", *words, "run.updates=4", "run.folder=run", cwd=tmp_path)

@@ -74,6 +74,7 @@ def calls_of(model: Transformer, src_mask: Tensor | None) -> tuple[AttentionWeig
     return model.attention_weights(SRC, TGT, src_mask), seen
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("src_mask", [MASK, None], ids=["padded", "whole"])
 def test_weights_times_values_are_what_attention_gives(model: Transformer, src_mask: Tensor | None) -> None:
     weights, seen = calls_of(model, src_mask)

@@ -77,6 +77,7 @@ def count(compose_train: Callable[..., DictConfig], *overrides: str) -> int:
     return sum(parameter.numel() for parameter in model.parameters()) - v * config.d_model
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("overrides", "more"),  # than base: d_model 512, d_ff 2048, 12 feed-forward networks and 18 attentions
     [
@@ -134,6 +135,7 @@ def test_embeddings_are_drawn_with_the_paper_s_deviation(build_model: Build, tyi
         assert abs(weight.mean().item()) < 0.002
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [

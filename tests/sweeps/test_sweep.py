@@ -275,6 +275,7 @@ def test_a_sweep_writes_through_no_link_out_of_its_folder(tmp_path, name):
     assert not list((tmp_path / "mine").iterdir())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
@@ -697,7 +698,8 @@ def test_a_key_that_does_not_distinguish_jobs_is_not_swept(here, type_sweep, wor
     assert not list(here.iterdir())
 
 
-@pytest.mark.parametrize("launcher", ["diglot", pytest.param("basic", marks=pytest.mark.reliability)])
+@pytest.mark.reliability
+@pytest.mark.parametrize("launcher", ["diglot", "basic"])
 def test_an_override_of_one_value_is_no_part_of_a_job_s_name(here, type_sweep, monkeypatch, launcher):
     monkeypatch.setattr(entry, "main", command("train", TrainKeys)(lambda c: sweep.run_alone(c, "stub_job")))
     for name, value in (("NAME", "hunter2-0a1b"), ("SEED", "3")):

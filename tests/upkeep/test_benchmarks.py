@@ -78,6 +78,7 @@ def test_every_benchmark_is_tried_here() -> None:
 DEAR = {"training", "watching"}  # they train
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize(
     "benchmark",
     [pytest.param(name, marks=pytest.mark.reliability) if name in DEAR else name for name in sorted(TINY)],

@@ -300,6 +300,7 @@ def test_the_variant_that_is_added_in_full_is_a_variant_that_keeps_promises(tmp_
     assert done.stdout.startswith(f"{tmp_path / 'conf'} ")
 
 
+@pytest.mark.reliability
 def test_a_checkpoint_is_read_without_diglot_as_it_says(config, tokenizer, tmp_path: Path) -> None:
     (tmp_path / "runs" / "NAME").mkdir(parents=True)
     content = checkpoint_content(config, tokenizer)
