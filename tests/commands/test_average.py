@@ -328,7 +328,7 @@ def test_fewer_than_asked_for_are_counted_and_the_key_is_named(run):
         averaging.chosen(run, "best", 4)
     for update in (200, 400, 700):
         (run / f"update_{update}.ckpt").unlink()
-    with pytest.raises(UserError, match=r"n=3: .* 2 checkpoints; run\.keep_best=3"):
+    with pytest.raises(UserError, match=r"n=3: .* only 2 checkpoints .* run\.keep_best=3"):
         averaging.chosen(run, "best", 3)
 
 
@@ -339,7 +339,7 @@ def test_a_run_that_keeps_one_has_its_last_and_its_best(make, tmp_path):
     make("best.ckpt")
     assert averaging.chosen(tmp_path, "last") == [tmp_path / "last.ckpt"]
     assert averaging.chosen(tmp_path, "best") == [tmp_path / "best.ckpt"]
-    with pytest.raises(UserError, match=r"n=2: .* 1 checkpoint; run\.keep_last=1"):
+    with pytest.raises(UserError, match=r"n=2: .* only 1 checkpoint .* run\.keep_last=1"):
         averaging.chosen(tmp_path, "last", 2)
 
 

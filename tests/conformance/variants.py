@@ -60,9 +60,14 @@ def _compose(overrides: tuple[str, ...]) -> DictConfig:
 
 
 @cache
+def _preset(name: str) -> DictConfig:
+    return _compose((f"model={name}",))
+
+
+@cache
 def small(preset: str) -> tuple[str, ...]:
     """Return overrides for a preset with small sizes and without dropout."""
-    model = _compose((f"model={preset}",))
+    model = _preset(preset)
     sizes = {key: value for key, value in SIZES.items() if model.get(key) is not None}
     return (
         f"model={preset}",
@@ -72,7 +77,7 @@ def small(preset: str) -> tuple[str, ...]:
 
 
 def _variant(preset: str, *overrides: str) -> Variant:
-    kind = get_class(_compose((f"model={preset}",))._target_)
+    kind = get_class(_preset(preset)._target_)
     return Variant(",".join((preset, *overrides)), small(preset) + overrides, kind)
 
 
