@@ -18,6 +18,7 @@ from support.commands import SMALL, type_command
 from support.made import checkpoint_content, write_checkpoint, write_old_checkpoint
 
 SIZES = ("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40")
+SIZES += ("model.n_encoder_layers=1", "model.n_decoder_layers=1")
 Make = Callable[..., Path]
 
 
@@ -223,7 +224,7 @@ def test_another_model_is_refused_by_key(make, tmp_path):
         (("model.d_ff=44",), "model.d_ff"),
         (("model/position=alibi",), "model.position"),
         (("model.tying=none",), "model.tying"),
-        (("model.n_encoder_layers=1",), "model.n_encoder_layers"),
+        (("model.n_encoder_layers=2",), "model.n_encoder_layers"),
     ):
         said = refused([a, make("b.ckpt", 2, *words)], tmp_path / "mean.ckpt")
         assert f"{tmp_path}/b.ckpt" in said

@@ -190,6 +190,7 @@ def test_a_new_run_starts_from_anothers_weights(trained, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.reliability
 def test_a_damaged_or_hostile_checkpoint_is_refused_by_one_line_and_runs_nothing(trained, tmp_path):
     good = (trained[0] / "best.ckpt").read_bytes()
     content = container.read(trained[0] / "best.ckpt")

@@ -228,6 +228,7 @@ def test_a_folder_that_cannot_be_made_is_said_before_anything_is_computed(
     assert capsys.readouterr().out == f"{tmp_path / 'file'}: cannot be made: File exists\n"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("cell", "found", "status", "line"),
     [

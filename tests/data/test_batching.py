@@ -141,6 +141,7 @@ def test_a_shuffle_of_many_more_numbers_than_memory_holds_has_no_number_twice() 
     assert 2_999_990_000 < found.max() < 3_000_000_000
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("n", [5, 12, 64, 100])
 def test_every_number_comes_to_every_place_equally_often(n: int) -> None:
     """Check the same for differences between neighbours: over 2,000 seeds, chi-square is within six deviations."""

@@ -200,6 +200,7 @@ def test_runs_that_are_asked_to_end_go_on_as_if_they_had_not_been(tmp_path, monk
     assert all(parts[tag] == values for tag, values in whole.items() if not tag.startswith("speed/"))
 
 
+@pytest.mark.reliability
 def test_a_gradient_that_is_not_finite_ends_the_run_before_the_update_and_leaves_a_record(tmp_path):
     words = ["run.updates=40", "run.validate_every=20", "scheduler.lr=1e30", "scheduler.warmup=0", "run.folder=run"]
     words += ["trainer.precision=32-true"]

@@ -389,6 +389,7 @@ def say(tmp_path, monkeypatch, capsys) -> Callable[..., str]:
     return typed
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
@@ -509,6 +510,7 @@ LANGUAGES += ["translated.de", "source.en", "target.en", "txt", "source", "caf\N
 LANGUAGES += ["cafe\N{COMBINING ACUTE ACCENT}", "en.txt", "dev", "translated.json", "straße", "STRASSE"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("src_lang", LANGUAGES)
 def test_kept_text_is_restored_whatever_the_language_codes(src_lang, tmp_path):
     for number, tgt_lang in enumerate(LANGUAGES):

@@ -209,6 +209,7 @@ def test_checking_whether_a_folder_is_locked_keeps_no_process_out(tmp_path, monk
     os.close(descriptor)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("word", "before", "now", "says"),
     [

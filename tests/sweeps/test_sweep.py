@@ -22,7 +22,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -175,6 +175,7 @@ def test_each_job_has_a_folder_a_process_and_a_row(here, type_sweep, monkeypatch
     assert "Best by dev/bleu (14.00): job 3, model.n_heads=4" in out
 
 
+@pytest.mark.reliability
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
@@ -440,6 +441,7 @@ def test_a_carried_config_is_read_back_as_it_was_and_holds_no_secret(tmp_path, m
 ODD = st.characters(exclude_categories=["Cs"]) | st.sampled_from("\x00\t\r\n\x85\xa0\u2028\u2029\ufeff\ufffe '\"#:-?")
 
 
+@settings(max_examples=40)
 @given(st.text(ODD, max_size=9), st.text(ODD, min_size=1, max_size=3))
 @example("a\x85b", "\x85")
 @example("\u2028 \u2029\x85", "k\u2028")
