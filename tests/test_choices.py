@@ -69,7 +69,7 @@ def test_the_keys_of_a_command_are_those_that_hydra_composes(name: str, composed
     assert read(conf.command(name).keys) == dict(leaves({k: v for k, v in config.items() if k not in inside}))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("group", [g for g in GROUPS if not g.startswith(("hydra", "experiment"))])
 def test_the_keys_of_a_choice_are_those_that_hydra_composes(group: str, composed: Callable[..., Any]) -> None:
     for choice in list(conf.choices(group).values())[:3]:
@@ -94,7 +94,7 @@ EXAMPLES = sorted(
 )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("line", [line for line in EXAMPLES if "make " in line])
 def test_what_an_example_types_can_be_composed(line: str, composed: Callable[..., Any]) -> None:
     words = shlex.split(line.partition("make ")[2], comments=True)

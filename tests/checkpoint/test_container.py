@@ -237,6 +237,7 @@ def test_a_hostile_file_is_refused(tmp_path: Path, name: str) -> None:
     assert said in str(refused.value)
 
 
+@pytest.mark.reliability
 def test_content_that_would_not_be_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container, "MOST_TENSORS", 2)
     with pytest.raises(UserError, match="5 tensors, more than 2"):

@@ -194,6 +194,7 @@ def test_values_that_would_not_be_restored_exactly_are_refused_by_name(value: An
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.reliability
 def test_a_tree_that_repeats_the_same_object_too_often_is_refused() -> None:
     node: list[Any] = ["ha"] * 10
     for _ in range(30):

@@ -171,6 +171,7 @@ def test_a_variant_that_ctranslate2_cannot_hold_is_refused_and_safetensors_holds
     assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("tgt_lang", ["bol", "cor"])
 def test_own_vocabularies_tags_and_placeholders_go_along(untrained, own_tokenizers, tmp_path, tgt_lang):
     loaded = untrained(own_tokenizers, "model.tying=target", "model/residual=deep_norm", "search.max_len_b=5")

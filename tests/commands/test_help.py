@@ -23,6 +23,7 @@ def typed(*words: str, status: int = 0, **variables: str) -> str:
     return said
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_command_shows_its_keys_and_the_choices_of_its_groups(name: str) -> None:
     page = typed(name, "--help")

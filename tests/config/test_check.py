@@ -93,7 +93,7 @@ def is_value(override: Override) -> bool:
     return override.type == OverrideType.CHANGE and override.package is None and not override.is_sweep_override()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("word", "wanted"),
     [
@@ -220,7 +220,7 @@ def test_a_mistake_has_the_same_message_typed_or_in_a_config(say, answer):
         assert say(word, "trainer=cpu") == f"diglot-train: {answer(word)}"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
@@ -359,6 +359,7 @@ def test_every_experiment_is_accepted(compose_train, name):
     plan.build_budget(config)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [c.partition("=")[2] for c in CHOICES if c.startswith("data=")])
 def test_every_corpus_is_accepted(compose_train, name):
     words = {

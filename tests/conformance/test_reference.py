@@ -80,6 +80,7 @@ def test_a_given_gain_is_that_of_the_draw() -> None:
             assert module.weight.std().item() == pytest.approx(deviation, rel=0.05), name
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("depths", DEEP_NORM)
 @pytest.mark.parametrize(
     ("deep", "residuals"),

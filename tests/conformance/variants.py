@@ -81,7 +81,19 @@ def _variant(preset: str, *overrides: str) -> Variant:
     return Variant(",".join((preset, *overrides)), small(preset) + overrides, kind)
 
 
-PRESETS = [_variant(file.stem) for file in sorted(FOLDER.glob("*.yaml"))]
+def _unlike() -> Iterator[str]:
+    """Yield the presets that are still different models when all have small sizes."""
+    seen = set()
+    for file in sorted(FOLDER.glob("*.yaml")):
+        node = dict(_preset(file.stem))
+        node |= {key: size for key, size in SIZES.items() if node.get(key) is not None}
+        node |= {key: 0.0 for key in node if key.endswith("dropout")}
+        if (text := repr(sorted(node.items()))) not in seen:
+            seen.add(text)
+            yield file.stem
+
+
+PRESETS = [_variant(preset) for preset in _unlike()]
 # Models that no file of conf/model describes.
 OTHERS = [
     *(_variant("gru_attention", f"model.tying={tying}") for tying in ("none", "target")),

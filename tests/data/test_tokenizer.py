@@ -423,6 +423,7 @@ def foreign(request: pytest.FixtureRequest, sample_lines: list[str]) -> bytes:
     return model.getvalue()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("languages", [(), ("bol", "en")])
 @pytest.mark.parametrize("placeholder", [None, r"\{[^{}\s]+\}"])
 def test_a_model_of_any_origin_is_usable(

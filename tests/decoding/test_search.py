@@ -308,6 +308,7 @@ def test_neighbours_change_nothing_for_a_table(size: int) -> None:
     assert_same(in_batches(search, model, rows, size), alone)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("position", ["sinusoidal", "rotary", "relative_bias"])
 @torch.no_grad()
 def test_neighbours_change_nothing_for_a_transformer(build_model: Callable[..., Transformer], position: str) -> None:

@@ -392,6 +392,7 @@ def test_all_can_be_reached_by_keyboard(opened):
     browser.wait("document.querySelector('.rows').textContent.includes('light1')")
 
 
+@pytest.mark.sampled(2)
 @needs_chromium
 @pytest.mark.parametrize("width", [400, 1600])
 def test_any_text_is_shown_as_it_is_and_no_page_scrolls_sideways(opened, width):
@@ -415,6 +416,7 @@ def test_any_text_is_shown_as_it_is_and_no_page_scrolls_sideways(opened, width):
         assert shown == given
 
 
+@pytest.mark.reliability
 @needs_chromium
 def test_a_page_of_a_thousand_lines_draws_what_is_opened_only(opened):
     lines = [record(line, heads=8, source="ein zwei drei vier fünf sechs") for line in range(1, 1001)]

@@ -78,6 +78,7 @@ def lines_of(sample_lines: list[str], n: int) -> list[str]:
     return [" ".join(random.choice(sample_lines, random.integers(1, 5))) for _ in range(n)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("beam", "n"), [(1, 6), (4, 4), *(pytest.param(beam, 24, marks=pytest.mark.reliability) for beam in (1, 4))]
 )
@@ -161,6 +162,7 @@ def test_blank_lines_stay_blank_and_disturb_no_neighbour(translator):
             same([found[i]], translator.translate_all([lines[i]]))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 8, 9])
 def test_as_many_lines_come_out_as_go_in_around_a_batch_s_size(translator, n):
     k = 3  # lines per batch
@@ -449,6 +451,7 @@ def test_output_files_are_complete_and_errors_name_the_cause(folder, tmp_path, m
     assert "put a value with special characters in quotes" in said
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -74,7 +74,7 @@ def calls_of(model: Transformer, src_mask: Tensor | None) -> tuple[AttentionWeig
     return model.attention_weights(SRC, TGT, src_mask), seen
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("src_mask", [MASK, None], ids=["padded", "whole"])
 def test_weights_times_values_are_what_attention_gives(model: Transformer, src_mask: Tensor | None) -> None:
     weights, seen = calls_of(model, src_mask)
@@ -112,6 +112,7 @@ def test_there_are_as_many_heads_as_the_config_says(build_model: Callable[..., T
     assert {m.size(1) for maps in build_model().attention_weights(SRC, TGT, MASK) for m in maps} == {H}
 
 
+@pytest.mark.sampled(3)
 def test_reading_attention_weights_changes_nothing(model: Transformer) -> None:
     asking_changes_nothing(model, model.encoder[0])
 

@@ -205,6 +205,7 @@ def test_learned_positions_report_their_number(build_model: Build) -> None:
 # --------------------------------------------------------------------------------------------------------- dropout
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("feed_forward", ["relu", "swiglu"])
 @pytest.mark.parametrize("key", ["dropout", "attention_dropout", "activation_dropout", "embedding_dropout"])
 @torch.no_grad()

@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert")
 # Modules that the commands import lazily.
 LATE = (
-    "datasets",
     "lightning.pytorch.callbacks.weight_averaging",
     "matplotlib.backends.backend_agg",
     "matplotlib.pyplot",

@@ -276,7 +276,7 @@ def test_a_sweep_writes_through_no_link_out_of_its_folder(tmp_path, name):
     assert not list((tmp_path / "mine").iterdir())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
@@ -682,6 +682,7 @@ def test_jobs_that_end_in_different_exports_are_different_jobs(here, type_sweep,
     ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "word",
     [
