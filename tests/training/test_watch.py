@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,9 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -492,16 +496,64 @@ def test_impossible_options_are_refused_when_a_watcher_is_created(made: Any, opt
 def test_each_head_is_a_panel_with_its_tokens_at_the_edge() -> None:
     values = np.random.default_rng(1).random((6, 3, 4))
     rows, columns = ["<s>", "▁a", "$x$_{2}$"], ["{name}", "漢字", "a_very_long_piece_of_text", "</s>"]
-    figure = draw([Panel(f"layer 2 head {h}", values[h]) for h in range(6)], "title", rows, columns)
-    assert [axes.get_title() for axes in figure.axes] == [f"layer 2 head {h}" for h in range(6)]
-    for h, axes in enumerate(figure.axes):
+    figure = draw([Panel(f"layer 2 head {h}", values[h], "target", "source") for h in range(6)], "title", rows, columns)
+    heads, (bar,) = maps_and_bars(figure)
+    assert [axes.get_title() for axes in heads] == [f"layer 2 head {h}" for h in range(6)]
+    assert bar.get_ylim() == (0, 1)
+    for h, axes in enumerate(heads):
         assert np.array_equal(axes.images[0].get_array(), values[h])
         assert axes.images[0].get_clim() == (0, 1)
-        at_left, at_bottom = h in (0, 4), h in (2, 3, 4, 5)
+        at_left, at_bottom = h % 2 == 0, h >= 4
         assert [t.get_text() for t in axes.get_yticklabels()] == (rows if at_left else [])
-        shown = [*columns[:2], "a_very_long_piece…", "</s>"]
+        shown = [*columns[:2], "a_very_long…", "</s>"]
         assert [t.get_text() for t in axes.get_xticklabels()] == (shown if at_bottom else [])
+        assert axes.get_ylabel() == ("target" if at_left else "")
+        assert axes.get_xlabel() == ("source" if at_bottom else "")
     assert figure.texts[0].get_text() == "title"
+
+
+def maps_and_bars(figure: Figure) -> tuple[list[Axes], list[Axes]]:
+    """Return the heat maps of a figure, and its colour bars."""
+    maps = [axes for axes in figure.axes if axes.images]
+    return maps, [axes for axes in figure.axes if axes not in maps]
+
+
+def test_labels_stay_apart_and_inside_and_are_legible_on_a_card_of_400_pixels() -> None:
+    labels = ["▁Wetterinformationen", "▁Strommessung", *(f"▁wort{i}" for i in range(9)), "</s>"]
+    panels = [Panel(f"layer 2 head {h}", np.eye(12), "target", "source") for h in range(4)]
+    figure = draw(panels, "cross-attention, target on source:\nlayer 2, sentence 2, update 3,000", labels, labels)
+    image = pixels(figure)
+    assert 8 * 100 / 72 * 400 / image.shape[1] > 7, "pixels of a letter"
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    heads, bars = maps_and_bars(figure)
+    for axes in heads:
+        for texts in (axes.get_xticklabels(), axes.get_yticklabels()):
+            boxes = [text.get_window_extent(renderer) for text in texts]
+            assert not any(one.overlaps(other) for one, other in pairwise(boxes))
+    frame = figure.bbox
+    texts = [text for axes in (*heads, *bars) for text in (axes.xaxis.label, axes.yaxis.label, axes.title)]
+    texts += [text for axes in (*heads, *bars) for text in (*axes.get_xticklabels(), *axes.get_yticklabels())]
+    for box in (text.get_window_extent(renderer) for text in texts if text.get_text()):
+        assert box.x0 >= 0
+        assert box.y0 >= 0
+        assert box.x1 <= frame.x1
+        assert box.y1 <= frame.y1
+
+
+@pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary", "alibi", "relative_bias"])
+def test_the_map_of_every_encoding_has_named_axes_and_colour_bars(
+    build_model: Callable[..., Transformer], position: str
+) -> None:
+    model = build_model(f"model/position={position}")
+    panels = position_panels(model.decoder_position, 10, torch.device("cpu"))
+    maps, bars = maps_and_bars(draw(panels, "title"))
+    assert len(maps) == len(bars) == len(panels) > 0
+    for axes, bar in zip(maps, bars):
+        least, most = axes.images[0].get_clim()
+        assert bar.get_ylim() == (least, most)
+        assert least == -most < 0
+    assert "position" in maps[0].get_ylabel()
+    assert maps[-1].get_xlabel() in ("dimension", "position", "position of the key")
 
 
 def test_any_text_can_be_drawn_without_a_warning(tmp_path: Path) -> None:

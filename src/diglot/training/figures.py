@@ -10,9 +10,11 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
+from matplotlib.ticker import MaxNLocator
 
 # Fonts for characters that matplotlib's own font lacks. Each character is taken from the first font that has it.
 MORE_FONTS = (
@@ -21,21 +23,27 @@ MORE_FONTS = (
     *("PingFang SC", "Hiragino Sans", "Apple SD Gothic Neo", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic"),
     *("Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans Devanagari", "Noto Sans Thai", "Arial Unicode MS"),
 )
-# All sizes are in inches, except LONGEST_LABEL.
+# All sizes are in inches where nothing else is said.
 CELL = 0.16  # height of a token's row and width of its column
 LEAST_SIDE, MOST_SIDE = 0.9, 5.0  # shortest and longest side of a panel
 LEAST_STEP = 0.12  # between two labels; if there are too many tokens, some have no label
 GAP = 0.15
 TITLE = 0.25
-LETTER = 0.06  # width of a label's character
-LONGEST_LABEL = 18  # characters
+LINE = 0.15  # height of a name of an axis, and of another line of the title
+BAR = 0.45  # width of a colour bar with its labels
+ACROSS = 2  # panels side by side: as wide as a card of TensorBoard, whose text must stay readable
+TEXT = 8  # points
+LETTER = 0.065  # width of a label's character
+LONGEST_LABEL = 12  # characters
 
 
 class Panel(NamedTuple):
-    """One heat map: values (rows, columns), NaN where there is nothing to show."""
+    """One heat map: values (rows, columns), NaN where there is nothing to show, and what rows and columns stand for."""
 
     title: str
     values: np.ndarray
+    row_name: str = ""
+    column_name: str = ""
 
 
 def draw(
@@ -44,25 +52,36 @@ def draw(
     rows: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Figure:
-    """Draw heat maps of one size side by side, labelled at the outer edges.
+    """Draw heat maps of one size in rows of two, labelled at the outer edges, with colour bars.
 
-    With labels, values are shares from 0 to 1, with one cell per label. Without labels, values may have both signs:
-    colours range from minus to plus the largest magnitude, and the axes are numbered.
+    With labels, values are shares from 0 to 1, with one cell per label and one colour bar for all. Without labels,
+    values may have both signs: colours range from minus to plus a panel's largest magnitude, and the axes are numbered.
     """
-    width, height = (2.2 if labels is None else _side(len(labels)) for labels in (columns, rows))
-    left, bottom = (0.5 if labels is None else LETTER * max(map(_letters, labels)) + 0.2 for labels in (rows, columns))
-    across = min(4, len(panels))
+    # Without labels, a column of values has at least two pixels.
+    width = min(max(1.9, 0.02 * panels[0].values.shape[1]), MOST_SIDE) if columns is None else _side(len(columns))
+    height = 1.9 if rows is None else _side(len(rows))
+    left, bottom = (
+        LINE + (0.35 if labels is None else LETTER * max(map(_letters, labels)) + 0.2) for labels in (rows, columns)
+    )
+    across = min(ACROSS, len(panels))
     down = -(-len(panels) // across)
-    total_width = max(left + across * (width + GAP), LETTER * 1.4 * len(title))
-    total_height = TITLE + down * (TITLE + height) + bottom
+    step = width + GAP + (BAR if rows is None else 0)
+    lines = title.split("\n")
+    top = TITLE + LINE * (len(lines) - 1)
+    total_width = max(left + across * step + (0 if rows is None else BAR), LETTER * 1.4 * max(map(len, lines)))
+    total_height = top + down * (TITLE + height) + bottom
     figure = Figure(figsize=(total_width, total_height), dpi=100)
     figure.text(0.1 / total_width, 1 - 0.05 / total_height, title, fontsize=9, va="top")
-    for i, (name, values) in enumerate(panels):
+
+    def add_axes(x: float, y: float, wide: float) -> Axes:
+        return figure.add_axes((x / total_width, y / total_height, wide / total_width, height / total_height))
+
+    for i, (name, values, row_name, column_name) in enumerate(panels):
         row, column = divmod(i, across)
-        x, y = left + column * (width + GAP), total_height - TITLE - row * (TITLE + height) - TITLE - height
-        axes = figure.add_axes((x / total_width, y / total_height, width / total_width, height / total_height))
+        x, y = left + column * step, total_height - top - row * (TITLE + height) - TITLE - height
+        axes = add_axes(x, y, width)
         most = np.nanmax(np.abs(values)) if rows is None and not np.isnan(values).all() else 1.0
-        axes.imshow(
+        image = axes.imshow(
             values,
             cmap="RdBu_r" if rows is None else "viridis",
             vmin=-most if rows is None else 0,
@@ -70,16 +89,22 @@ def draw(
             aspect="auto",
             interpolation="nearest",
         )
-        axes.set_title(name, fontsize=7, pad=2)
-        axes.tick_params(length=2, pad=1, labelsize=7)
+        axes.set_title(name, fontsize=TEXT, pad=2)
+        axes.tick_params(length=2, pad=1, labelsize=TEXT)
+        if rows is None or i == across - 1:
+            bar = figure.colorbar(image, cax=add_axes(x + width + 0.05, y, 0.08), ticks=MaxNLocator(4))
+            bar.ax.tick_params(length=2, pad=1, labelsize=TEXT)
         # Drawing text takes most of the time, so each row or column of panels is labelled only once.
-        for axis, labels, side, is_outer, rotation in (
-            (axes.yaxis, rows, height, column == 0, 0),
-            (axes.xaxis, columns, width, i + across >= len(panels), 90),
+        for axis, labels, side, is_outer, rotation, axis_name in (
+            (axes.yaxis, rows, height, column == 0, 0, row_name),
+            (axes.xaxis, columns, width, i + across >= len(panels), 90, column_name),
         ):
             if not is_outer:
                 axis.set_ticks([])
-            elif labels is not None:
+                continue
+            axis.set_label_text(axis_name, fontsize=TEXT)
+            axis.labelpad = 1
+            if labels is not None:
                 ticks = range(0, len(labels), math.ceil(LEAST_STEP * len(labels) / side))
                 texts = [_shortened(labels[i]) for i in ticks]
                 axis.set_ticks(ticks, texts, fontfamily=_fonts(), rotation=rotation, parse_math=False)

@@ -126,9 +126,10 @@ class AttentionMaps(Watcher):
                 maps = getattr(weights, kind)
                 for i in _chosen("layers", self.layers, len(maps), kind):
                     heads = _chosen("heads", self.heads, maps[i].size(1), kind)
+                    sides = ("source" if kind == "encoder" else "target", "target" if kind == "decoder" else "source")
                     figure = draw(
-                        [Panel(f"layer {i + 1} head {h + 1}", maps[i][0, h].cpu().numpy()) for h in heads],
-                        f"{KINDS[kind]}: layer {i + 1}, sentence {number}, update {trainer.global_step:,}",
+                        [Panel(f"layer {i + 1} head {h + 1}", maps[i][0, h].cpu().numpy(), *sides) for h in heads],
+                        f"{KINDS[kind]}:\nlayer {i + 1}, sentence {number}, update {trainer.global_step:,}",
                         rows=source if kind == "encoder" else target,
                         columns=target if kind == "decoder" else source,
                     )
@@ -257,22 +258,25 @@ def position_panels(encoding: PositionEncoding, n_positions: int, device: torch.
         nothing = torch.zeros(1, len(positions), encoding.d_model, device=device)
         table = encoding.embed(nothing, positions)[0]
         if table.any():
-            found.append(_panel("positions by dimensions", table))
+            found.append(_panel("added to token vectors", table, "position", "dimension"))
         ones = torch.ones(1, 1, len(positions), encoding.d_head, device=device)
         rotated = encoding.rotate(ones, positions)[0, 0]
         if not torch.equal(rotated, ones[0, 0]):
-            found.append(_panel("similarity", rotated @ rotated.T / encoding.d_head))
+            found.append(_panel("similarity", rotated @ rotated.T / encoding.d_head, "position", "position"))
         bias = encoding.bias(positions, positions)
         if bias is not None:
             if encoding.causal:  # later positions are never seen
                 bias = bias.masked_fill(positions[None, :] > positions[:, None], torch.nan)
-            found += [_panel(f"bias, head {head}", values) for head, values in enumerate(bias, start=1)]
+            found += [
+                _panel(f"bias, head {head}", values, "position of the query", "position of the key")
+                for head, values in enumerate(bias, start=1)
+            ]
     return found
 
 
-def _panel(title: str, values: torch.Tensor) -> Panel:
+def _panel(title: str, values: torch.Tensor, row_name: str, column_name: str) -> Panel:
     array = values.float().cpu().numpy()
-    return Panel(f"{title} ({np.nanmin(array):.2g} to {np.nanmax(array):.2g})", array)
+    return Panel(f"{title} ({np.nanmin(array):.2g} to {np.nanmax(array):.2g})", array, row_name, column_name)
 
 
 def dev_sentence(data: TranslationData, pair: int) -> Batch:
