@@ -27,7 +27,7 @@ override .SHELLFLAGS := -ec
 .ONESHELL:
 .DEFAULT_GOAL := help
 .PHONY: help setup prepare doctor train sweep average evaluate translate score export convert tensorboard test \
-	test-all test-reliability soak conformance check lock benchmark clean
+	test-all test-reliability soak conformance check docs lock benchmark clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -71,6 +71,14 @@ check: .venv/.ready ## Check style, formatting and types
 	@.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
+
+docs: .venv/.ready ## Make a site of README.md and docs/ in build/docs (installs the extra docs the first time)
+	@if ! .venv/bin/python -c 'import furo, myst_parser, sphinx' 2> /dev/null; then
+		.venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 -c constraints.txt -e '.[docs]'
+	fi
+	.venv/bin/python -m sphinx --quiet --fresh-env --fail-on-warning --nitpicky --conf-dir docs/site \
+		--doctree-dir build/doctrees . build/docs
+	echo 'The site is build/docs/index.html'
 
 # What torch itself names the versions of (CUDA's packages, other ones for each build of torch) is not pinned.
 lock: .venv/.ready ## Pin versions that pyproject.toml leaves open; to update one, remove its line in constraints.txt
