@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 TARGETS = [
     *("help", "setup", "prepare", "doctor", "train", "sweep", "average", "evaluate", "translate"),
     *("score", "export", "convert", "tensorboard"),
-    *("test", "test-all", "test-reliability", "soak", "conformance", "check", "lock", "benchmark", "clean"),
+    *("test", "test-all", "test-reliability", "soak", "conformance", "check", "docs", "lock", "benchmark", "clean"),
 ]
 # The tests may themselves run under make.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "ARGS"))}
