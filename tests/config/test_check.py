@@ -93,7 +93,7 @@ def is_value(override: Override) -> bool:
     return override.type == OverrideType.CHANGE and override.package is None and not override.is_sweep_override()
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("word", "wanted"),
     [
