@@ -192,8 +192,8 @@ def test_the_command_writes_a_line_for_each_pair_and_says_what_all_come_to(file,
     total, n_tokens = sum(line["log_prob"] for line in lines), sum(line["tokens"] for line in lines)
     said = done.stdout.decode()
     assert f"total log-probability: {total:.4f} (6 lines, {n_tokens} tokens, </s> counted)" in said
-    assert f"perplexity: {math.exp(-total / n_tokens):.4f} a token" in said
-    assert f"{total / 6:.4f} a line" in said
+    assert f"perplexity per token: {math.exp(-total / n_tokens):.4f}" in said
+    assert f"log-probability per line: {total / 6:.4f}" in said
 
     done = type_command(*words, "tgt=in.bol", cwd=tmp_path)
     assert [json.loads(line)["log_prob"] for line in done.stdout.splitlines()] == [line["log_prob"] for line in lines]

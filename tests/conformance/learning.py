@@ -340,7 +340,7 @@ def machine() -> str:
     info = Path("/proc/cpuinfo")
     models = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
     processor = models[0].partition(":")[2].strip() if models else platform.machine()
-    return f"{processor}, {os.cpu_count()} cores, one thread a cell, PyTorch {torch.__version__}"
+    return f"{processor}, {os.cpu_count()} cores, one thread per cell, PyTorch {torch.__version__}"
 
 
 def file_of(cell: Cell, kept: Path) -> Path:
@@ -479,18 +479,29 @@ def report(chosen: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]], se
         return " and ".join(sorted({str(result[name]) for result in results.values()}))
 
     about = (
-        "Each row is one model that was trained on three tasks at once: to copy, reverse and sort sequences of "
-        f"{settings.n_symbols} symbols. The first token of a source names the task. Training used the lengths 1 to "
-        f"{settings.trained}: {settings.updates:,} updates of {settings.rows * settings.trained} sequences. "
-        "The columns copy, reverse and sort give the share of outputs on these lengths that greedy decoding gets "
-        "completely right; the columns of longer lengths give the mean over the three tasks (n/a: longer than the "
-        f"learned position table). A model must reach {LEARNED} at each task. A model without positions must stay "
-        f"below {settings.failed} at copy and reverse, where guessing the order gives {chance(settings):.2f}. tokens/s "
-        "(target tokens in training) and seconds (training and test) are in process time; MB is the peak memory of the "
-        f"process. Made by `make conformance` at commit {commit()}, {all_of('date')}, on {all_of('machine')}."
+        "Each row of the table is one model, trained on three tasks at once: to copy, to reverse and to sort sequences "
+        f"from an alphabet of {settings.n_symbols} symbols. The first token of a source names the task. The sequences in "
+        f"training have 1 to {settings.trained} symbols. Training takes {settings.updates:,} updates of "
+        f"{settings.rows * settings.trained} sequences. A model must reach {LEARNED} at each task. A model without "
+        f"positions cannot see the order of symbols. It must stay below {settings.failed} at copy and reverse, where "
+        f"guessing the order gives {chance(settings):.2f}."
     )
+    made = f"Made by `make conformance` at commit {commit()}, {all_of('date')}, on {all_of('machine')}."
+    columns = {
+        "copy, reverse, sort": "The share of outputs of greedy decoding that are correct in all symbols, for sequences "
+        f"of 1 to {settings.trained} symbols.",
+        ", ".join(f"{first}-{last}" for first, last in BEYOND): "The same share for sequences of these lengths, which "
+        "do not occur in training, as the mean over the three tasks. n/a: longer than the learned position table.",
+        "tokens/s": "Target tokens per second of process time in training.",
+        "MB": "Peak memory of the process.",
+        "parameters": "Number of the model's parameters.",
+        "seconds": "Process time of training and test.",
+        "status": "Whether the model reaches the required shares, or fails where it must.",
+    }
+    listed = (textwrap.fill(f"- {name}: {text}", 120, subsequent_indent="  ") for name, text in columns.items())
     heading = "# What every model variant learns"
-    return f"{heading}\n\n{textwrap.fill(about, 120)}\n\n{table(chosen, results, settings)}"
+    paragraphs = [textwrap.fill(about, 120), "\n".join(listed), textwrap.fill(made, 120)]
+    return "\n\n".join([heading, *paragraphs, table(chosen, results, settings)])
 
 
 def commit() -> str:
@@ -587,5 +598,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(parser.parse_args().folder))
     except KeyboardInterrupt as stop:
-        say(f"Stopped. What is finished stays in {KEPT}/: the same command goes on with the other cells")
+        say(f"Stopped. What is finished stays in {KEPT}/: the same command resumes with the other cells")
         sys.exit(128 + (stop.args[0] if stop.args else signal.SIGINT))

@@ -301,7 +301,7 @@ def stop(process: subprocess.Popen, number: int, status: int) -> None:
     assert process.wait(60) == status
     if number != signal.SIGKILL:
         said = process.stdout.read()
-        assert "the same command goes on" in said
+        assert "the same command resumes" in said
         assert "Traceback" not in said
     while time.monotonic() - begin < 90:
         try:

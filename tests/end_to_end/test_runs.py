@@ -147,7 +147,7 @@ def test_a_run_goes_on_from_the_newest_checkpoint_that_is_whole(tmp_path):
     content[len(content) // 2] ^= 1
     last.write_bytes(content)
     done = type_command("diglot-train", *words, "resume=run", cwd=tmp_path).stdout.decode()
-    assert re.search(r"run/last\.ckpt: damaged, .*; the run goes on from run/previous\.ckpt \(update 12\)", done)
+    assert re.search(r"run/last\.ckpt: damaged, .*; the run resumes from run/previous\.ckpt \(update 12\)", done)
     a, b = (container.read(tmp_path / name / "last.ckpt")["state_dict"] for name in ("whole", "run"))
     assert all(torch.equal(a[name], b[name]) for name in a)
 

@@ -101,8 +101,8 @@ def test_a_signal_around_training_says_how_to_go_on(tmp_path: Path, reference: W
         (line,) = [line for line in life.said.splitlines() if re.search("[Ss]topped by|interrupted", line)]
         return line
 
-    name, goes_on = number.name, f"{resuming(reference.words)} goes on from the last checkpoint."
-    line = f"Stopped by {name}. There is no checkpoint yet. {resuming(reference.words)} begins the run again."
+    name, goes_on = number.name, f"{resuming(reference.words)} resumes the run from its last checkpoint."
+    line = f"Stopped by {name}. There is no checkpoint yet. {resuming(reference.words)} resumes the run from the start."
     assert said(began, "setup", 128 + number) == line
     resumed = [*reference.words, "resume=run"]
     assert said(resumed, "update", 75, update=3).startswith(f"Stopped by {name} at update 4. ")

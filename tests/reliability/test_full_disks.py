@@ -179,7 +179,7 @@ def test_a_logger_on_a_full_disk(tmp_path: Path, disk: Callable[..., Disk], undi
         tmp_path, *text(tmp_path), *TINY, *RUN, f"logger={logger}", "watch=default", "watch.translations.every=1",
         "+callbacks.move._target_=faults.Elsewhere", ELSEWHERE=str(curves.folder),
     )  # fmt: skip
-    told = ended.lines("training goes on without its curves")
+    told = ended.lines("training continues without its curves")
     assert len(told) == 1, ended.said
     assert "Traceback" not in ended.said, ended.said
     assert same_weights(tmp_path / "run", undisturbed)

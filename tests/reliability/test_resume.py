@@ -78,7 +78,7 @@ def test_a_finished_run_says_so(tmp_path: Path, text: list[str]) -> None:
     assert "run: this run is finished; its results are in run/results.json" in said
     said = train(tmp_path, *words, "scheduler.lr=0.1", "resume=run", code=2)
     assert "scheduler.lr was 0.01 and is 0.1" in said
-    assert "run.updates above 12 goes on" in said
+    assert "to resume it, type run.updates above 12" in said
     said = train(tmp_path, *words, "scheduler.lr=0.1", "resume=run", "run.updates=16")
     assert "scheduler.lr was 0.01 and is 0.1: the new value applies from update 13 on" in said
     assert rates(tmp_path) == {i: 0.01 if i < 12 else 0.1 for i in range(16)}

@@ -203,7 +203,7 @@ def test_other_jobs_continue_after_a_failure_and_the_same_command_resumes_the_fa
     assert the_sweep(here) == folder
     assert [len(starts(folder / name)) for name in ("01_n_heads-1", "02_n_heads-2", "03_n_heads-4")] == [1, 2, 1]
     assert "job 1 of 3: model.n_heads=1: finished before, dev BLEU 11.00" in out
-    assert f"job 2 of 3: model.n_heads=2 goes on in {broken.relative_to(here)}" in out
+    assert f"job 2 of 3: model.n_heads=2 resumes in {broken.relative_to(here)}" in out
     assert [row["status"] for row in table_of(folder)] == ["finished"] * 3
 
 
@@ -498,7 +498,7 @@ def test_no_job_outlives_its_launcher(here, number):
     wait_for(lambda: not alive(process))
     assert not (the_sweep(here) / "02_n_heads-2" / "starts").exists()
     if number != signal.SIGKILL:
-        assert "the same command again goes on" in out
+        assert "the same command resumes the sweep" in out
         assert [row["status"] for row in table_of(the_sweep(here))] == ["interrupted", "not started"]
         assert "Traceback" not in err
         heard = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM  # not killed: it can still save its state

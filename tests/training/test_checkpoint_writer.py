@@ -331,8 +331,9 @@ def test_no_run_resumes_from_a_checkpoint_with_nan(part: str, wrong: float) -> N
     if part == "optimizer_states" and wrong == float("inf"):  # an infinite moment stops a weight and corrupts none
         check_training_state(content, Path("last.ckpt"))
         return
-    what = "its optimizer's moments contain NaN" if part == "optimizer_states" else r"its weight \S*w is not finite"
-    with pytest.raises(UserError, match=f"checkpoint last.ckpt: no run can resume from it, {what}"):
+    whole = {"optimizer_states": ", because its optimizer's moments contain NaN"}
+    what = whole.get(part, r": its weight \S*w is not finite")
+    with pytest.raises(UserError, match=f"checkpoint last.ckpt: no run can resume from it{what}"):
         check_training_state(content, Path("last.ckpt"))
 
 

@@ -241,7 +241,7 @@ def test_a_logger_that_cannot_start_stops_neither_training_nor_the_others(
     (made,) = make_loggers(nodes, tmp_path, None)
     assert isinstance(made, CSVLogger)
     assert [record.getMessage() for record in caplog.records] == [
-        "logger.wandb cannot start (no answer from the server): training goes on without its curves"
+        "logger.wandb cannot start (no answer from the server): training continues without its curves"
     ]
 
 
@@ -270,7 +270,7 @@ def test_a_logger_that_fails_is_reported_once_and_stops_nothing(
         logger.log_metrics({"x": 1.0}, step)
         logger.save()
     (line,) = [record.getMessage() for record in caplog.records if "fails" in record.getMessage()]
-    assert line == "Broken fails ([Errno 28] No space left on device): training goes on without its curves"
+    assert line == "Broken fails ([Errno 28] No space left on device): training continues without its curves"
 
 
 def test_a_writer_that_fails_stops_nothing_either(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

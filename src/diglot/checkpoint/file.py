@@ -387,14 +387,14 @@ def check_training_state(content: dict[str, Any], file: Path) -> None:
         "has_stopped": isinstance(ours.get("has_stopped", False), bool),
     }
     if wrong := [name for name, right in is_right.items() if not right]:
-        raise UserError(f"checkpoint {file}: no run can resume from it, its {wrong[0]} is malformed")
+        raise UserError(f"checkpoint {file}: no run can resume from it, because its {wrong[0]} is malformed")
     try:
         for part in ("state_dict", "current_model_state"):  # the latter exists beside a weight average
             _check_finite(content.get(part, {}))
     except UserError as error:
-        raise UserError(f"checkpoint {file}: no run can resume from it, {error}") from None
+        raise UserError(f"checkpoint {file}: no run can resume from it: {error}") from None
     if any(tensor.isnan().any() for tensor in _tensors(content["optimizer_states"])):
-        raise UserError(f"checkpoint {file}: no run can resume from it, its optimizer's moments contain NaN")
+        raise UserError(f"checkpoint {file}: no run can resume from it, because its optimizer's moments contain NaN")
 
 
 def _is_count(value: Any) -> bool:

@@ -80,8 +80,8 @@ def main(config: DictConfig) -> None:
     say("\n".join(render(table(found, plan))))
     say(f"{found.summary()}\nMade in {folder}/: doctor.json, doctor.png")
     too_near = [
-        f"{split}: {o.near / o.long:.1%} of the longer sentences share {N_GRAM} words in a row with train, "
-        f"more than doctor.max_near={max_near}"
+        f"{split}: {o.near / o.long:.1%} of the sources with at least {N_GRAM} words share {N_GRAM} consecutive words "
+        f"with train, more than doctor.max_near={max_near}"
         for split, o in found.overlap.items()
         if max_near is not None and o.long and o.near / o.long > max_near
     ]
@@ -167,7 +167,7 @@ def table(found: Diagnosis, plan: dict[str, Any]) -> Table:
     about.add_row("repeated", share(found.duplicates))
     about.add_row("identical sides", share(found.identical))
     about.add_row("other script", share(found.scripts))
-    about.add_row("perhaps swapped", "\n".join([share(found.swapped), *map(" | ".join, found.swapped_examples)]))
+    about.add_row("possibly swapped sides", "\n".join([share(found.swapped), *map(" | ".join, found.swapped_examples)]))
     if forms := mixed_forms(found.forms):
         about.add_row("forms", forms)
     for side, name in (("src", "source tokens"), ("tgt", "target tokens")):
@@ -181,7 +181,7 @@ def table(found: Diagnosis, plan: dict[str, Any]) -> Table:
     for split, overlap in found.overlap.items():
         lines = [
             f"in train: {overlap.pairs:,} pairs, {overlap.sources:,} sources; {overlap.near:,} of the {overlap.long:,} "
-            f"longer sources share {N_GRAM} words in a row with it"
+            f"sources with at least {N_GRAM} words share {N_GRAM} consecutive words with it"
         ]
         lines += [f"{one} | {other}" for one, other in overlap.examples or overlap.near_examples[:2]]
         about.add_row(f"{split}, {overlap.size:,} pairs", "\n".join(lines))

@@ -68,7 +68,7 @@ def summary(scores: list[PairScore]) -> list[str]:
     perplexity = f"{math.exp(min(-total / n_tokens, 700)):.4f}" if n_tokens else "none"
     lines = [
         f"total log-probability: {total:.4f} ({len(scores):,} lines, {n_tokens:,} tokens, </s> counted)",
-        f"perplexity: {perplexity} a token; log-probability: {total / len(scores):.4f} a line",
+        f"perplexity per token: {perplexity}; log-probability per line: {total / len(scores):.4f}",
     ]
     unknown = sum(score.n_unknown > 0 for score in scores)
     if unknown:

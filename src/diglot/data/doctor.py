@@ -101,7 +101,11 @@ class Diagnosis:
     def summary(self) -> str:
         """Return the report in one line."""
         near = ", ".join(f"{split} {o.near / o.long:.0%}" for split, o in self.overlap.items() if o.long)
-        parts = [f"{self.pairs:,} pairs", f"{self.duplicates:,} repeated", f"{self.swapped:,} perhaps swapped"]
+        parts = [
+            f"{self.pairs:,} pairs",
+            f"{self.duplicates:,} repeated",
+            f"{self.swapped:,} with possibly swapped sides",
+        ]
         if forms := mixed_forms(self.forms):
             parts.append(f"{forms} (tokenizer.normalisation=nfc composes the source and target text)")
         parts += [

@@ -45,7 +45,8 @@ def conclude(
     if not writer.best.exists():
         raise UserError(f"the run ended before its first validation: there is no checkpoint in {folder}/")
     if trainer.global_step < trainer.max_steps:
-        say(f"Ended before all {trainer.max_steps:,} updates, because of a callback or trainer.max_time")
+        cause = "a callback" if config.trainer.get("max_time") is None else "a callback or trainer.max_time"
+        say(f"Ended before all {trainer.max_steps:,} updates, because of {cause}")
     say(end_report(writer, throughput, trainer.global_step, scores.latest))
     translator = Translator.load(writer.best, trust=trusted(config))
     test: dict[str, Any] | None = None

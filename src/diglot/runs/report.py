@@ -73,7 +73,7 @@ def start_report(folder: Path, data: TranslationData, model: nn.Module, trainer:
         "run",
         Text(
             f"{data.n_updates:,} updates{done}, {passes:.1f} passes; "
-            f"an update is {n_batches} of at most {data.options.tokens_per_batch:,} tokens a side{sharing}"
+            f"an update is {n_batches} of at most {data.options.tokens_per_batch:,} tokens per side{sharing}"
         ),
     )
     if trainer.strategy.root_device.type == "cuda":
@@ -142,7 +142,7 @@ def end_report(writer: CheckpointWriter, throughput: Throughput, updates: int, s
     signature = "".join(f" ({score.signature})" for score in scores if score.name == "BLEU")
     return (
         f"Trained {updates:,} updates in {throughput.seconds / 60:.1f} minutes, not counting validations "
-        f"({throughput.target_tokens_per_second:,.0f} target tokens a second) with {peak_memory():.1f} GB of memory; "
+        f"({throughput.target_tokens_per_second:,.0f} target tokens per second) with {peak_memory():.1f} GB of memory; "
         f"best dev BLEU {writer.best_score:.2f} at update {writer.best_update:,}{signature}."
     )
 

@@ -110,7 +110,7 @@ def finished_line(folder: Path, config: dict[str, Any], read_now: Callable[[], C
     if found:
         raise UserError(
             f"{folder}: this run is finished, so the changed value would have no effect ({found[0]}); "
-            f"to train on, type run.updates above {done}"
+            f"to resume it, type run.updates above {done}"
         )
     told = f"{folder}: this run is finished; its results are in {folder / RESULTS}"
     form = config.get("export")
@@ -128,8 +128,8 @@ def outcome(folder: Path) -> tuple[int | None, str]:
     if not (folder / CONFIG).is_file():
         return None, ""
     if checkpoints.has_whole(folder):
-        return RESUME_ME, f"{resuming(folder)} goes on from the last checkpoint."
-    return None, f"There is no checkpoint yet. {resuming(folder)} begins the run again."
+        return RESUME_ME, f"{resuming(folder)} resumes the run from its last checkpoint."
+    return None, f"There is no checkpoint yet. {resuming(folder)} resumes the run from the start."
 
 
 def refuse_other_job(folder: Path, config: Any) -> None:
@@ -180,7 +180,7 @@ def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: 
         told = f"the training text is no longer the one that the run began with{how_compared(NAMES['train'])}"
         raise UserError(f"resume={folder}: {told}")
     for line in damaged:
-        say(f"{line}; the run goes on from {checkpoint} (update {update:,})")
+        say(f"{line}; the run resumes from {checkpoint} (update {update:,})")
     if updates < update:
         raise UserError(f"resume={folder}: run.updates is {updates:,}, and {update:,} are done already")
     state = RunState.from_record(record, update)

@@ -186,7 +186,7 @@ class CheckpointWriter(L.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if not _is_state(state_dict):
-            raise UserError("no run can resume from this checkpoint: its best scores are malformed")
+            raise UserError("no run can resume from this checkpoint, because its best scores are malformed")
         self.best_score, self.best_update = state_dict["best_score"], state_dict["best_update"]
         self.best_metrics = dict(state_dict["best_metrics"])
         # Older checkpoints hold only the monitored score of each validation, or only the best score.
@@ -269,7 +269,7 @@ def check_moments(optimizers: Iterable[torch.optim.Optimizer]) -> None:
             for name, value in state.items():
                 if isinstance(value, torch.Tensor) and value.dim() and value.shape != weight.shape:
                     raise UserError(
-                        f"no run can resume from this checkpoint: its optimizer's {name} has shape "
+                        f"no run can resume from this checkpoint, because its optimizer's {name} has shape "
                         f"{tuple(value.shape)}, but the weight has shape {tuple(weight.shape)}"
                     )
 

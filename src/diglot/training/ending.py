@@ -86,7 +86,7 @@ def fail(
     if taken_up and is_of_the_state(error, trainer.global_step <= taken_up[1]):
         told = f"{type(error).__name__}: {in_one_line(error)}"
         raise UserError(
-            f"checkpoint {taken_up[0]}: no run can resume from it, its training state does not fit ({told})"
+            f"checkpoint {taken_up[0]}: no run can resume from it, because its training state cannot be used ({told})"
         ) from None
     if is_lost:
         raise UserError(

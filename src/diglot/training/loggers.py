@@ -130,7 +130,7 @@ def forgiven(logger: Logger) -> Iterator[None]:
     except Exception as error:
         if logger not in _failed:
             _failed.add(logger)
-            warn(f"{type(logger).__name__} fails ({in_one_line(error)}): training goes on without its curves")
+            warn(f"{type(logger).__name__} fails ({in_one_line(error)}): training continues without its curves")
 
 
 _failed: WeakSet[Logger] = WeakSet()
@@ -338,7 +338,7 @@ def beginning(name: str) -> Iterator[None]:
         cause = error.__cause__ if isinstance(error, UserError) else error
         if cause is None or isinstance(cause, (TypeError, ValueError)):
             raise
-        warn(f"{name} cannot start ({in_one_line(cause)}): training goes on without its curves")
+        warn(f"{name} cannot start ({in_one_line(cause)}): training continues without its curves")
 
 
 def missing_package(target: str) -> str | None:

@@ -78,7 +78,7 @@ class DiglotLauncher(Launcher):
             for number, (job, config) in enumerate(unique, initial_job_idx + 1):
                 self._run(job, f"job {number} of {n_jobs}", bool(config.trainer.fast_dev_run), signals)
                 if signals.received:
-                    say("Stopped by a signal; the same command again goes on")
+                    say("Stopped by a signal; the same command resumes the sweep")
                     raise SystemExit(128 + signals.received[0])
                 if job.status == "failed" and self.config.sweep.stop_at_first_failure:
                     self.sweep.conclude()
@@ -96,8 +96,8 @@ class DiglotLauncher(Launcher):
         if job.status == "finished":
             say(f"{which}: {name}: finished before, {outcome(job)} ({job.folder})")
             return
-        goes_on = "goes on in" if job.status in ("running", "interrupted", "failed") else "->"
-        say(f"{which}: {name} {goes_on} {job.folder}")
+        begins = "resumes in" if job.status in ("running", "interrupted", "failed") else "->"
+        say(f"{which}: {name} {begins} {job.folder}")
         words = command(self.module, self.config.hydra, job.folder)
         try:
             run(job, words, signals, tries_only)
