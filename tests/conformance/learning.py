@@ -480,8 +480,8 @@ def report(chosen: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]], se
 
     about = (
         "Each row of the table is one model, trained on three tasks at once: to copy, to reverse and to sort sequences "
-        f"from an alphabet of {settings.n_symbols} symbols. The first token of a source names the task. The sequences in "
-        f"training have 1 to {settings.trained} symbols. Training takes {settings.updates:,} updates of "
+        f"from an alphabet of {settings.n_symbols} symbols. The first token of a source names the task. The sequences "
+        f"in training have 1 to {settings.trained} symbols. Training takes {settings.updates:,} updates of "
         f"{settings.rows * settings.trained} sequences. A model must reach {LEARNED} at each task. A model without "
         f"positions cannot see the order of symbols. It must stay below {settings.failed} at copy and reverse, where "
         f"guessing the order gives {chance(settings):.2f}."
