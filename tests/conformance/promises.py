@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 
+import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from conformance.reference import class_of, logits_of
 from conformance.variants import V, build_from
 from diglot.config import CONF
+from diglot.decoding.layout import pack_for_decoding
 from diglot.model import EncoderDecoder, Transformer
 from diglot.model.position import PositionEncoding
 
@@ -231,6 +233,29 @@ def hypotheses_share_a_memory_as_if_each_had_its_own(model: EncoderDecoder, conf
     memory = model.encode(ids(B, S), mask)
     own = model.decode(tgt, memory.repeat_interleave(N, 0), mask.repeat_interleave(N, 0))
     close(model.decode(tgt, memory, mask), own, 1e-5)
+
+
+@promise(OF_ALL)
+def a_packed_model_decodes_the_same(model: EncoderDecoder, config: DictConfig) -> None:
+    src, tgt, mask = ids(B, S), ids(B * N, T), mask_of(S, S - 2)
+
+    def steps() -> list[Tensor]:
+        memory, cache = model.encode(src, mask), model.new_cache()
+        parts = [model.decode(part, memory, mask, cache) for part in tgt.split([2, 1, 1, 3], 1)]
+        weights = model.attention_weights(src, tgt[:B], mask)
+        return [torch.cat(parts, 1), *(layer for kind in weights for layer in kind)]
+
+    with torch.inference_mode():
+        expected = steps()
+        for kind in ("plain", "packed") if torch.backends.mkldnn.is_available() else ("plain",):
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setenv("DIGLOT_LINEAR", kind)
+                replaced = pack_for_decoding(model)
+            assert replaced
+            for found, value in zip(steps(), expected, strict=True):
+                close(found, value, 1e-4)
+            for parent, name, child in replaced:
+                setattr(parent, name, child)
 
 
 # -------------------------------------------------------------------------------------------------------- weights

@@ -1,30 +1,112 @@
-"""The memory layout of the weights does not change the output of a model."""
+"""The layout of a model for decoding changes neither its output nor its parameters."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
-from diglot.decoding.layout import pack_for_decoding
+from diglot.decoding import layout
+from diglot.decoding.layout import (
+    FusedSelfAttention,
+    PackedLinear,
+    check_precision,
+    float32_kind,
+    pack_for_decoding,
+    packed_for_decoding,
+)
+from diglot.errors import UserError
 from diglot.model import Transformer
+from diglot.model.attention import SelfAttention
+
+SRC, TGT = torch.tensor([[5, 6, 7, 3]]), torch.tensor([[2, 9, 8]])
 
 
 @pytest.mark.parametrize("tying", ["all", "target", "none"])
-def test_a_model_packed_for_decoding_gives_the_same_results(
-    build_model: Callable[..., Transformer], tying: str
-) -> None:
+def test_a_packed_model_has_the_same_output_and_parameters(build_model: Callable[..., Transformer], tying: str) -> None:
     model = build_model(f"model.tying={tying}")
-    src, tgt = torch.tensor([[5, 6, 7, 3]]), torch.tensor([[2, 9, 8]])
+    parameters = dict(model.named_parameters(remove_duplicate=False))
     with torch.no_grad():
-        before, state = model(src, tgt), {name: value.clone() for name, value in model.state_dict().items()}
+        before = model(SRC, TGT)
         pack_for_decoding(model)
-        assert torch.allclose(model(src, tgt), before, atol=1e-5)
-    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
-    assert model.src_embedding.weight.is_contiguous()
-    assert model.tgt_embedding.weight.is_contiguous()
-    is_tied = model.output.weight is model.tgt_embedding.weight
-    assert is_tied == (tying != "none")
-    others = [m for m in model.modules() if isinstance(m, nn.Linear) and not (is_tied and m is model.output)]
-    assert len(others) > 10
-    assert all(m.weight.t().is_contiguous() for m in others)
+        assert torch.allclose(model(SRC, TGT), before, atol=1e-5)
+    after = dict(model.named_parameters(remove_duplicate=False))
+    assert list(after) == list(parameters)
+    assert all(after[name] is parameter for name, parameter in parameters.items())
+    assert isinstance(model.output, PackedLinear)
+    own = [m for m in model.modules() if isinstance(m, FusedSelfAttention)]
+    assert len(own) == len(model.encoder) + len(model.decoder)
+    unpacked = [m for m in model.modules() if type(m) is nn.Linear]
+    assert len(unpacked) == 3 * len(own)  # their queries, keys and values
+    assert pack_for_decoding(model) == []
+    assert torch.allclose(copy.deepcopy(model)(SRC, TGT), before, atol=1e-5)
+
+
+def test_a_model_is_as_before_when_it_is_no_longer_packed(build_model: Callable[..., Transformer]) -> None:
+    model = build_model().train()
+    modules, calls = dict(model.named_modules()), []
+    model.output.register_forward_hook(lambda *_: calls.append(1))
+    with packed_for_decoding(model):
+        assert type(model.output) is PackedLinear
+    assert dict(model.named_modules()) == modules
+    with pytest.raises(KeyError), packed_for_decoding(model):
+        raise KeyError
+    assert dict(model.named_modules()) == modules
+    model(SRC, TGT).sum().backward()
+    assert calls == [1]
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+class OwnLinear(nn.Linear):
+    pass
+
+
+class OwnAttention(SelfAttention):
+    pass
+
+
+def test_what_it_does_not_know_is_left_alone(build_model: Callable[..., Transformer]) -> None:
+    model = build_model(seed=2)
+    model.output = OwnLinear(model.d_model, 37)
+    residual = model.encoder[0].self_attention
+    residual.sublayer = OwnAttention(model.d_model, 2, model.d_model // 2, 0.0)
+    wide = model.decoder[0].feed_forward.sublayer
+    wide.up.double()
+    pack_for_decoding(model)
+    assert type(model.output) is OwnLinear
+    assert type(residual.sublayer) is OwnAttention
+    assert type(residual.sublayer.query) is PackedLinear
+    assert type(wide.up) is nn.Linear
+    assert type(wide.down) is PackedLinear
+
+
+def test_the_product_is_the_variable_s_or_one_that_is_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = {"packed": 1.3}
+    monkeypatch.setattr(layout, "speedup", lambda kind, over: measured[kind])
+    monkeypatch.delenv(layout.LINEAR, raising=False)
+    assert float32_kind() == "packed"
+    measured["packed"] = 1.2
+    assert float32_kind() == "plain"
+    monkeypatch.setenv(layout.LINEAR, "packed")
+    assert float32_kind() == "packed"
+    measured["packed"] = 0.0
+    with pytest.raises(UserError, match="DIGLOT_LINEAR=packed: this PyTorch cannot compute it"):
+        float32_kind()
+    monkeypatch.setenv(layout.LINEAR, "plain")
+    assert float32_kind() == "plain"
+    monkeypatch.setenv(layout.LINEAR, "fast")
+    with pytest.raises(UserError, match="DIGLOT_LINEAR=fast: must be packed or plain"):
+        float32_kind()
+
+
+def test_a_precision_that_gains_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda:1")
+    monkeypatch.setattr(layout, "speedup", lambda kind, over: {"bfloat16": 1.4, "int8": 0.1}[kind])
+    check_precision("float32", gpu)
+    check_precision("bfloat16", gpu)
+    check_precision("bfloat16", cpu)
+    with pytest.raises(UserError, match="precision=int8: is for a CPU only, and device is cuda:1"):
+        check_precision("int8", gpu)
+    with pytest.raises(UserError, match="precision=int8: this CPU and PyTorch are not faster"):
+        check_precision("int8", cpu)

@@ -20,6 +20,7 @@ from diglot.config.check import check
 from diglot.data.text import ParallelText, write_lines
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.decoding import BeamSearch, SamplingSearch
+from diglot.decoding.layout import PackedLinear
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import EvaluationSet, evaluate
 from diglot.evaluation.metrics import Scorer
@@ -56,8 +57,10 @@ def translator(folder: Path) -> Translator:
 
 def sharpen(translator: Translator) -> None:
     """Make the probabilities of an untrained model less uniform, so that outputs end at different lengths."""
+    output = translator.model.output
     with torch.no_grad():
-        translator.model.output.weight.copy_(translator.model.output.weight * 6)
+        output.weight.mul_(6)
+    translator.model.output = PackedLinear(output, "plain")  # because a packed layer does not see the change
 
 
 def same(found: list[Translation], expected: list[Translation]) -> int:

@@ -23,7 +23,7 @@ ROOMS = {
     "system": {"errors"},
     "model": set(),
     "data": {"errors", "system"},
-    "decoding": {"model", "data"},
+    "decoding": {"errors", "model", "data"},
     "config": {"choices", "errors", "system", "model", "data", "decoding"},
     "checkpoint": {"errors", "system", "model", "data", "decoding", "config"},
     "inference": {"errors", "system", "model", "data", "decoding", "checkpoint"},

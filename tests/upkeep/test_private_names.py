@@ -30,6 +30,9 @@ TORCH = {
     ("diglot/data/module.py", "_iterator"),  # of DataLoader
     ("diglot/data/module.py", "_shutdown"),  # of its iterator
     ("diglot/data/module.py", "_worker_pids_set"),
+    ("diglot/decoding/kernels.py", "_int_mm"),
+    ("diglot/decoding/kernels.py", "_linear_pointwise"),  # of torch.ops.mkldnn
+    ("diglot/decoding/kernels.py", "_reorder_linear_weight"),
     ("diglot/training/event_file.py", "_get_file_writer"),  # of SummaryWriter
 }
 

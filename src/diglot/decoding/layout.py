@@ -1,16 +1,154 @@
-"""Memory layout of a model's weights for decoding on a CPU."""
+"""Layout of a model's linear layers for decoding: the products that compute them, and fused projections."""
 
-from torch import nn
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from diglot.decoding.kernels import Kind, product, speedup
+from diglot.errors import UserError
+from diglot.model.attention import KeyValueCache, SelfAttention, Visibility
+from diglot.model.position import PositionEncoding
+
+Precision = Literal["float32", "bfloat16", "int8"]
+LINEAR = "DIGLOT_LINEAR"  # environment variable that chooses the product of float32
+WORTHWHILE = 1.25  # required speedup of packed products, so that the choice is the same in each run on a machine
 
 
-def pack_for_decoding(model: nn.Module) -> None:
-    """Store the weights of linear layers in column-major order, in place.
+class PackedLinear(nn.Linear):
+    """Linear layer for inference, which shares its parameters with another and multiplies by a copy in another layout.
 
-    Each step of a search multiplies them with only a few rows, which a CPU does faster in this layout
-    (benchmarks/decode.py). Shapes, names and values do not change. A weight shared with an embedding stays row-major,
-    because an embedding reads complete rows.
+    Args:
+        linear: the other layer.
+        kind: the product; see diglot.decoding.kernels.
     """
-    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    for module in model.modules():
-        if isinstance(module, nn.Linear) and id(module.weight) not in tables:
-            module.weight.data = module.weight.data.t().contiguous().t()
+
+    def __init__(self, linear: nn.Linear, kind: Kind) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self.multiply = product(kind, linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.multiply(x)
+
+
+class FusedSelfAttention(SelfAttention):
+    """Self-attention for inference that computes queries, keys and values by a single product.
+
+    It shares its parameters and norms with another self-attention.
+
+    Args:
+        attention: the other self-attention.
+        kind: the product; see diglot.decoding.kernels.
+    """
+
+    def __init__(self, attention: SelfAttention, kind: Kind) -> None:
+        nn.Module.__init__(self)
+        self.training, self.watcher = attention.training, attention.watcher
+        self.d_head, self.dropout, self.is_grouped = attention.d_head, attention.dropout, attention.is_grouped
+        for name, child in attention.named_children():
+            self.add_module(name, child)
+        self.out = PackedLinear(attention.out, kind)
+        parts = attention.query, attention.key, attention.value
+        self.n_heads = [part.out_features // self.d_head for part in parts]
+        weight, bias = (torch.cat([getattr(part, name).detach() for part in parts]) for name in ("weight", "bias"))
+        self.multiply = product(kind, weight, bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        visible: Visibility,
+        position: PositionEncoding,
+        positions: Tensor,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        q, k, v = self.split_heads(self.multiply(x)).split(self.n_heads, 1)
+        q = position.rotate(self.query_norm(q), positions)
+        k = position.rotate(self.key_norm(k), positions)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        return self.attend(q, k, v, visible)
+
+
+def pack_for_decoding(model: nn.Module, precision: Precision = "float32") -> list[tuple[nn.Module, str, nn.Module]]:
+    """Replace the float32 linear layers and self-attentions of a model by ones that are faster in a search, in place.
+
+    Names, parameters and their values do not change; later changes of the values are not seen. On a GPU, float32 stays
+    as it is. Subclasses of linear layers and self-attention are not replaced.
+
+    On a CPU, float32 is computed by torch's product, or by oneDNN's if that is measured to be at least WORTHWHILE times
+    as fast. The environment variable DIGLOT_LINEAR=packed or =plain chooses without a measurement.
+
+    Args:
+        model: the model on its device.
+        precision: of the products: float32; bfloat16; or int8, on a CPU only. All else stays in float32.
+
+    Returns:
+        What was replaced: the parent, the name and the former module.
+
+    Raises:
+        UserError: DIGLOT_LINEAR has an unknown value.
+    """
+    kind = float32_kind() if precision == "float32" else precision
+    return list(_replace(model, kind, on_gpu=precision == "bfloat16"))
+
+
+def _replace(parent: nn.Module, kind: Kind, on_gpu: bool) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+    def is_packable(module: nn.Module) -> bool:
+        if type(module) is not nn.Linear or module.weight.dtype is not torch.float32:
+            return False
+        return on_gpu or module.weight.device.type == "cpu"
+
+    for name, child in list(parent.named_children()):
+        new: nn.Module
+        if is_packable(child):
+            new = PackedLinear(child, kind)  # type: ignore[arg-type]
+        elif type(child) is SelfAttention and all(map(is_packable, (child.query, child.key, child.value, child.out))):
+            new = FusedSelfAttention(child, kind)
+        elif type(child) is FusedSelfAttention:
+            continue  # its own projections are not used
+        else:
+            yield from _replace(child, kind, on_gpu)
+            continue
+        setattr(parent, name, new)
+        yield parent, name, child
+
+
+@contextmanager
+def packed_for_decoding(model: nn.Module) -> Iterator[None]:
+    """Pack a model as `pack_for_decoding` does, and put its own modules back on exit."""
+    replaced = pack_for_decoding(model)
+    try:
+        yield
+    finally:
+        for parent, name, child in replaced:
+            setattr(parent, name, child)
+
+
+def float32_kind() -> Kind:
+    """Return the kind of product to compute float32 by on a CPU; see `pack_for_decoding`."""
+    wanted = os.environ.get(LINEAR, "")
+    if wanted not in ("", "packed", "plain"):
+        raise UserError(f"{LINEAR}={wanted}: must be packed or plain")
+    if wanted == "packed" and not speedup("packed", over="plain"):
+        raise UserError(f"{LINEAR}=packed: this PyTorch cannot compute it on this machine")
+    is_packed = wanted == "packed" or (wanted == "" and speedup("packed", over="plain") >= WORTHWHILE)
+    return "packed" if is_packed else "plain"
+
+
+def check_precision(precision: Precision, device: torch.device) -> None:
+    """Check that a device computes products in a precision, and a CPU faster than in float32.
+
+    Raises:
+        UserError: it does not.
+    """
+    if precision == "float32" or (precision == "bfloat16" and device.type != "cpu"):
+        return
+    if device.type != "cpu":
+        raise UserError(f"precision={precision}: is for a CPU only, and device is {device}")
+    if speedup(precision, over="plain") < 1:
+        raise UserError(f"precision={precision}: this CPU and PyTorch are not faster in it than in float32")

@@ -16,7 +16,7 @@ from diglot.data.batching import in_batches
 from diglot.data.flat import FlatIds
 from diglot.data.tokenizer import PAD, Encoded, Tokenizer
 from diglot.decoding import BeamSearch, Ensemble, Hypothesis, Search
-from diglot.decoding.layout import pack_for_decoding
+from diglot.decoding.layout import Precision, check_precision, pack_for_decoding
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
 from diglot.system.progress import step
@@ -104,6 +104,7 @@ class Translator:
         search: Search | None = None,
         tgt_lang: str | None = None,
         trust: Collection[str] = (),
+        precision: Precision = "float32",
     ) -> "Translator":
         """Load a translator from a checkpoint file or a run's folder.
 
@@ -113,25 +114,31 @@ class Translator:
             search: the search for translations; None: that of the checkpoint.
             tgt_lang: see Translator.
             trust: see `diglot.checkpoint.file.load`.
+            precision: of the linear layers; bfloat16 and int8 are faster and less exact. See `pack_for_decoding`.
 
         Raises:
-            UserError: the checkpoint cannot be loaded, or the device or target language cannot be used.
+            UserError: the checkpoint cannot be loaded, or the device, target language or precision cannot be used.
         """
-        return cls.of(checkpoint.load(path, trust), device, search, tgt_lang)
+        return cls.of(checkpoint.load(path, trust), device, search, tgt_lang, precision)
 
     @classmethod
     def of(
-        cls, loaded: checkpoint.Checkpoint, device: str | None, search: Search | None, tgt_lang: str | None
+        cls,
+        loaded: checkpoint.Checkpoint,
+        device: str | None,
+        search: Search | None,
+        tgt_lang: str | None,
+        precision: Precision = "float32",
     ) -> "Translator":
-        """Create a translator from a loaded checkpoint; see `load`."""
+        """Create a translator from a loaded checkpoint, whose model it takes over; see `load`."""
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
             model = loaded.model.to(torch.device(device))
             torch.zeros(1, device=device).item()
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise UserError(f"device={device}: cannot be used ({str(error).splitlines()[0]})") from None
-        if torch.device(device).type == "cpu":
-            pack_for_decoding(model)
+        check_precision(precision, torch.device(device))
+        pack_for_decoding(model, precision)
         return cls(model, loaded.tokenizer, search or loaded.search, loaded.record, tgt_lang)
 
     def translate(self, lines: Sequence[str], beam: int | None = None) -> list[str]:
