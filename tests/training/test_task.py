@@ -20,6 +20,7 @@ from diglot.data.batching import StreamPosition
 from diglot.data.text import ParallelText
 from diglot.data.tokenizer import BOS, EOS, PAD, Encoded, Tokenizer
 from diglot.decoding import BeamSearch, Hypothesis, SamplingSearch
+from diglot.decoding.layout import PackedLinear
 from diglot.evaluation.metrics import Scorer
 from diglot.model import Transformer
 from diglot.training.dev_scores import DevScores
@@ -198,6 +199,20 @@ def test_dev_perplexity_counts_all_target_tokens(task: TranslationTask, tokenize
     assert scores.latest == Scorer("de")(texts, dev.tgt, with_ter=False)
     assert [metrics[name].item() for name in ("dev/bleu", "dev/chrf")] == [score.value for score in scores.latest]
     assert float(metrics["dev/cut"]) == sum(hypothesis.cut for hypothesis in found)
+
+
+def test_a_validation_searches_with_a_packed_model_and_leaves_the_model_as_it_was(task: TranslationTask) -> None:
+    modules, seen = dict(task.model.named_modules()), []
+    search = task.search
+
+    def spying(model: Transformer, *args: Any) -> list[list[Hypothesis]]:
+        seen.append(type(model.output))
+        return search(model, *args)
+
+    task.search = type("Spy", (), {"__call__": lambda _, *args: spying(*args), "ranked": search.ranked})()
+    assert task.translate(batch_of([0, 1]))
+    assert seen == [PackedLinear]
+    assert dict(task.model.named_modules()) == modules
 
 
 def test_samples_are_compared_with_placeholders_filled_in(

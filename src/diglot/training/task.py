@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from diglot.data.batch import Batch
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import Hypothesis, Search
+from diglot.decoding.layout import packed_for_decoding
 from diglot.model import EncoderDecoder
 from diglot.system.console import say
 from diglot.training.loss import batch_loss, token_loss
@@ -192,7 +193,8 @@ class TranslationTask(L.LightningModule):
 
         A search that compares texts compares them with placeholders filled in.
         """
-        found = self.search(self.model, batch.src, batch.src_mask, self.special)
+        with packed_for_decoding(self.model):
+            found = self.search(self.model, batch.src, batch.src_mask, self.special)
         return [
             self.search.ranked(hypotheses, partial(self.read, pair))[0]
             for pair, hypotheses in zip(batch.pairs.tolist(), found, strict=True)
