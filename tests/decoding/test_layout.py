@@ -6,11 +6,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from diglot.decoding import layout
+from diglot.decoding import BeamSearch, Hypothesis, SpecialIds, layout
 from diglot.decoding.layout import (
     FusedSelfAttention,
     PackedLinear,
+    Precision,
     check_precision,
     float32_kind,
     pack_for_decoding,
@@ -20,6 +22,7 @@ from diglot.errors import UserError
 from diglot.model import Transformer
 from diglot.model.attention import SelfAttention
 
+SPECIAL = SpecialIds(pad=0, unk=1, bos=2, eos=3)
 SRC, TGT = torch.tensor([[5, 6, 7, 3]]), torch.tensor([[2, 9, 8]])
 
 
@@ -110,3 +113,48 @@ def test_a_precision_that_gains_nothing_is_refused(monkeypatch: pytest.MonkeyPat
         check_precision("int8", gpu)
     with pytest.raises(UserError, match="precision=int8: this CPU and PyTorch are not faster"):
         check_precision("int8", cpu)
+
+
+@pytest.fixture(scope="module")
+def trained(build_model: Callable[..., Transformer]) -> Transformer:
+    """Return a model that has learned to copy a few tokens."""
+    model = build_model("model.dropout=0.0").train()
+    optimizer, random = torch.optim.Adam(model.parameters(), 4e-3), torch.Generator().manual_seed(1)
+    for _ in range(250):
+        tokens = torch.randint(4, 37, (32, 6), generator=random)
+        end, begin = torch.full((32, 1), SPECIAL.eos), torch.full((32, 1), SPECIAL.bos)
+        logits = model(torch.cat((tokens, end), 1), torch.cat((begin, tokens), 1))
+        loss = F.cross_entropy(logits.flatten(0, 1), torch.cat((tokens, end), 1).flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+def best(model: Transformer, sources: list[list[int]], batch_size: int) -> list[Hypothesis]:
+    found = []
+    for start in range(0, len(sources), batch_size):
+        rows = [torch.tensor([*source, SPECIAL.eos]) for source in sources[start : start + batch_size]]
+        src = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=SPECIAL.pad)
+        search = BeamSearch(beam_size=3, max_len_a=1.0, max_len_b=4)
+        found += [hypotheses[0] for hypotheses in search(model, src, src != SPECIAL.pad, SPECIAL)]
+    return found
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("float32", 1e-4), ("bfloat16", 1e-2), ("int8", 1e-2)])
+def test_a_precision_keeps_most_outputs_and_a_line_s_score_in_any_batch(
+    trained: Transformer, precision: Precision, bound: float
+) -> None:
+    random = torch.Generator().manual_seed(2)
+    lengths = torch.randint(2, 9, (60,), generator=random).tolist()
+    sources = [torch.randint(4, 37, (length,), generator=random).tolist() for length in lengths]
+    expected, model = best(trained, sources, 60), copy.deepcopy(trained)
+    pack_for_decoding(model, precision)
+    together, apart = best(model, sources, 60), best(model, sources, 7)
+    assert sum(a.tokens == b.tokens for a, b in zip(together, expected, strict=True)) >= 48
+    assert sum(a.tokens == b.tokens for a, b in zip(together, apart, strict=True)) >= 57
+    gaps = [abs(a.score - b.score) for a, b in zip(together, apart, strict=True) if a.tokens == b.tokens]
+    assert max(gaps) < bound
+    assert (max(abs(a.score - b.score) for a, b in zip(together, expected, strict=True)) > 1e-4) == (
+        precision != "float32"
+    )

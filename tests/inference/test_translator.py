@@ -477,7 +477,7 @@ def test_impossible_options_are_refused_by_key(folder, words, reason):
     keys = {key: config[key] for key in inspect.getfullargspec(refuse_nonsense).kwonlyargs}
     loaded = checkpoint.load(folder / "a.ckpt")
     with pytest.raises(UserError, match=reason):
-        refuse_nonsense(load_translator(loaded, config.search, None, None), **keys)
+        refuse_nonsense(load_translator(loaded, config.search, None, None, config.precision), **keys)
 
 
 @pytest.mark.parametrize(
@@ -485,6 +485,7 @@ def test_impossible_options_are_refused_by_key(folder, words, reason):
     [
         ("format=xml", "format='xml'"),
         ("too_long=drop", "too_long='drop'"),
+        ("precision=float16", "precision='float16'"),
         ("output=", "^output= is empty: leave it out$"),
         ("html=", "^html= is empty"),
     ],

@@ -37,7 +37,7 @@ ROOMS = {
 }
 ROOMS["commands"] = set(ROOMS)
 # The package itself: `python -m diglot`, and `diglot.load`, which imports lazily.
-ROOMS["__init__"], ROOMS["__main__"] = {"system", "inference"}, {"system", "commands"}
+ROOMS["__init__"], ROOMS["__main__"] = {"system", "decoding", "inference"}, {"system", "commands"}
 
 # Rooms that may use only a few libraries, and libraries that only a few rooms may use.
 OTHERS = {"model": {"torch"}, "decoding": {"torch", "sacrebleu"}}  # sacrebleu for minimum Bayes risk

@@ -22,6 +22,7 @@ from diglot.data.corpus import Corpus, Files
 from diglot.data.language import BleuTokenizer
 from diglot.data.options import DataOptions
 from diglot.data.text import PairFiles
+from diglot.decoding.layout import Precision
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import Baseline, EvaluationSet, Hypotheses, evaluate, kept_text, read_lines_for, table
 from diglot.evaluation.metrics import Scorer, recorded_tokenizer
@@ -44,6 +45,7 @@ def main(
     tgt_lang: str | None,
     bleu_tokenizer: BleuTokenizer | None,
     device: str | None,
+    precision: Precision,
     trust: str | list[str],
     output: str | None,
 ) -> None:
@@ -60,7 +62,7 @@ def main(
     corpus = build_corpus(data) if data is not None else None
 
     def load(loaded: checkpoints.Checkpoint) -> Translator:
-        return translator_of(loaded, corpus, search, device, tgt_lang)
+        return translator_of(loaded, corpus, search, device, tgt_lang, precision)
 
     translator = load(loaded) if loaded is not None else None
     rival = rival_of(baseline, corpus, translator, lambda path: load(checkpoints.load(path, modules)))
@@ -94,6 +96,7 @@ def translator_of(
     search: DictConfig,
     device: str | None,
     tgt_lang: str | None,
+    precision: Precision,
 ) -> Translator:
     """Return a checkpoint's translator into the requested language.
 
@@ -102,7 +105,7 @@ def translator_of(
     """
     languages = loaded.tokenizer.languages
     if not languages:  # tgt_lang only selects how scores are computed
-        return load_translator(loaded, search, device, None)
+        return load_translator(loaded, search, device, None, precision)
     of_text: str | None = corpus.tgt_lang if corpus else None
     wanted = tgt_lang or of_text
     into = f"this model translates into {', '.join(languages)}"
@@ -112,7 +115,7 @@ def translator_of(
         raise UserError(f"the target language of the text is {wanted}, but {into}: select one with tgt_lang=CODE")
     if of_text in languages and wanted != of_text:
         raise UserError(f"tgt_lang={wanted}: the text is in {of_text}; if that is wrong, type data.tgt_lang={wanted}")
-    return load_translator(loaded, search, device, wanted)
+    return load_translator(loaded, search, device, wanted, precision)
 
 
 def rival_of(

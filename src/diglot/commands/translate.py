@@ -22,6 +22,7 @@ from diglot.commands.frame import command
 from diglot.commands.output import refuse_same, written
 from diglot.config import build, mistakes, resolved, trusted
 from diglot.data.text import read_blocks, split_lines
+from diglot.decoding.layout import Precision
 from diglot.errors import UserError
 from diglot.inference.html_page import page
 from diglot.inference.translator import Translation, Translator, as_ensemble
@@ -52,6 +53,7 @@ def main(
     search: DictConfig,
     tgt_lang: str | None,
     device: str | None,
+    precision: Precision,
     trust: str | list[str],
 ) -> None:
     keep_freed_memory()
@@ -63,7 +65,8 @@ def main(
     refuse_same(files, read | {"input": input, "prefix": prefix})
     modules = trusted({"trust": trust, "search": resolved(search)})
     loaded = [checkpoints.load(path, modules) for path in paths]
-    translator = load_translator(loaded[0] if len(loaded) == 1 else as_ensemble(loaded), search, device, tgt_lang)
+    whole = loaded[0] if len(loaded) == 1 else as_ensemble(loaded)
+    translator = load_translator(whole, search, device, tgt_lang, precision)
     refuse_nonsense(
         translator,
         tokens_per_batch=tokens_per_batch,
@@ -275,7 +278,11 @@ def chosen_alignment(layers: list[np.ndarray], alignments: str) -> np.ndarray:
 
 
 def load_translator(
-    loaded: checkpoints.Checkpoint, search: DictConfig, device: str | None, tgt_lang: str | None
+    loaded: checkpoints.Checkpoint,
+    search: DictConfig,
+    device: str | None,
+    tgt_lang: str | None,
+    precision: Precision,
 ) -> Translator:
     """Return a checkpoint's translator. Values in the config's search node override the checkpoint's own search."""
     wanted = {key: value for key, value in resolved(search).items() if value is not None}
@@ -291,4 +298,4 @@ def load_translator(
     found = list(mistakes(wanted, "search"))
     if found:
         raise UserError("; ".join(found))
-    return Translator.of(loaded, device, build(OmegaConf.create(wanted), "search"), tgt_lang)
+    return Translator.of(loaded, device, build(OmegaConf.create(wanted), "search"), tgt_lang, precision)

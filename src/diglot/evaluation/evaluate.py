@@ -270,6 +270,7 @@ def _of_model(
         "placeholder_errors": {"lines": wrong, "of": with_any},
         "search_errors": search_errors(translator, sources, references, translations),
         "search": translator.search.options,
+        "precision": translator.precision,
         "normalisation": normalisation(translator.tokenizer.model),
         "update": translator.record.get("update"),
         "mean_of": translator.record.get("mean_of"),

@@ -75,6 +75,7 @@ class Translator:
         search: the search for translations.
         record: metadata of the checkpoint.
         tgt_lang: code of the target language, for a model of several languages; None: that of the checkpoint.
+        precision: the precision that the model was packed in; see `pack_for_decoding`.
 
     Raises:
         UserError: the model does not translate into that language.
@@ -87,7 +88,9 @@ class Translator:
         search: Search,
         record: dict[str, Any] | None = None,
         tgt_lang: str | None = None,
+        precision: Precision = "float32",
     ) -> None:
+        self.precision = precision
         self.model, self.tokenizer, self.search, self.record = model.eval(), tokenizer, search, record or {}
         own = self.record.get("tgt_lang")
         self.tgt_lang = tgt_lang or own
@@ -139,7 +142,7 @@ class Translator:
             raise UserError(f"device={device}: cannot be used ({str(error).splitlines()[0]})") from None
         check_precision(precision, torch.device(device))
         pack_for_decoding(model, precision)
-        return cls(model, loaded.tokenizer, search or loaded.search, loaded.record, tgt_lang)
+        return cls(model, loaded.tokenizer, search or loaded.search, loaded.record, tgt_lang, precision)
 
     def translate(self, lines: Sequence[str], beam: int | None = None) -> list[str]:
         """Return the best translation of each line; that of a blank line (see `Encoded`) is blank.
