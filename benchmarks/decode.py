@@ -2,13 +2,14 @@
 
     python benchmarks/decode.py [--threads 1] [--rounds 5] [--sentences 256] [--checkpoint RUN --input FILE]
 
+diglot translates in float32, and in bfloat16 and int8 if the CPU is faster in these; CTranslate2 in float32 and int8.
 All engines translate the same sentences in turn, by default on one thread, in batches of 64. Without a checkpoint, the
 model has 3 + 3 layers, d_model 256, 4 heads, d_ff 1,024, a vocabulary of 8,000 and random weights, and each output has
 exactly 15 tokens. With a checkpoint, output lengths are free, and Hugging Face is left out.
 
 The figures are sentences per CPU second (median over the rounds), and the median of the rounds' ratios to diglot, which
-other load on the machine hardly affects. CTranslate2 needs `pip install ctranslate2`, Hugging Face
-`pip install transformers`; a missing one is reported and left out.
+other load on the machine hardly affects. Outputs are compared with those of diglot in float32. CTranslate2 needs
+`pip install ctranslate2`, Hugging Face `pip install transformers`; a missing one is reported and left out.
 """
 
 import argparse
@@ -31,11 +32,13 @@ from diglot.checkpoint import file as checkpoint
 from diglot.config import CONF, build
 from diglot.data.text import read_lines
 from diglot.decoding import BeamSearch, SpecialIds
-from diglot.decoding.layout import pack_for_decoding
+from diglot.decoding.layout import Precision, check_precision, float32_kind, pack_for_decoding
+from diglot.errors import UserError
 from diglot.model import Transformer
 
 LENGTH, BATCH, VOCABULARY = 15, 64, 8000
 SPECIAL = SpecialIds(pad=0, unk=1, bos=2, eos=3)
+OURS: dict[str, Precision] = {"diglot": "float32", "diglot bfloat16": "bfloat16", "diglot int8": "int8"}
 Sources = list[list[int]]
 Run = Callable[[Sources, int], Any]  # sources without </s> and beam size
 
@@ -153,9 +156,17 @@ def main() -> None:
     sources.sort(key=len)
     batches = [sources[i : i + BATCH] for i in range(0, len(sources), BATCH)]
     with tempfile.TemporaryDirectory() as folder:
-        laid_out = copy.deepcopy(model)
-        pack_for_decoding(laid_out)
-        runs: dict[str, Run] = {"diglot": ours(laid_out, limits), "diglot, not laid out": ours(model, limits)}
+        runs: dict[str, Run] = {}
+        for name, precision in OURS.items():
+            try:
+                check_precision(precision, torch.device("cpu"))
+            except UserError as error:
+                print(f"{name} is left out: {error}")
+                continue
+            packed = copy.deepcopy(model)
+            pack_for_decoding(packed, precision)
+            runs[name] = ours(packed, limits)
+        runs["diglot, not packed"] = ours(model, limits)
         if find_spec("ctranslate2"):
             from diglot.export import ctranslate2
 
@@ -170,6 +181,7 @@ def main() -> None:
             runs["Hugging Face generate"] = hugging_face(limits)
         else:
             print("transformers is not installed: left out")
+        print(f"float32 is computed by {float32_kind()} products (DIGLOT_LINEAR)")
         print(f"{len(sources)} sentences, batches of {BATCH}, {options.threads} thread(s), {options.rounds} rounds")
         for beam in (1, 4):
             compare(runs, batches, beam, options.rounds)
@@ -190,7 +202,7 @@ def compare(runs: dict[str, Run], batches: list[list[list[int]]], beam: int, rou
     for name, each in speeds.items():
         ratio = statistics.median(a / b for a, b in zip(each, speeds["diglot"], strict=True))
         line = f"beam {beam}  {name:22} {statistics.median(each):7.1f} sentences/s  {ratio:5.2f} x ours"
-        if name.startswith("CTranslate2"):
+        if not name.startswith("Hugging Face"):
             same = sum(a == b for a, b in zip(outputs[name], outputs["diglot"], strict=True))
             line += f"  {same} of {n_sentences} the same"
         print(line, flush=True)

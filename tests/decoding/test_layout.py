@@ -84,6 +84,16 @@ def test_what_it_does_not_know_is_left_alone(build_model: Callable[..., Transfor
     assert type(wide.down) is PackedLinear
 
 
+def test_on_another_device_float32_stays_as_it_is(
+    build_model: Callable[..., Transformer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "float32_kind", None)  # so that a measurement would fail
+    model = build_model().to("meta")
+    assert pack_for_decoding(model) == []
+    assert pack_for_decoding(model, "bfloat16")
+    assert model(SRC.to("meta"), TGT.to("meta")).dtype is torch.float32
+
+
 def test_the_product_is_the_variable_s_or_one_that_is_clearly_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = {"packed": 1.3}
     monkeypatch.setattr(layout, "speedup", lambda kind, over: measured[kind])

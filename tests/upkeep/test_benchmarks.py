@@ -31,7 +31,7 @@ SIZES: dict[str, dict[str, object]] = {
 }
 SAID = {
     "checkpoints": "tiny   safetensors",
-    "decode": "beam 4  diglot, not laid out",
+    "decode": "beam 4  diglot, not packed",
     "loader": '"shapes": "buckets"',
     "preparation": "200 pairs, 1 processes",
     "training": "target tokens a second",

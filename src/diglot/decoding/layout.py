@@ -93,15 +93,14 @@ def pack_for_decoding(model: nn.Module, precision: Precision = "float32") -> lis
     Raises:
         UserError: DIGLOT_LINEAR has an unknown value.
     """
-    kind = float32_kind() if precision == "float32" else precision
-    return list(_replace(model, kind, on_gpu=precision == "bfloat16"))
+    if precision == "float32" and all(parameter.device.type != "cpu" for parameter in model.parameters()):
+        return []
+    return list(_replace(model, float32_kind() if precision == "float32" else precision))
 
 
-def _replace(parent: nn.Module, kind: Kind, on_gpu: bool) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+def _replace(parent: nn.Module, kind: Kind) -> Iterator[tuple[nn.Module, str, nn.Module]]:
     def is_packable(module: nn.Module) -> bool:
-        if type(module) is not nn.Linear or module.weight.dtype is not torch.float32:
-            return False
-        return on_gpu or module.weight.device.type == "cpu"
+        return type(module) is nn.Linear and module.weight.dtype is torch.float32
 
     for name, child in list(parent.named_children()):
         new: nn.Module
@@ -112,7 +111,7 @@ def _replace(parent: nn.Module, kind: Kind, on_gpu: bool) -> Iterator[tuple[nn.M
         elif type(child) is FusedSelfAttention:
             continue  # its own projections are not used
         else:
-            yield from _replace(child, kind, on_gpu)
+            yield from _replace(child, kind)
             continue
         setattr(parent, name, new)
         yield parent, name, child
