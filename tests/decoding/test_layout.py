@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from diglot.decoding import BeamSearch, Hypothesis, SpecialIds, layout
 from diglot.decoding.layout import (
-    FusedSelfAttention,
     PackedLinear,
     Precision,
     check_precision,
@@ -20,7 +19,6 @@ from diglot.decoding.layout import (
 )
 from diglot.errors import UserError
 from diglot.model import Transformer
-from diglot.model.attention import SelfAttention
 
 SPECIAL = SpecialIds(pad=0, unk=1, bos=2, eos=3)
 SRC, TGT = torch.tensor([[5, 6, 7, 3]]), torch.tensor([[2, 9, 8]])
@@ -38,10 +36,7 @@ def test_a_packed_model_has_the_same_output_and_parameters(build_model: Callable
     assert list(after) == list(parameters)
     assert all(after[name] is parameter for name, parameter in parameters.items())
     assert isinstance(model.output, PackedLinear)
-    own = [m for m in model.modules() if isinstance(m, FusedSelfAttention)]
-    assert len(own) == len(model.encoder) + len(model.decoder)
-    unpacked = [m for m in model.modules() if type(m) is nn.Linear]
-    assert len(unpacked) == 3 * len(own)  # their queries, keys and values
+    assert not [m for m in model.modules() if type(m) is nn.Linear]
     assert pack_for_decoding(model) == []
     assert torch.allclose(copy.deepcopy(model)(SRC, TGT), before, atol=1e-5)
 
@@ -65,21 +60,13 @@ class OwnLinear(nn.Linear):
     pass
 
 
-class OwnAttention(SelfAttention):
-    pass
-
-
 def test_what_it_does_not_know_is_left_alone(build_model: Callable[..., Transformer]) -> None:
     model = build_model(seed=2)
     model.output = OwnLinear(model.d_model, 37)
-    residual = model.encoder[0].self_attention
-    residual.sublayer = OwnAttention(model.d_model, 2, model.d_model // 2, 0.0)
     wide = model.decoder[0].feed_forward.sublayer
     wide.up.double()
     pack_for_decoding(model)
     assert type(model.output) is OwnLinear
-    assert type(residual.sublayer) is OwnAttention
-    assert type(residual.sublayer.query) is PackedLinear
     assert type(wide.up) is nn.Linear
     assert type(wide.down) is PackedLinear
 

@@ -1,4 +1,4 @@
-"""Layout of a model's linear layers for decoding: the products that compute them, and fused projections."""
+"""Layout of a model's linear layers for decoding, and the products that compute them."""
 
 import os
 from collections.abc import Iterator
@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from diglot.decoding.kernels import Kind, product, speedup
 from diglot.errors import UserError
-from diglot.model.attention import KeyValueCache, SelfAttention, Visibility
-from diglot.model.position import PositionEncoding
 
 Precision = Literal["float32", "bfloat16", "int8"]
 LINEAR = "DIGLOT_LINEAR"  # environment variable that chooses the product of float32
@@ -36,49 +34,11 @@ class PackedLinear(nn.Linear):
         return self.multiply(x)
 
 
-class FusedSelfAttention(SelfAttention):
-    """Self-attention for inference that computes queries, keys and values by a single product.
-
-    It shares its parameters and norms with another self-attention.
-
-    Args:
-        attention: the other self-attention.
-        kind: the product; see diglot.decoding.kernels.
-    """
-
-    def __init__(self, attention: SelfAttention, kind: Kind) -> None:
-        nn.Module.__init__(self)
-        self.training, self.watcher = attention.training, attention.watcher
-        self.d_head, self.dropout, self.is_grouped = attention.d_head, attention.dropout, attention.is_grouped
-        for name, child in attention.named_children():
-            self.add_module(name, child)
-        self.out = PackedLinear(attention.out, kind)
-        parts = attention.query, attention.key, attention.value
-        self.n_heads = [part.out_features // self.d_head for part in parts]
-        weight, bias = (torch.cat([getattr(part, name).detach() for part in parts]) for name in ("weight", "bias"))
-        self.multiply = product(kind, weight, bias)
-
-    def forward(
-        self,
-        x: Tensor,
-        visible: Visibility,
-        position: PositionEncoding,
-        positions: Tensor,
-        cache: KeyValueCache | None = None,
-    ) -> Tensor:
-        q, k, v = self.split_heads(self.multiply(x)).split(self.n_heads, 1)
-        q = position.rotate(self.query_norm(q), positions)
-        k = position.rotate(self.key_norm(k), positions)
-        if cache is not None:
-            k, v = cache.append(k, v)
-        return self.attend(q, k, v, visible)
-
-
 def pack_for_decoding(model: nn.Module, precision: Precision = "float32") -> list[tuple[nn.Module, str, nn.Module]]:
-    """Replace the float32 linear layers and self-attentions of a model by ones that are faster in a search, in place.
+    """Replace the float32 linear layers of a model by ones that are faster in a search, in place.
 
     Names, parameters and their values do not change; later changes of the values are not seen. On a GPU, float32 stays
-    as it is. Subclasses of linear layers and self-attention are not replaced.
+    as it is. Subclasses of nn.Linear are not replaced.
 
     On a CPU, float32 is computed by torch's product, or by oneDNN's if that is measured to be at least WORTHWHILE times
     as fast. The environment variable DIGLOT_LINEAR=packed or =plain chooses without a measurement.
@@ -99,22 +59,12 @@ def pack_for_decoding(model: nn.Module, precision: Precision = "float32") -> lis
 
 
 def _replace(parent: nn.Module, kind: Kind) -> Iterator[tuple[nn.Module, str, nn.Module]]:
-    def is_packable(module: nn.Module) -> bool:
-        return type(module) is nn.Linear and module.weight.dtype is torch.float32
-
     for name, child in list(parent.named_children()):
-        new: nn.Module
-        if is_packable(child):
-            new = PackedLinear(child, kind)  # type: ignore[arg-type]
-        elif type(child) is SelfAttention and all(map(is_packable, (child.query, child.key, child.value, child.out))):
-            new = FusedSelfAttention(child, kind)
-        elif type(child) is FusedSelfAttention:
-            continue  # its own projections are not used
+        if type(child) is nn.Linear and child.weight.dtype is torch.float32:
+            setattr(parent, name, PackedLinear(child, kind))
+            yield parent, name, child
         else:
             yield from _replace(child, kind)
-            continue
-        setattr(parent, name, new)
-        yield parent, name, child
 
 
 @contextmanager
