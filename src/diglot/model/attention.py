@@ -84,7 +84,7 @@ class KeyValueCache:
         """Append the newest keys and values, and return all of them."""
         before, self._seen = self._seen, self._seen + keys.size(2)
         if self._buffers is None:
-            self._buffers = keys, values  # no spare room: nothing is appended to the keys of a source
+            self._buffers = keys, values  # no spare capacity: the keys of a source never grow
         elif self._seen > self._buffers[0].size(2):
             old_keys, old_values = (old[:, :, :before] for old in self._buffers)
             self._buffers = self._with_room(old_keys), self._with_room(old_values)

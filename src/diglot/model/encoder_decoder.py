@@ -21,9 +21,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class AttentionWeights(NamedTuple):
-    """Attention weights: one float32 tensor (B, H, Q, M) per layer, whose rows sum to one.
+    """Attention weights: one float32 tensor (B, H, Q, M) per layer.
 
-    The list of an attention that the model does not have is empty.
+    Each row sums to one, or is all zeros if the query may attend to nothing. A kind of attention that the model does
+    not have is an empty list.
 
     Attributes:
         encoder: self-attention of the source tokens (B, H, S, S).
@@ -53,7 +54,7 @@ class Cache(Protocol):
         """Return the number of target tokens seen."""
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
-        """Keep only these rows, in this order; n may change.
+        """Keep only these rows, in this order. The number n of hypotheses per sentence may change.
 
         Args:
             hypotheses: rows (n B,) of the hypotheses to keep; each stays within the rows of its sentence.

@@ -129,8 +129,8 @@ class Alibi(PositionEncoding):
         return -slopes[:, None, None] * distance
 
 
-# Far above T5's 32 and 128. The start of each bucket is computed when a model is built, also one that an untrusted file
-# describes: without limits that takes any time and memory.
+# Limits of `RelativeBias`, far above T5's 32 and 128. Building a model computes the start of each bucket. An untrusted
+# checkpoint may describe that model, so without limits this could take any amount of time and memory.
 MAX_BUCKETS = 2**16
 MAX_DISTANCE = 2**31
 

@@ -71,8 +71,8 @@ class GruAttention(EncoderDecoder):
 
     The memory (B, S, 2 d_hidden) concatenates the encoder states of both directions. The initial decoder state is
     computed from the backward state of the first source token. At each step i, the decoder attends to the memory with
-    its state s_(i-1), then updates it to s_i from the embedded target token and the attention's result. The logits are
-    computed from s_i, the embedding and that result through a maxout layer over pairs.
+    its state s_(i-1), then updates it to s_i from the embedded target token and the context vector. The logits are
+    computed from s_i, the embedding and the context vector through a maxout layer over pairs.
 
     For the logits, section 3.1 of the paper uses s_i and its appendix s_(i-1); this follows section 3.1. The GRU is
     torch's: its reset gate is applied after the recurrent weights, whereas the paper applies it before them.

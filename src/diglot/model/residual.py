@@ -29,7 +29,7 @@ class Residual(nn.Module):
         depth: the numbers of layers, and this sublayer's stack.
     """
 
-    needs_final_norm = False  # whether the output of the last layer is not normalised
+    needs_final_norm = False  # whether the stack needs a norm after its last layer
 
     def __init__(
         self, sublayer: nn.Module, d_model: int, norm: Callable[[int], nn.Module], dropout: float, depth: Depth
