@@ -85,7 +85,7 @@ class BeamSearch(Search):
         return other
 
     def ranked(self, hypotheses: list[Hypothesis], read: Callable[[list[int]], str]) -> list[Hypothesis]:
-        """Return the best hypothesis of each text, because several token sequences may decode to the same text."""
+        """Return the best hypothesis of each distinct text; several token sequences may decode to the same text."""
         if len(hypotheses) < 2:
             return hypotheses
         best_of_text: dict[str, Hypothesis] = {}

@@ -132,7 +132,8 @@ class SamplingSearch(Search):
 def gumbel(keys: Tensor, numbers: Tensor, dtype: torch.dtype) -> Tensor:
     """Return standard Gumbel noise that depends only on `keys` and `numbers`, on every device.
 
-    It is computed from output `numbers` (from 0) of the generator SplitMix64 (Steele et al., 2014) with seed `keys`.
+    The noise is computed from the outputs with the indices `numbers` of the generator SplitMix64 (Steele et al., 2014),
+    seeded with `keys`.
     """
     bits = numbers * _STEP + keys + _STEP  # int64 wraps around
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):

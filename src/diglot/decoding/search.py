@@ -12,7 +12,7 @@ from diglot.data.special_ids import SpecialIds
 from diglot.decoding.state import Choice, History, Hypothesis, State, log_softmax
 from diglot.model import EncoderDecoder
 
-MOST_A, MOST_B = 1_000, 1_000_000  # a greater limit is surely a typing error
+MOST_A, MOST_B = 1_000, 1_000_000  # a greater value is almost certainly a typing error
 
 
 class Search:

@@ -95,7 +95,7 @@ class State:
         """Mark the sentences in which a choice was close.
 
         Args:
-            gaps: score differences between what was chosen and what was not (R, ...); NaN or infinity: no choice.
+            gaps: score differences between chosen and rejected candidates (R, ...); NaN or infinity: no choice.
         """
         self.near_tie |= (gaps.abs() < NEAR).view(len(gaps), -1).any(1)
 
