@@ -78,7 +78,7 @@ class CheckpointWriter(L.Callback):
         self.state.position = StreamPosition(*batch.place)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        # A validation may take minutes. Save now, so that the updates before it survive whatever ends it.
+        # A validation may take minutes. Save now, so that an interrupted validation loses no updates.
         if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         # When the run resumes, values that an interrupted validation logged are recognised by their time. Keep the
@@ -106,7 +106,7 @@ class CheckpointWriter(L.Callback):
         trainer.save_checkpoint(self.last)
 
     def _make_whole(self) -> None:
-        """Restore what was removed from the run's folder, so that the run can be resumed and evaluated from it."""
+        """Restore removed files of the run's folder, so that the run can be resumed and evaluated from it."""
         has_gone = not self.last.parent.exists()
         missing = self.restore()
         if has_gone:
@@ -117,7 +117,7 @@ class CheckpointWriter(L.Callback):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Extend the error of a failed write with how to resume the run."""
+        """Add advice on how to resume the run to the error of a failed write."""
         try:
             yield
         except UserError as error:
@@ -170,7 +170,7 @@ class CheckpointWriter(L.Callback):
         return self.last.with_name(f"update_{update}.ckpt")
 
     def describe(self) -> str:
-        """Return one sentence about the last checkpoint."""
+        """Return a sentence that names the last checkpoint, or says that there is none."""
         return (
             f"The last checkpoint is {printable(self.last)}." if self.last.is_file() else "There is no checkpoint yet."
         )
@@ -245,7 +245,7 @@ class MissedValidation(L.Callback):
         check_moments(trainer.optimizers)
         trainer.fit_loop.epoch_loop.max_steps = self.total_updates
         trainer.should_stop = self.writer.state.has_stopped or trainer.global_step >= self.total_updates
-        # A run that was shortened may end at an update that was not validated. Or its best checkpoint was removed.
+        # A shortened run may end at an update without a validation, or its best checkpoint may have been removed.
         is_judged = trainer.global_step in self.writer.ranks and self.writer.best_update
         if self.writer.state.validation_due_since is not None or (trainer.should_stop and not is_judged):
             self._validate(trainer)
@@ -254,7 +254,7 @@ class MissedValidation(L.Callback):
         validate_now(trainer)
 
 
-# torch optimizers whose fused kernels assume, without a check, that moments have the shape of their weight.
+# Torch's optimizers with fused kernels, which do not check that moments have the shape of their weight.
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
 

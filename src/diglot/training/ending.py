@@ -75,7 +75,7 @@ def fail(
     if is_lost:
         end_lost(processes.neighbours)
     goes_on = f"{resuming(folder)} resumes the run. {writer.describe()}"
-    if probe.refusal and probe.is_training:  # other batches make it another run
+    if probe.refusal and probe.is_training:  # a run cannot resume with other batches
         new = f" in a new run ({override('init_from', writer.last)} starts it with these weights)"
         more = f"{new if writer.last.is_file() else ' in a new run'}; with more memory, {goes_on}"
         raise UserError(f"{probe.refusal},{more}") from None

@@ -135,14 +135,15 @@ class EventWriter(SummaryWriter):
         return self.file_writer
 
     def begin_session(self, step: int) -> None:
-        """Make TensorBoard discard the earlier events from a step on."""
+        """Make TensorBoard discard the events written so far whose step is at least `step`."""
         self.file_writer.add_event(Event(session_log=SessionLog(status=SessionLog.START)), step)
 
 
 def logged_at(folder: Path, step: int, until: float | None) -> list[Event]:
-    """Return the events of a step up to a time in a folder's files, the last one of each tag; without a time, none.
+    """Return the last event of each tag that a folder's files hold for a step.
 
-    The clock `now` is reset: its next time exceeds those of the folder's events, whatever times it has returned before.
+    Events later than `until` are ignored. If `until` is None, the result is empty. The clock `now` is reset: its next
+    time exceeds those of the folder's events, and may be earlier than the times that it has returned before.
     """
     now.latest = 0.0
     found: dict[str, Event] = {}

@@ -23,22 +23,22 @@ MORE_FONTS = (
     *("PingFang SC", "Hiragino Sans", "Apple SD Gothic Neo", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic"),
     *("Noto Sans Arabic", "Noto Sans Hebrew", "Noto Sans Devanagari", "Noto Sans Thai", "Arial Unicode MS"),
 )
-# All sizes are in inches where nothing else is said.
+# Sizes are in inches unless another unit is given.
 CELL = 0.16  # height of a token's row and width of its column
 LEAST_SIDE, MOST_SIDE = 0.9, 5.0  # shortest and longest side of a panel
 LEAST_STEP = 0.12  # between two labels; if there are too many tokens, some have no label
 GAP = 0.15
 TITLE = 0.25
-LINE = 0.15  # height of a name of an axis, and of another line of the title
+LINE = 0.15  # height of an axis name, and of each further line of the title
 BAR = 0.45  # width of a colour bar with its labels
-ACROSS = 2  # panels side by side: as wide as a card of TensorBoard, whose text must stay readable
+ACROSS = 2  # panels per row; with more, text would be unreadable in a TensorBoard card
 TEXT = 8  # points
 LETTER = 0.065  # width of a label's character
 LONGEST_LABEL = 12  # characters
 
 
 class Panel(NamedTuple):
-    """One heat map: values (rows, columns), NaN where there is nothing to show, and what rows and columns stand for."""
+    """One heat map: its title, values (rows, columns) with NaN for empty cells, and the names of both axes."""
 
     title: str
     values: np.ndarray

@@ -12,7 +12,7 @@ class HeadSums:
         causal: whether query i sees keys 0 to i, as in decoder self-attention; otherwise each query sees all keys.
     """
 
-    DEAD = 0.98  # from this share of the maximum on, a head counts as dead
+    DEAD = 0.98  # a head is dead if its entropy, or the weight of a single key, reaches this share of the maximum
 
     def __init__(self, causal: bool) -> None:
         self.causal = causal
@@ -23,7 +23,7 @@ class HeadSums:
     def add(self, weights: Tensor) -> None:
         """Add a sentence's weights (H, Q, M), without padding.
 
-        A query that sees a single key says nothing about a head and is left out.
+        Queries with a single key are skipped, because their weights are always 1.
         """
         n_keys = torch.full(weights.shape[1:2], weights.size(2), device=weights.device)
         if self.causal:

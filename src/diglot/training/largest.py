@@ -15,11 +15,10 @@ from diglot.training.task import TranslationTask
 
 
 class OutOfMemoryProbe(L.Callback):
-    """Callback that finds a token budget that fits when a batch does not, by trying fewer and fewer of its rows.
+    """Callback that suggests a token budget that fits when memory runs out, by halving the batch until it fits.
 
-    On a GPU, the largest batches are computed once forward and backward before the first update, and the result is
-    discarded, so that a run fails within seconds. If memory runs out later, this process or another one has used more
-    of it.
+    On a GPU, it runs the largest batches forward and backward before the first update and discards the gradients. So a
+    run that does not fit fails within seconds. Memory may still run out later if this process or another one uses more.
 
     Args:
         data: the run's data.
@@ -62,7 +61,7 @@ class OutOfMemoryProbe(L.Callback):
         self.refusal = self._refused(trainer, pl_module, self._batch, "a batch")
 
     def _refused(self, trainer: L.Trainer, task: TranslationTask, batch: Batch, which: str) -> str:
-        """Return a message with what does not fit and what would."""
+        """Return a message that names the batch that does not fit and a budget that would."""
         key = "tokens_per_batch" if self.is_training else "eval_tokens_per_batch"
         compute = self._train if self.is_training else self._validate
         longest = max(batch.src.size(1), batch.labels.size(1))

@@ -1,4 +1,4 @@
-"""All that diglot uses of Lightning beyond its public interface.
+"""The private parts of Lightning that diglot uses.
 
 Each use has a test that fails if Lightning changes it.
 """
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class DescribedBar(RichProgressBar):
-    """Lightning's progress bar, starting with a description of our own."""
+    """Lightning's progress bar with another initial description."""
 
     first_description = ""
 
@@ -34,7 +34,7 @@ class DescribedBar(RichProgressBar):
 
 
 class ScriptLauncher(_SubprocessScriptLauncher):
-    """Lightning's launcher of the other processes on this machine."""
+    """Lightning's launcher, which starts the other processes on this machine."""
 
     def check_can_start(self) -> None:
         """Raise an error if this process has started others before, or was itself started by another one."""
@@ -42,10 +42,10 @@ class ScriptLauncher(_SubprocessScriptLauncher):
 
 
 class LaunchingStrategy(DDPStrategy):
-    """DistributedDataParallel whose other processes are started by a launcher of our own."""
+    """Lightning's DDPStrategy with a custom launcher."""
 
     def make_launcher(self) -> ScriptLauncher:
-        """Return the launcher."""
+        """Return the launcher that starts the other processes."""
         raise NotImplementedError
 
     def _configure_launcher(self) -> None:
@@ -69,7 +69,7 @@ def validate_now(trainer: L.Trainer) -> None:
 
 
 def set_experiment(logger: Logger, experiment: Any) -> None:
-    """Make a logger write to `experiment`, instead of to one that it would create when it is first used."""
+    """Make a logger write to `experiment` instead of creating its own on first use."""
     logger._experiment = experiment  # type: ignore[attr-defined]
 
 

@@ -1,7 +1,7 @@
-"""Loggers of a run's curves.
+"""Loggers of a run's metrics.
 
-Each factory takes the run's folder and, for a resumed run, the point where it resumes, so that every value is logged
-exactly once at its step.
+Each factory takes the run's folder and, for a resumed run, the point where it resumes. With this point, a logger holds
+each value exactly once, at its step.
 """
 
 import functools
@@ -135,17 +135,17 @@ def forgiven(logger: Logger) -> Iterator[None]:
 
 _failed: WeakSet[Logger] = WeakSet()
 
-# Methods of a logger that Lightning calls, also in `self.log`.
+# Logger methods that Lightning calls itself, including through `self.log`.
 CALLED_BY_LIGHTNING = (*("log_metrics", "log_hyperparams", "log_graph", "save", "finalize", "after_save_checkpoint"),)
 
 
 def forgiving(logger: Logger) -> Logger:
-    """Make a logger report its first failure and never stop training, even where Lightning calls it.
+    """Make a logger report its first failure and never stop training, even when Lightning calls it directly.
 
-    Failures are, for example, a full disk or a service that does not respond.
+    A full disk or a service that does not respond, for example, makes a logger fail.
 
     Returns:
-        The same logger, whose class is now derived from its former class.
+        The same logger. Its class is replaced by a subclass of its former class.
     """
     kind = type(logger)
     methods = {name: _attempt(getattr(kind, name)) for name in CALLED_BY_LIGHTNING}
@@ -166,9 +166,9 @@ def _attempt(method: Callable[..., None]) -> Callable[..., None]:
 
 @functools.cache
 def _be_silent_about_writers() -> None:
-    """Print no tracebacks of TensorBoard's threads, which a user's own logger may have.
+    """Suppress the tracebacks of TensorBoard's writer threads, which a user's own logger may start.
 
-    An exception in such a thread is raised again by the next logging call.
+    The next logging call raises a thread's exception again, so nothing is lost.
     """
     before = threading.excepthook
 
@@ -180,7 +180,7 @@ def _be_silent_about_writers() -> None:
 
 
 class Loggers:
-    """All loggers of a run, each of which takes scalars, figures and texts in its own way.
+    """All loggers of a run, with one interface for scalars, figures and texts.
 
     The first failure of each logger is reported. No failure stops training.
 
@@ -196,15 +196,15 @@ class Loggers:
         self._each(lambda adapter: adapter.scalars(values, step))
 
     def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
-        """Log an image of bytes (height, width, 3) to each logger that takes images."""
+        """Log an 8-bit RGB image (height, width, 3) to each logger that supports images."""
         self._each(lambda adapter: adapter.figure(tag, pixels, step))
 
     def text(self, tag: str, markdown: str, step: int) -> None:
-        """Log a text to each logger that takes texts."""
+        """Log a text to each logger that supports texts."""
         self._each(lambda adapter: adapter.text(tag, markdown, step))
 
     def hyper_parameters(self, values: Mapping[str, Any], scores: Mapping[str, float]) -> None:
-        """Log a run's hyperparameters, and its final scores to loggers that compare runs by scores."""
+        """Log a run's hyperparameters; loggers that compare runs by scores also get its final scores."""
         self._each(lambda adapter: adapter.hyper_parameters(values, scores))
 
     def flush(self) -> None:
@@ -220,7 +220,7 @@ class Loggers:
 class Adapter:
     """Adapter that passes scalars, figures and texts to a logger.
 
-    This base class serves loggers of the user's own, of which it knows only what Lightning requires of every logger.
+    This base class serves a user's own loggers. It calls only methods that Lightning requires of every logger.
     """
 
     def __init__(self, logger: Any) -> None:
@@ -259,7 +259,7 @@ class _OfTensorBoard(Adapter):
 
 
 class _OfTable(Adapter):
-    """Adapter of a table, next to which figures and texts are files under figures/."""
+    """Adapter of the CSV loggers, which writes figures and texts as files under figures/, next to the table."""
 
     def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
         png = io.BytesIO()
@@ -306,13 +306,13 @@ def _adapter(logger: Any) -> Adapter:
 
 
 def check(nodes: Mapping[str, Any]) -> None:
-    """Check that each logger of a config names one whose package is installed, before anything is built.
+    """Check that each logger node of a config has a `_target_` whose package is installed.
 
     Args:
-        nodes: logger nodes by name; null leaves one out.
+        nodes: logger nodes by name; None disables a logger.
 
     Raises:
-        UserError: naming the key.
+        UserError: if a node has no `_target_` or a package is missing; the message names the key.
     """
     for name, node in nodes.items():
         if node is None:

@@ -91,11 +91,11 @@ class Distributed(LaunchingStrategy):
 
 
 class Launcher(ScriptLauncher):
-    """Launcher of the other processes on this machine, which gives this one time to end well if another one fails.
+    """Launcher of the other processes on this machine, which lets this process end cleanly if another one fails.
 
-    This process then has time to report the failure and to save its state. Lightning would kill it within five seconds.
-    The other processes run `command`. Lightning would make them compose the config again, from files that may have
-    changed.
+    This process then has time to report the failure and to save its state, whereas Lightning would kill it within five
+    seconds. The other processes run `command`. Lightning would make them compose the config again, from files that may
+    have changed.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Launcher(ScriptLauncher):
         try:
             return function(*args, **kwargs)
         finally:
-            is_over.set()  # this thread reports what has ended it
+            is_over.set()  # this thread reports errors itself
 
     def start_others(self) -> None:
         self.check_can_start()
@@ -128,10 +128,10 @@ class Launcher(ScriptLauncher):
 
 
 def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) -> None:
-    """End this process, from a thread of it, as soon as one of the processes that it started fails.
+    """End this process when one of the processes that it started fails; runs in a thread.
 
-    If this process is waiting for the failed one, it notices the failure itself and ends before this function would end
-    it.
+    If the main thread is waiting for the failed process, it notices the failure itself. It then has `_PATIENCE` seconds
+    to end this process before this function does.
     """
     while not is_over.wait(_INTERVAL):
         failed = {rank: other.returncode for rank, other in enumerate(others, start=2) if other.poll()}
@@ -156,7 +156,7 @@ def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) 
 
 
 def end_with_first() -> None:
-    """Make this process end with the one that started it for a run, if there is one."""
+    """Make this process end when the process that started it for a run ends, if there is one."""
     first = os.environ.get(STARTED_BY)
     if first is None or "LOCAL_RANK" not in os.environ or os.getpid() == int(first):
         return
@@ -173,7 +173,7 @@ def end_with_first() -> None:
 
 
 def end_others(trainer: L.Trainer) -> None:
-    """End the processes that Lightning started for this one, which has failed: they would wait for it forever."""
+    """End the processes that this failed process has started, because they would wait for it forever."""
     deadline = time.monotonic() + _PATIENCE
     for other in getattr(trainer.strategy.launcher, "procs", []):
         try:
@@ -183,7 +183,7 @@ def end_others(trainer: L.Trainer) -> None:
 
 
 def end_lost(others: Iterable[int]) -> None:
-    """End processes that do not respond, unless they end by themselves."""
+    """Kill processes that do not end by themselves."""
     # Wait longer than these processes wait for this one, so that they can report why they end.
     deadline = time.monotonic() + 1.5 * _PATIENCE
     for other in others:
@@ -194,7 +194,7 @@ def end_lost(others: Iterable[int]) -> None:
             os.kill(other, signal.SIGKILL)
 
 
-_PATIENCE = 10.0  # seconds that a process has for ending by itself
+_PATIENCE = 10.0  # seconds for a process to end by itself
 _INTERVAL = 0.2  # seconds between checks
 
 
@@ -205,9 +205,10 @@ class Processes:
     once. In that case they form a process group here, so that one of them can create the run's folder for all.
 
     Args:
-        trainer: a trainer with the run's options, which does nothing else.
+        trainer: a trainer with the run's options, used only to read the strategy and ranks.
 
     Attributes:
+        are_met: whether the processes form a process group before training.
         starts_others: whether this process starts the others.
         neighbours: IDs of the known processes on this machine that this one did not start.
     """

@@ -21,7 +21,7 @@ from diglot.training.lightning_seams import loops_state
 class Stopped(BaseException):
     """Raised when a signal ends a run that can be resumed.
 
-    It derives from BaseException, because nothing has gone wrong that an exception handler could repair.
+    It derives from BaseException, so that `except Exception` does not catch it: stopping is not an error.
     """
 
     def __init__(self, number: int) -> None:

@@ -102,13 +102,13 @@ class TranslationTask(L.LightningModule):
         self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
         # DDP has already reduced the gradients, so all processes take the same decision.
         if not torch.isfinite(self._gradient_norm):
-            # In float16, too large a loss scale makes gradients overflow as a matter of course: the scaler then skips
-            # the update and halves the scale. Without a scale, the gradients themselves are not finite.
+            # In float16, gradients overflow routinely because the loss scale is too large. The scaler then skips the
+            # update and halves the scale. Without a scale, the gradients themselves are not finite.
             scaler = getattr(self.trainer.precision_plugin, "scaler", None)
             if scaler is None or scaler.get_scale() <= 1.0:
                 self._pass_over()
-        # Lightning refuses to clip for a fused optimizer in any precision, because it unscales float16 gradients
-        # itself.
+        # Clip without Lightning. It refuses to clip for a fused optimizer in any precision, because such an optimizer
+        # unscales float16 gradients itself.
         elif gradient_clip_val and gradient_clip_algorithm != "value":
             torch.nn.utils.clip_grads_with_norm_(self.parameters(), gradient_clip_val, self._gradient_norm)
         else:

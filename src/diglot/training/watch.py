@@ -33,8 +33,8 @@ KINDS = {  # kinds of attention, with the sides of queries and keys
 class Watcher(L.Callback):
     """Callback that inspects the model at every `every`-th validation and at the one after the last update.
 
-    It does so before the validation epoch ends, while the model holds the weights that were validated: an average of
-    weights is swapped out afterwards.
+    It does so before the validation epoch ends, while the model holds the weights that were validated. A weight average
+    is swapped out afterwards.
 
     Args:
         every: number of validations from one inspection to the next.
@@ -45,13 +45,13 @@ class Watcher(L.Callback):
         self.every = every
 
     def check(self, model: EncoderDecoder) -> None:
-        """Check that the model has what the callback shows, before the run has cost anything.
+        """Check that the model has what the callback shows; called before the run reads any data.
 
         Args:
             model: a model like the run's; its values do not matter, so it may be on the meta device.
 
         Raises:
-            UserError: naming what the model has.
+            UserError: if it does not; the message names what the model has.
         """
 
     def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
@@ -307,7 +307,7 @@ def _watchable(data: TranslationData) -> np.ndarray:
 
 
 def _shows(trainer: L.Trainer) -> bool:
-    """Return whether this is the process that logs, and the run is one that logs."""
+    """Return whether this process logs, and this is training rather than a sanity check or fast_dev_run."""
     is_training = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
     return trainer.is_global_zero and is_training and not trainer.fast_dev_run  # type: ignore[attr-defined]
 
