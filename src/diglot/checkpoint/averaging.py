@@ -32,11 +32,11 @@ def chosen(folder: Path, which: Which = "last", n: int | None = None) -> list[Pa
     Args:
         folder: the run's folder.
         which: "last" for the most recent ones, newest first; "best" for those with the best dev BLEU, best first.
-        n: number of checkpoints; None for as many as the run keeps of that kind. More are not available, because the
-            other files in the folder are not a complete series.
+        n: number of checkpoints; None for as many as the run keeps of that kind (`run.keep_last` or `run.keep_best`),
+            which is also the maximum: the folder may hold more files, but not a complete series.
 
     Raises:
-        UserError: if there are fewer, or if one is damaged.
+        UserError: if there are fewer checkpoints than n, or if one is damaged.
     """
     files = sorted(folder.glob("update_*.ckpt"), key=_update, reverse=True)
     files = [file for file in files if _update(file) >= 0]
@@ -78,7 +78,7 @@ def _rank(record: dict[str, Any]) -> list[float]:
 
 
 def refuse_output(output: Path) -> None:
-    """Check that a checkpoint can be written without harm to another one.
+    """Check that writing a checkpoint would not replace another one.
 
     Raises:
         UserError: if the file exists, or if a run gives that name to its own checkpoints.
@@ -93,11 +93,11 @@ def refuse_output(output: Path) -> None:
 def average(files: Sequence[Path], output: Path, trust: Collection[str] = ()) -> dict[str, Any]:
     """Write the mean of several checkpoints.
 
-    The mean is taken over the weights that `checkpoint.load` returns: if a run keeps an exponential moving average of
-    its weights, over that average. Each weight is summed in float64 and rounded to its own type once. If all
-    checkpoints have the same value, so has the mean, bit for bit. Tied weights are averaged once and stay tied. The
-    optimizer's state, the position in the data and the scores are left out. One checkpoint at a time is in memory,
-    besides the sums.
+    The mean is taken over the weights that `checkpoint.load` returns. If a run keeps an exponential moving average of
+    its weights, these are the averaged ones. Each weight is summed in float64 and rounded to its own type once. A value
+    that is the same in all checkpoints is the same in the mean, bit for bit. Tied weights are averaged once and stay
+    tied. The optimizer's state, the position in the data and the scores are left out. Memory holds the sums and one
+    checkpoint at a time.
 
     Args:
         files: checkpoints of one model; search and config are taken from the first.
@@ -185,7 +185,7 @@ class Mean:
                 raise UserError(f"{names[0]} is {weight.dtype}, but {self._sums[names].first.dtype} in {first}")
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the mean of the checkpoints. None can be added afterwards."""
+        """Return the mean weights. No checkpoint can be added afterwards."""
         found: dict[str, Tensor] = {}
         while self._sums:
             names, total = self._sums.popitem()  # one by one, so that the next mean can reuse the memory
@@ -194,7 +194,7 @@ class Mean:
 
 
 class _Sum:
-    """Sum of one weight's values in float64, which adds those of smaller types without rounding."""
+    """Sum of one weight over checkpoints, in float64, so that rounding to the weight's own type happens only once."""
 
     def __init__(self, first: Tensor) -> None:
         self.first, self.total = first, first.to(torch.float64, copy=True)
@@ -221,10 +221,10 @@ def tied(state: dict[str, Tensor]) -> list[tuple[str, ...]]:
 
 
 def members_of(checkpoints: str | Sequence[str], which: Which | None, n: int | None) -> list[Path]:
-    """Return the files named by a run's folder and a choice in it, by a file, or by a list of files.
+    """Return the checkpoint files that a run's folder with `which` and `n`, a single file, or a list of files names.
 
     Raises:
-        UserError: if there are no files or too few, or if a choice is given together with files.
+        UserError: if there are no files or too few, or if `which` or `n` is given together with files.
     """
     if n is not None and n < 1:
         raise UserError(f"n={n}: must be positive")

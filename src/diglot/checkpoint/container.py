@@ -34,15 +34,15 @@ from diglot.checkpoint.plain import DTYPE_NAMES, DTYPES, MOST_DIMENSIONS, decode
 from diglot.config.storable import MOST_TENSORS
 from diglot.errors import UserError
 
-# The header of a model of a thousand layers has about 35,000,000, with two moments and the step of each weight.
+# A model of a thousand layers, with two moments and a step count for each weight, has a header of about 35,000,000.
 LONGEST_HEADER = 48_000_000  # bytes
 DEEPEST_JSON = 200  # each level of a tree takes up to four levels of JSON
-# Upper bounds of the bytes that parsed JSON takes in Python, by the character that begins an object, a list, a value of
-# an object, or a next value.
+# Upper bounds of the memory that parsed JSON takes in Python, in bytes per structural character: the start of an object
+# or list, the colon before a value of an object, and the comma before the next value.
 MEMORY = {"{": 240, "[": 90, ":": 105, ",": 75, "}": 0, "]": 0}
 DEPTH = {"{": 1, "[": 1, ":": 0, ",": 0, "}": -1, "]": -1}
 MOST_MEMORY, MOST_MEMORY_OF_HEADER = 90_000_000, 135_000_000
-WIDEST = 4  # bytes per character, in a text that an escape has made wide
+WIDEST = 4  # bytes per character of a text in which a \u escape stands for a wide character
 CHUNK = 2**24
 
 _METADATA = "__metadata__"
@@ -100,14 +100,14 @@ def check_tree(tree: Any) -> None:
     """Check that `write` accepts plain data and tensors.
 
     Raises:
-        UserError: if it does not.
+        UserError: if `write` would refuse them.
     """
     node, tensors = encode(tree)
     _check_amount(_dumped(node), tensors)
 
 
 def read(path: Path) -> Any:
-    """Return what `write` has written.
+    """Return the plain data and tensors that `write` has written.
 
     Raises:
         UserError: if the file is damaged, or was not written by `write`.
@@ -126,7 +126,7 @@ def check(path: Path) -> None:
     """Check that a file is intact, without reading the tensors' bytes.
 
     Raises:
-        UserError: if it is not.
+        UserError: if the file is damaged, or was not written by `write`.
         OSError: if the file cannot be read.
     """
     with path.open("rb") as file:
@@ -238,7 +238,7 @@ def check_json(text: str, most: int = MOST_MEMORY) -> int:
 
     Args:
         text: the JSON.
-        most: maximum number of bytes that it may take.
+        most: maximum memory of the parsed JSON, in bytes.
 
     Returns:
         The number of values in its objects.

@@ -19,7 +19,7 @@ def files_of(path: str) -> list[list[Path]]:
     """Return the checkpoints named by a file or by a run's folder, each with all its names in the folder.
 
     Raises:
-        UserError: if there is none.
+        UserError: if the path names no checkpoint.
     """
     refuse_address("checkpoint", path)
     found = Path(path).expanduser().resolve()
@@ -37,7 +37,7 @@ def files_of(path: str) -> list[list[Path]]:
 def convert(names: Sequence[Path]) -> bool:
     """Rewrite a checkpoint in format 2, unless it already is in format 2.
 
-    Each of its names refers to a complete checkpoint all the time.
+    At any time, each of its names refers to a complete checkpoint.
 
     Args:
         names: the names of one file, which keeps all of them.

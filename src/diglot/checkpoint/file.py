@@ -1,4 +1,4 @@
-"""Self-contained checkpoints: model, tokenizer and search are rebuilt from the file alone; loading it runs no code."""
+"""Self-contained checkpoints: the file alone suffices to rebuild model, tokenizer and search. Loading runs no code."""
 
 import math
 from collections.abc import Collection, Iterator
@@ -115,7 +115,7 @@ def find(path: str | Path) -> Path:
     If the folder holds no best checkpoint, its last one is returned.
 
     Raises:
-        UserError: if there is none.
+        UserError: if the path names no checkpoint.
     """
     refuse_address("checkpoint", path)
     found = Path(path).expanduser()
@@ -132,7 +132,7 @@ def find(path: str | Path) -> Path:
 def read(path: Path, warns: bool = True) -> dict[str, Any]:
     """Return the content of a checkpoint file as plain data and tensors.
 
-    No code in the file is run, whatever the environment says, and no more memory is taken than the file's size.
+    No code in the file is run, regardless of environment variables, and the tensors take no more memory than the file.
 
     Args:
         path: the file.
@@ -294,7 +294,7 @@ def check_readable(record: dict[str, Any], trust: Collection[str]) -> None:
         trust: modules that the user trusts.
 
     Raises:
-        UserError: if they will not be.
+        UserError: if they would not be readable.
     """
     try:
         container.check_tree({"diglot": record})
@@ -366,8 +366,8 @@ def _no_more_than(weights: dict[str, Any]) -> Iterator[None]:
 def check_training_state(content: dict[str, Any], file: Path) -> None:
     """Check that a run can resume from the content of a checkpoint.
 
-    Counts must be whole numbers, and weights must be finite. Moments must not be NaN, and must take no more memory than
-    in the file.
+    Counts must be non-negative integers, and weights must be finite. Moments must not be NaN. They must be of
+    a floating type, because converting others to the weight's type could take several times their memory.
 
     Raises:
         UserError: naming the part that is wrong.
@@ -402,7 +402,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _counts_only(node: Any) -> bool:
-    """Return whether a state of loops holds only counts, flags and None."""
+    """Return whether the state of Lightning's loops holds only counts, flags and None."""
     if isinstance(node, dict):
         return all(map(_counts_only, node.values()))
     return node is None or isinstance(node, bool) or _is_count(node)
@@ -417,7 +417,7 @@ def _tensors(node: Any) -> Iterator[torch.Tensor]:
 
 
 def _takes_its_own_memory(tensor: torch.Tensor) -> bool:
-    """Return whether an optimizer's tensor keeps its size when it is converted to its weight's type."""
+    """Return whether an optimizer's tensor takes little more memory when it is converted to its weight's type."""
     return tensor.numel() <= 1 or tensor.dtype in _FLOATS
 
 
@@ -481,9 +481,9 @@ def _fitting_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> dict[
 
 
 def refuse_other_model(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Check that two configs describe the same model, dropout apart.
+    """Check that two configs describe the same model, apart from dropout.
 
-    The weights of one model fit any other of the same shapes, but they would mean something else there.
+    Weights can be loaded into any model with the same shapes, but another model would compute something else with them.
 
     Raises:
         UserError: naming the first key in which the configs differ.

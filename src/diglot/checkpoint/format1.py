@@ -1,9 +1,9 @@
 """Reader of checkpoints of format 1, which diglot wrote before format 2: plain data and tensors from torch.save.
 
 torch.load(weights_only=True) runs no code. However, it compares no checksums, unpacks compressed records, trusts the
-pickle about the length of a record, and lets a pickle create objects without end. Therefore a file is checked before
-torch loads it. It must have the form in which torch.save writes it: uncompressed records, and a pickle of plain data
-and of tensors that lie within their records.
+lengths of records that the pickle gives, and does not limit the number of objects that a pickle creates. Therefore a
+file is checked before torch loads it. It must have the form in which torch.save writes it: uncompressed records, and a
+pickle of plain data and of tensors that lie within their records.
 """
 
 import math
@@ -73,7 +73,7 @@ _LIST, _DICT, _ORDERED_DICT, _TENSOR = object(), object(), object(), object()
 
 
 def read(file: BinaryIO) -> Any:
-    """Return the content of a file. No code in it is run, whatever the environment says.
+    """Return the content of a file. No code in it is run, regardless of environment variables.
 
     Args:
         file: a seekable file.
@@ -119,7 +119,7 @@ def check(file: BinaryIO, checksums: bool = True) -> int:
 def _check_end(file: BinaryIO) -> None:
     """Check that a file ends as torch.save ends it.
 
-    Readers of zip files may disagree if data come before or after the archive, or if there are two ends.
+    Otherwise, readers of zip files could disagree: if data precede or follow the archive, or if it has two end records.
     """
     size = file.seek(0, 2)
     file.seek(max(0, size - _END.size))
@@ -147,7 +147,7 @@ def _check_records(records: list[zipfile.ZipInfo]) -> dict[str, int]:
         name = record.filename.removeprefix(f"{folder}/")
         if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
             raise UserError(f"refused, its part {name} is compressed")
-        # One bit of the attributes would make the record a folder, of which torch reads nothing.
+        # One bit of the attributes would mark the record as a folder, and torch would not read its content.
         plain = not (record.external_attr or record.internal_attr or record.volume or record.comment)
         if not plain or record.flag_bits & ~_FLAGS or record.extra[:2] not in (b"", b"\1\0"):
             raise UserError(f"damaged, its part {name} has unexpected attributes")
@@ -272,7 +272,7 @@ def _check_views(name: str, storage: _Storage) -> None:
 
 
 def _check_target(taken: list[Any], stack: list[Any], kinds: tuple[object, ...]) -> None:
-    """Check that something is put into one of these kinds of containers, and return the container to the stack."""
+    """Check that items are put into a container of one of these kinds, and push the container back onto the stack."""
     (target,) = taken
     if not any(target is kind for kind in kinds):
         raise UserError("refused, it holds more than weights and plain data (items added to what is not a container)")
@@ -332,11 +332,11 @@ def _dotted(name: Any) -> str:
 
 
 def check_tree(content: Any, n_operations: int) -> None:
-    """Check that loaded content can be walked through.
+    """Check that loaded content can be traversed with bounded time and recursion depth.
 
-    It must not be nested more than `DEEPEST` levels deep. A pickle can refer to one object again and again, from within
-    objects that are themselves referred to again and again. The values counted in this way must not be more than the
-    number of operations allows.
+    It must not be nested more than `DEEPEST` levels deep. A short pickle can refer to the same objects many times, on
+    each level of nesting, so that a traversal takes exponential time. So the number of values in a traversal must not
+    exceed twice the number of operations.
 
     Raises:
         UserError: saying which limit is exceeded.

@@ -1,10 +1,11 @@
 """Exact conversion of plain data and tensors to JSON and named tensors, and back.
 
-A value that would not be restored exactly is refused by name when it is written. A value without a JSON form becomes an
-object whose first key begins with "$": {"$tuple": [1, 2]}, {"$tensor": NAME}. Types are compared exactly, because a
-subclass of str or int would be restored as another type. Values, types, the order of keys, and shapes and strides of
-tensors are kept. Tensors that share all their memory are restored as one. Views that share a part of it are stored
-separately, and a tensor with gaps between its elements is restored without them. All tensors are restored on the CPU.
+Writing a value that would not be restored exactly is an error, which names the value. A value without a JSON form
+becomes an object whose first key begins with "$": {"$tuple": [1, 2]}, {"$tensor": NAME}. Types are compared exactly,
+because a subclass of str or int would be restored as another type. Values, types, the order of keys, and shapes and
+strides of tensors are kept. Tensors that share all their memory are restored as one tensor. Views that share a part of
+it are stored separately, and a tensor with gaps between its elements is restored without them. All tensors are restored
+on the CPU.
 """
 
 import base64
@@ -105,7 +106,7 @@ _KEYS = (type(None), bool, int, *_LEAVES)
 
 
 def encode(tree: Any) -> tuple[Any, dict[str, Tensor]]:
-    """Return plain data and tensors in a form that JSON can hold, and the tensors by the names used in it.
+    """Return a form of plain data and tensors that JSON can hold, and the tensors by the names that it uses.
 
     Args:
         tree: None, bool, int, float, complex, str, bytes, torch.dtype, torch.device and tensors, in any nesting of
@@ -303,7 +304,7 @@ def decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
         tensors: the tensors by name, contiguous.
 
     Raises:
-        UserError: if `encode` does not create such a node, or if it does not name each of the tensors.
+        UserError: if `encode` never creates such a node, or if the node does not name every tensor.
     """
     decoder = _Decoder(tensors)
     tree = decoder.value(node, 0)
