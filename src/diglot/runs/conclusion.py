@@ -51,8 +51,8 @@ def conclude(
     translator = Translator.load(writer.best, trust=trusted(config))
     test: dict[str, Any] | None = None
     if "test" in held_out:
-        # As in diglot-evaluate: the test text decides how the language is written. BLEU's tokenizer is that of the dev
-        # scores.
+        # As in diglot-evaluate, the test references determine how the target language is written. BLEU's tokenizer is
+        # that of the dev scores.
         scorer = Scorer(scorer.tgt_lang, held_out["test"].pairs.tgt, scorer.tokenizer)
         test = evaluate(translator, held_out["test"], scorer, folder / "evaluation" / "test", is_repeated=True)
         say("\n".join(table(test)))

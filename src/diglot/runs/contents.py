@@ -40,7 +40,7 @@ def contents(config: Any, corpus: Corpus, texts: Contents) -> Contents:
 
 
 def contents_now(config: Any) -> Contents:
-    """Return the contents that a run with a config would read now; empty if only data preparation could tell."""
+    """Return the contents that a run with a config would read now; empty if its data are not prepared."""
     try:
         corpus = build_corpus(config.data)
         texts = corpus.read(Path(config.data.cache_dir))
@@ -59,7 +59,7 @@ def contents_in(folder: Path) -> Contents:
 
 
 def how_compared(changed: str) -> str:
-    """Return a note on how texts are compared, to add to the name of a changed text; empty for other inputs."""
+    """Return a note on how texts are compared, for the message about a changed text; empty for other inputs."""
     is_text = changed in (NAMES["train"], NAMES["dev"], NAMES["test"])
     same = "the same lines count as changed if they are compressed or split into files differently"
     return f" (files are compared byte for byte: {same})" if is_text else ""
@@ -72,7 +72,7 @@ def changed_contents(before: Contents, now: Contents) -> str | None:
 
 
 def same_contents(before: Contents, now: Contents) -> set[str]:
-    """Return the inputs that have not changed; `text` stands for all text together."""
+    """Return the inputs that have not changed, with `text` if all text and the languages are the same."""
     same = {key for key in before if before[key] == now.get(key)}
     has_same_text = all(before.get(key) == now.get(key) for key in (*SPLITS, "languages"))
     return same | ({"text"} if before and has_same_text else set())

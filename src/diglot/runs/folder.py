@@ -34,7 +34,7 @@ LOG = "log.txt"
 # Files that are written in place, and folders that a run writes to. Other files are replaced atomically.
 IN_PLACE = (LOG, "hparams.yaml", "output.txt")
 FOLDERS = ("text", "evaluation", "figures")
-# Written by a sweep into a folder in which a run is to begin.
+# Written by a sweep into a folder before a run begins there.
 JOB = "job.json"
 
 HOLD_ATTEMPTS = 5
@@ -100,7 +100,7 @@ def refuse_links(folder: Path) -> None:
 
 
 def refuse_way_out(path: Path, folder: Path) -> None:
-    """Check that a path in a run's folder does not lead out of it, whoever created what the folder holds.
+    """Check that no link on a path in a run's folder leads out of it; somebody else may have created the folder.
 
     Raises:
         UserError: if a link on the path leads elsewhere.
@@ -132,10 +132,10 @@ def is_held(folder: Path) -> bool:
 
 @contextmanager
 def one_at_a_time(budget: "Budget", processes: "Processes") -> Iterator[None]:
-    """Let one process at a time find and lock its run's folder, so that the next one sees that it is taken.
+    """Let one process at a time find and lock its run's folder, so that the next process sees that it is taken.
 
-    If the lock cannot be created, the block runs without it. A folder to be resumed may still be writable; creating a
-    new one fails with an error that names it.
+    If the lock cannot be created, the block runs without it: the folder of a run to resume may still be writable, and
+    creating a new folder fails with an error that names it.
     """
     if not processes.is_first:
         yield
@@ -168,7 +168,7 @@ def hold(folder: Path) -> None:
 
 
 def environment(typed: Sequence[str], contents: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a run's results may depend on besides its config, and the typed command line."""
+    """Return the versions, the hardware and the content that a run's results may depend on, and the typed command."""
     return {
         "diglot": version("diglot"),
         "commit": commit(),
@@ -236,7 +236,7 @@ def write_missing(files: dict[Path, bytes]) -> list[str]:
 
 
 def commit() -> str | None:
-    """Return the checkout's commit, with a + if files have been changed since; None if diglot is in no checkout."""
+    """Return the checkout's commit, with a + if files have been changed since; None outside a checkout."""
     source = Path(__file__).parent
     git = ["git", "-C", str(source)]
     try:

@@ -84,7 +84,7 @@ class OpenRun:
 
     @classmethod
     def begin(cls, plan: Plan) -> "OpenRun":
-        """Find or create the run's folder and load the run's state, as the first process decides for all.
+        """Find or create the run's folder, and load the run's state. The first process decides for all.
 
         Raises:
             UserError: if the folder cannot be used, or if the run would resume as a different one.

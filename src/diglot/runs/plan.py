@@ -1,4 +1,4 @@
-"""The parts of a run that are known before its data are read, so that a wrong value costs one second."""
+"""The parts of a run that are built before its data are read, so that a wrong value is reported within a second."""
 
 import logging
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ from diglot.training.watch import Watcher
 
 
 class TrainerKeys(TypedDict):
-    """Keys of the config's node `trainer` that Lightning does not have, or that accept more values here."""
+    """Keys of the config's node `trainer` that Lightning's Trainer lacks, or that accept more values here."""
 
     precision: int | str  # also "auto"
     max_steps: int | None  # null: the budget decides
@@ -74,7 +74,7 @@ class Plan:
 
         Args:
             config: the run's config.
-            trial: a model like the run's, without values.
+            trial: a model like the run's, on the meta device.
             watchers: see `build_watchers`.
 
         Raises:
@@ -82,7 +82,7 @@ class Plan:
         """
         budget = build_budget(config)
         corpus = build_corpus(config.data)
-        Scorer(corpus.tgt_lang, tokenizer=config.bleu_tokenizer)  # fails before all the work if a package is missing
+        Scorer(corpus.tgt_lang, tokenizer=config.bleu_tokenizer)  # fails early if a package is missing
         initial = checkpoints.load(config.init_from, trusted(config)) if config.init_from is not None else None
         source: TokenizerSource = build(config.tokenizer, "tokenizer")
         tokenizer: TokenizerSource | Tokenizer = initial.tokenizer if initial else source
@@ -125,7 +125,7 @@ class Plan:
         return model
 
     def settle(self) -> None:
-        """Store the run's length and precision in the config and the data, once the data are read."""
+        """Store the run's length in the config and the data, and its precision in the config. Call it after setup."""
         n_updates = self.budget.total_updates(self.data)
         self.data.set_length(n_updates, batch_timeout=self.config.trainer.process_timeout)
         self.config.run.updates, self.config.run.passes = n_updates, None
@@ -161,7 +161,7 @@ def build_watchers(config: DictConfig, model: EncoderDecoder) -> list[L.Callback
 
     Args:
         config: the run's config.
-        model: a model like the run's, to check that it has what they show.
+        model: a model like the run's; each watcher checks that it has what the watcher shows.
     """
     watching = build_callbacks(config.watch, "watch")
     for watcher in watching:
@@ -171,7 +171,7 @@ def build_watchers(config: DictConfig, model: EncoderDecoder) -> list[L.Callback
 
 
 def build_callbacks(nodes: DictConfig | None, path: str) -> list[L.Callback]:
-    """Build the callbacks of a mapping by name; null leaves one out."""
+    """Build the callbacks of a mapping from names to nodes, except for null nodes."""
     callbacks = []
     for name, node in (nodes or {}).items():
         if node is not None:
@@ -225,7 +225,11 @@ def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes
 
 
 def check_lengths(model: EncoderDecoder, data: TranslationData, node: DictConfig) -> None:
-    """Refuse sequences that are longer than the model's positions allow, before training reaches them."""
+    """Check, before training, that no sequence is longer than the model's maximum number of positions.
+
+    Raises:
+        UserError: if one is longer.
+    """
     tgt_position = "decoder_position" if node.get("decoder_position") is not None else "position"
     dev, train = data.dev_pairs, data.batching
     sides = {

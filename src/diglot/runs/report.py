@@ -23,7 +23,7 @@ from diglot.training.throughput import Throughput, peak_memory
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, int]:
-    """Return the number of parameters in each part of a model; shared ones count once, for the part named first.
+    """Return the number of parameters in each part of a model; shared ones count only for the first part with them.
 
     A part is a stack's sublayers of one kind ("encoder self_attention") or a child module that is not a stack.
     """
@@ -148,7 +148,7 @@ def end_report(writer: CheckpointWriter, throughput: Throughput, updates: int, s
 
 
 def hyper_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what TensorBoard's table of runs compares: the config's numbers and names in one flat mapping."""
+    """Return the config's hyperparameters as one flat mapping, for TensorBoard's table of runs."""
     flat: dict[str, Any] = {}
 
     def walk(node: Any, path: str) -> None:

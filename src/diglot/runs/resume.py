@@ -1,4 +1,4 @@
-"""Where a run resumes, and what may have changed by then."""
+"""Resuming a run: the point where it resumes, and the checks that it is still the same run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,10 +36,10 @@ class ResumePoint:
     """The point where a run resumes.
 
     Attributes:
-        checkpoint: the file to resume from; None if there is none yet.
+        checkpoint: the file to resume from; None if the run has no checkpoint yet.
         state: state of the run.
-        changed: changes of the config that apply from then on.
-        bleu_tokenizer: BLEU's tokenizer until then; None if unknown.
+        changed: changes of the config that apply from this point on.
+        bleu_tokenizer: BLEU's tokenizer up to this point; None if unknown.
     """
 
     checkpoint: Path | None = None
@@ -57,7 +57,7 @@ def newest_unfinished(folder: str | None, config: dict[str, Any], now: Contents)
         now: the contents that it reads.
 
     Raises:
-        UserError: if another process is training such a run, so that it is not trained twice.
+        UserError: if another process is training such a run.
     """
     folders = [Path(folder).expanduser()] if folder is not None else list(Path("runs").glob("*"))
     begun = [each for each in folders if (each / CONFIG).is_file() and not is_finished(each)]
@@ -86,7 +86,7 @@ def finished_line(folder: Path, config: dict[str, Any], read_now: Callable[[], C
         read_now: returns the contents that the config reads.
 
     Raises:
-        UserError: if something has changed that would have no effect, because nothing would be trained.
+        UserError: if a value or an input has changed, which would have no effect because nothing is trained.
     """
     run = config["run"]
     wanted = config["trainer"].get("max_steps") or (run["updates"] if run["passes"] is None else None)
@@ -120,7 +120,7 @@ def finished_line(folder: Path, config: dict[str, Any], read_now: Callable[[], C
 
 
 def outcome(folder: Path) -> tuple[int | None, str]:
-    """Return what follows if a signal ends the run in a folder before its first update or after its last one.
+    """Return the exit status and the advice if a signal ends a run before its first update or after its last one.
 
     Returns:
         The exit status (None: that of the signal), and what to type next.
@@ -133,7 +133,7 @@ def outcome(folder: Path) -> tuple[int | None, str]:
 
 
 def refuse_other_job(folder: Path, config: Any) -> None:
-    """Check that a sweep's job that has not begun begins with the config that it carries.
+    """Check that a sweep's job starts with the config stored in its folder. A job that has started is not checked here.
 
     Raises:
         UserError: naming the keys whose values differ.

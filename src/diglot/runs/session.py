@@ -106,7 +106,7 @@ class Session:
                 taken_up,
             )
             raise
-        if self.signals.received:  # after the last validation
+        if self.signals.received:  # arrived after the last validation
             self.leave(Stopped(self.signals.received))
 
     def conclude(self) -> None:
@@ -146,7 +146,7 @@ class Session:
 
 
 def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
-    """Build the trainer of a run and everything that takes part in it."""
+    """Build the trainer of a run, its LightningModule, its loggers and its callbacks."""
     config, data, budget, processes, begun = plan.config, plan.data, plan.budget, plan.processes, run.begun
     task = TranslationTask(
         model=model,
@@ -173,7 +173,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
     accumulation = data.updates(world_size=processes.world_size).accumulation
     others: list[str] = []
     if processes.starts_others:
-        resumes = quoted(str(run.folder)) if run.goes_on else "null"  # decided here, whatever the others find
+        resumes = quoted(str(run.folder)) if run.goes_on else "null"  # this process decides for the others
         others = [*carrying("diglot.commands.train", HydraConfig.get(), run.folder), f"resume={resumes}"]
     trainer = L.Trainer(
         **plan.options,
@@ -205,7 +205,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
 
 
 def make_loggers(nodes: DictConfig, folder: Path, resumed: loggers.Resumed | None) -> list[Logger]:
-    """Build the loggers of a mapping by name; null leaves one out. A logger that fails does not stop the run."""
+    """Build the loggers of a mapping from names to nodes, except for null nodes. A failing logger stops no run."""
     made = []
     for name, node in nodes.items():
         if node is not None:
@@ -216,7 +216,7 @@ def make_loggers(nodes: DictConfig, folder: Path, resumed: loggers.Resumed | Non
 
 
 def keep_held_out(folder: Path, data: TranslationData) -> tuple[dict[str, EvaluationSet], list[Path]]:
-    """Write the held-out text into the run's folder, with the answers of a translation memory if requested.
+    """Write the held-out text into the run's folder, with a translation memory's answers if the config asks for them.
 
     Returns:
         The text by split, and the written files.
