@@ -1,4 +1,4 @@
-"""Build objects from a config."""
+"""Construction of objects from a config."""
 
 import hashlib
 import json
@@ -125,7 +125,7 @@ def config_hash(config: Any, *more: Any, length: int = 12) -> str:
 
     Args:
         config: the job's config.
-        more: further values that enter the hash.
+        more: further values to hash.
         length: the number of hexadecimal digits.
     """
     plain = without_secrets(OmegaConf.masked_copy(config, [key for key in config if key != "hydra"]))
@@ -216,10 +216,12 @@ def _memory() -> float:
 
 
 def check_tying(model: EncoderDecoder, tokenizer: TokenizerSource | Tokenizer) -> None:
-    """Check that two vocabularies do not share one embedding matrix. They may have the same size by accident.
+    """Check that source and target share an embedding matrix only if they share a vocabulary.
+
+    The model alone cannot check this, because two vocabularies may have the same size by accident.
 
     Raises:
-        UserError: they share it. The message names the keys.
+        UserError: two vocabularies share a matrix. The message names the keys.
     """
     if not tokenizer.is_joint and model.src_embedding is model.tgt_embedding:
         raise UserError(

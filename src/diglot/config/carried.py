@@ -1,7 +1,7 @@
-"""The config file in a folder, for the processes that train there.
+"""A file with the composed config, for all processes that train in a folder.
 
-The config is composed and checked once. A job of a sweep reads it hours later, and so do the other processes of a run.
-Later changes to the files that it was composed from have no effect.
+The config is composed and checked once. The other processes of a run read the result, and a sweep's job may read it
+hours later. So changes to the files that it was composed from have no effect on them.
 """
 
 import re

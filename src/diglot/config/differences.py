@@ -24,8 +24,8 @@ LONGEST = 1_000_000  # characters in a run's config; a typical one has a few tho
 def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield each key at which two configs differ, with both values.
 
-    A missing key has the default of the parameter of its class, or else null. So an old config, written before an
-    option existed, has that option's default.
+    A missing key counts as the default of its class's parameter, or as null if there is none. So a config that is older
+    than an option has the default of that option.
     """
     if isinstance(a, dict) and isinstance(b, dict):
         target = a.get("_target_")
@@ -54,7 +54,7 @@ class Change(NamedTuple):
         key: its key.
         before: the run's value.
         now: the new value.
-        is_of_place: whether only a path changed, and the content there is the same.
+        is_of_place: whether only the path of the content changed, and not the content itself.
     """
 
     key: str
@@ -64,7 +64,7 @@ class Change(NamedTuple):
 
     @property
     def takes_effect(self) -> bool:
-        """Whether a run can resume with the new value. Otherwise the value would make it another run."""
+        """Whether a run can resume with the new value. With any other new value, it would be another run."""
         return self.is_of_place or meaning_of(self.key).on_resume == "take effect"
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ def changes(before: Any, now: Any, same: Collection[str] = ()) -> list[Change]:
 
 
 def _told(key: str, before: Any, now: Any, noted: Collection[str]) -> tuple[str, Any, Any] | None:
-    """Return a difference as it is reported, or None if no difference is known.
+    """Return a difference in the form to report, or None if it is unknown whether the values differ.
 
     Args:
         key: the key that differs.
@@ -167,7 +167,7 @@ def _check_yaml(text: str) -> None:
     """Check that the time and memory to parse a text are proportional to its length.
 
     Raises:
-        ValueError: they may not be.
+        ValueError: the text is too long, is nested too deeply, or contains an alias.
     """
     depth = 0
     if len(text) > LONGEST:

@@ -1,4 +1,4 @@
-"""The parts of a model that CTranslate2 cannot represent, found by comparing CTranslate2 with diglot."""
+"""Checks whether an export format can represent a model; the limits of CTranslate2 were found by comparison."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -190,8 +190,8 @@ def check_format(form: str, model: Mapping[str, Any], key: str) -> None:
         key: the config key that selects the format, for messages.
 
     Raises:
-        UserError: the format cannot hold the model, or the package is missing. The message names each of the model's
-            keys that prevents it, with the nearest value that does not.
+        UserError: the format cannot hold the model, or the package is missing. The message names each key whose value
+            is unsupported, with the nearest supported value.
     """
     if form == "ctranslate2" and (reasons := unrepresentable(model)):
         raise UserError(f"{key}={form}: {'; '.join(reasons)}")

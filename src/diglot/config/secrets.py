@@ -1,4 +1,4 @@
-"""Values from the environment: found through interpolations, kept out of files and messages if they may be secrets."""
+"""Values that a config reads from the environment. Those that may be secrets are kept out of files and messages."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from diglot.system.masking import is_secret, note
 def environment_reads() -> Iterator[list[str]]:
     """Collect the names of the environment variables that the block reads, through any resolver.
 
-    All reads in Python look a name up in `os.environ`, those of `oc.env` as well as those of a user's resolver.
+    Every read in Python looks up a name in `os.environ`, whether by `oc.env` or by a user's own resolver.
     """
     names: list[str] = []
     environment: Any = type(os.environ)
@@ -63,7 +63,7 @@ def without_secrets(config: DictConfig) -> dict[str, Any]:
 def _digest(key: str, text: str) -> str:
     """Return a digest that shows whether a value has changed, without revealing it.
 
-    It is slow to compute, and so short that many values share it.
+    It is slow to compute, and so short that many values have the same digest.
     """
     return hashlib.pbkdf2_hmac("sha256", text.encode("utf-8", "surrogatepass"), key.encode(), 200_000, 4).hex()
 
@@ -90,7 +90,7 @@ def changed_texts(plain: Any, change: Callable[[str], str]) -> Any:
 
 
 def note_secrets(config: DictConfig) -> None:
-    """Keep values that a config reads from the environment and that may be secrets out of messages.
+    """Mask, in all messages, the values that a config reads from the environment and that may be secrets.
 
     The names of keys and choices are never masked, since messages contain them.
     """
@@ -105,10 +105,10 @@ def note_secrets(config: DictConfig) -> None:
 
 
 def refuse_secrets_in_checkpoints(config: DictConfig) -> None:
-    """Check that no key whose value a checkpoint stores reads a secret from the environment.
+    """Check that no value that a checkpoint stores is a secret from the environment.
 
     Raises:
-        UserError: a key does. The message names it.
+        UserError: a stored value may be a secret. The message names its key.
     """
     for path, written, value, _ in _from_environment(config):
         if is_secret(value) and meaning_of(path).in_checkpoints:

@@ -1,6 +1,6 @@
-"""Limits on the content of a checkpoint: one set of rules for starting a run and for reading a checkpoint.
+"""Limits on the content of a checkpoint. The same rules apply when a run starts and when a checkpoint is read.
 
-So a run never trains towards a checkpoint that no command can read. A class that is neither diglot's nor one of torch's
+So no run writes a checkpoint that no command can read. A class that is neither diglot's nor one of torch's
 layers is created only if the user trusts its module: by naming the class in the config, by `trust`, or, in Python, by
 having imported the module. A checkpoint alone never causes the import of a module.
 """
@@ -53,7 +53,7 @@ def check_language(what: str, code: Any) -> None:
         code: a code such as en, zh-Hant or sr@latin.
 
     Raises:
-        UserError: it cannot.
+        UserError: the code is too long or contains other characters.
     """
     if not isinstance(code, str) or not re.fullmatch(r"\w[\w.@+-]{0,49}", code) or ".." in code:
         shown = shortened(code, 50) if isinstance(code, str) else code
@@ -103,7 +103,7 @@ def check_number_of_weights(model: EncoderDecoder) -> None:
     """Check that a model's checkpoints do not have more tensors than a reader accepts.
 
     Raises:
-        UserError: they do.
+        UserError: the model has too many weights.
     """
     n, most = sum(1 for _ in model.parameters()), MOST_TENSORS // TENSORS_A_WEIGHT
     if n > most:
@@ -113,8 +113,8 @@ def check_number_of_weights(model: EncoderDecoder) -> None:
 def check_parts(record: dict[str, Any], trust: Collection[str] = ()) -> None:
     """Check the model and the search of a checkpoint, or of a run that would write one.
 
-    Each class in them has to be known or trusted, and of the kind that its key takes. Each value has to be one that a
-    command line could give.
+    Each class in them must be known or trusted, and of the kind that its key accepts. Each value must be one that the
+    command line would accept.
 
     Args:
         record: a mapping with the nodes `model` and `search`.
@@ -136,7 +136,8 @@ def check_parts(record: dict[str, Any], trust: Collection[str] = ()) -> None:
 def trusted(config: Mapping[Any, Any]) -> list[str]:
     """Return the modules that a command line trusts.
 
-    These are the modules in its key `trust`, and those of the classes in its config, which were imported to check it.
+    These are the modules in its key `trust`, and the modules of the classes that its config names,
+    which the check of the config has imported.
 
     Args:
         config: the config of any command.
@@ -154,10 +155,10 @@ def trusted(config: Mapping[Any, Any]) -> list[str]:
 
 
 def check_trust(modules: Collection[str]) -> None:
-    """Check that modules to trust are modules of the user's own.
+    """Check that all modules to trust are the user's own.
 
     Raises:
-        UserError: one is not. The message names it.
+        UserError: a module belongs to a library, or is not a dotted name. The message names it.
     """
     for module in modules:
         if not _DOTTED.fullmatch(module):
@@ -170,7 +171,7 @@ def _refuse_references(node: Any, path: str) -> None:
     """Check that a node contains no interpolation and no positional arguments. diglot never stores either.
 
     Raises:
-        UserError: it does. The message names the key.
+        UserError: it contains one. The message names the key.
     """
     if isinstance(node, str) and "${" in node:
         raise UserError(f"{path} contains the interpolation {shortened(node, 60)!r}: not loaded")
@@ -200,7 +201,7 @@ def _imported(target: str) -> Any:
 
 
 def _not_vouched_for(target: Any, trust: Collection[str]) -> str | None:
-    """Return the reason why another party's class is not created, or None if the user trusts it.
+    """Return the reason why a class from outside diglot and torch is not created, or None if the user trusts it.
 
     The reason continues a sentence that starts with the class's name.
     """
@@ -216,7 +217,7 @@ def _not_vouched_for(target: Any, trust: Collection[str]) -> str | None:
                 "a class that is not part of diglot, and a checkpoint alone never causes an import: "
                 f"if you trust that module, type trust={module}"
             )
-        if _imported(target) is None:  # a further search could import something
+        if _imported(target) is None:  # get_object could import a submodule
             return f"and {module} has no such class"
     try:
         if None not in [wrong_target(target, kind) for kind in (torch.nn.Module, Search)]:

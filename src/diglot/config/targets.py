@@ -1,7 +1,7 @@
-"""Checks that a `_target_` is a class, or a function that makes one, of the kind that its key takes.
+"""Checks that a `_target_` is a class of the kind that its key accepts, or a function that returns an object of it.
 
-A config may come from a stranger. So no other target is called, and no target is called before the whole config has
-been checked.
+A config may come from a stranger. So no other target is called, and none is called before the whole config has been
+checked.
 """
 
 import inspect
@@ -83,10 +83,10 @@ def _kinds(annotation: Any) -> list[type]:
 
 
 def refuse_foreign_hydra(node: DictConfig) -> None:
-    """Check that a config's hydra node makes neither Hydra nor another library call foreign code.
+    """Check that a config's hydra node cannot make Hydra or another library call foreign code.
 
     Raises:
-        UserError: it does. The message names the key.
+        UserError: a key could. The message names it.
     """
     plain: Any = OmegaConf.to_container(node, resolve=False)
     if plain.get("callbacks"):
@@ -107,7 +107,7 @@ def refuse_foreign_hydra(node: DictConfig) -> None:
 
 
 def targets_in(node: Any, path: str) -> typing.Iterator[tuple[str, Any]]:
-    """Yield each target in a node of plain data, after its key."""
+    """Yield the key and the value of each `_target_` in a node of plain data."""
     if isinstance(node, dict):
         if "_target_" in node:
             yield f"{path}._target_", node["_target_"]
