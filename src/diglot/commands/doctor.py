@@ -1,4 +1,4 @@
-"""diglot-doctor: read the data as training would, and report likely problems before they cost a run."""
+"""diglot-doctor: read the data as training would, and report likely problems before a run."""
 
 if __name__ == "__main__":  # before the imports, which take seconds
     from diglot.commands.start import start
@@ -124,7 +124,7 @@ def passed(batching: Batching, most: int = 3) -> tuple[float, float]:
 
 
 def probed(config: DictConfig, data: TranslationData, n_updates: int, n_probed: int) -> dict[str, Any]:
-    """Estimate the training time of a run in seconds, and its memory in bytes, by training for `n_probed` updates."""
+    """Estimate a run's training time in seconds and its memory in bytes, by training a model for `n_probed` updates."""
     device = torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu")
     torch.manual_seed(config.seed)
     model = build(config.model, "model", **data.tokenizer.vocab_sizes).to(device)

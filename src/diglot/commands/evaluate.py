@@ -121,7 +121,7 @@ def translator_of(
 def rival_of(
     baseline: str | None, corpus: Corpus | None, translator: Translator | None, load: Callable[[str], Translator]
 ) -> Translator | None:
-    """Return the translator to compare with, or None if the baseline is a file of lines or missing."""
+    """Return the translator of the baseline, or None if there is no baseline or it is a text file."""
     if baseline is None or not names_checkpoint(baseline):
         return None
     rival = load(baseline)
@@ -134,7 +134,7 @@ def rival_of(
 
 
 def names_checkpoint(name: str | None) -> bool:
-    """Return whether a path names a checkpoint or a run's folder, rather than a text file. None names neither."""
+    """Return whether a path names a checkpoint or a run's folder, rather than a text file; False for None."""
     if name is None:
         return False
     path = Path(name).expanduser()
@@ -181,7 +181,7 @@ def named_text(split: str, corpus: Corpus, cache_dir: Path, translator: Translat
 
 
 def text_beside(path: Path, split: str, translator: Translator | None) -> EvaluationSet:
-    """Return the copy of a text in the run folder of a checkpoint."""
+    """Return the copy of a split's text that a run has kept beside its checkpoints."""
     assert translator is not None
     kept = translator.record["tgt_lang"]
     if translator.tgt_lang != kept:

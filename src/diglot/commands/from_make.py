@@ -1,9 +1,8 @@
 """Pass the words typed after `make train` (or another command) to that command, byte for byte.
 
-make takes `model/position=rotary` for a variable of its own. If a recipe used such variables, make would expand `$`,
-and a shell would interpret `;`, `&`, quotes and blanks. So the recipe only starts this module, which reads the words
-from MAKEFLAGS, where make leaves them unexpanded. The comment at the top of the Makefile describes what a user may
-type.
+make treats `model/position=rotary` as a variable of its own. If a recipe used such variables, make would expand `$`,
+and a shell would interpret `;`, `&`, quotes and blanks. So the recipe only starts this module. It reads the words from
+MAKEFLAGS, where make leaves them unexpanded. The comment at the top of the Makefile describes what a user may type.
 """
 
 import os

@@ -97,7 +97,7 @@ def overview(commands: Iterable[str]) -> Iterator[str]:
 
 
 def line(name: str, *words: str) -> str:
-    """Return a line to type. Through make, an option has to be in ARGS."""
+    """Return a command line to type. For make, options are put into ARGS."""
     if not IN_CHECKOUT:
         return " ".join([f"diglot-{name}", *words])
     return " ".join([f"make {name}", *(f"ARGS='{word}'" if word.startswith("-") else word for word in words)])
@@ -109,7 +109,7 @@ def typed(example: str) -> str:
 
 
 def table(lines: Iterable[tuple[str, str]], width: int) -> Iterator[str]:
-    """Yield the lines of a table with two columns. In a narrow terminal the second column is below the first."""
+    """Yield the lines of a table with two columns. In a narrow terminal, the second column is below the first."""
     indent = 30 if width >= 70 else 8
     wrapper = textwrap.TextWrapper(
         width, initial_indent=" " * indent, subsequent_indent=" " * indent, break_on_hyphens=False

@@ -58,7 +58,7 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def refuse_same(outputs: Mapping[str, str | None], inputs: Mapping[str, str | Path | None]) -> None:
-    """Check that a command writes each of its files once, and none of the files that it reads.
+    """Check that the outputs of a command are different files, and none of them is an input.
 
     Args:
         outputs: paths of outputs, by key.
@@ -81,7 +81,7 @@ def refuse_unwritable(folder: Path) -> None:
     """Check that a folder can be written, before its content is computed.
 
     Raises:
-        UserError: it cannot.
+        UserError: the folder cannot be written.
     """
     try:
         with scratch_folder(folder):

@@ -122,7 +122,7 @@ def main(
 
 
 def _report(n_lines: int, n_cut: int, n_near_ties: int, files: Sequence[str]) -> None:
-    """Report on standard error how many outputs were cut and had near ties, and where the output is."""
+    """Report on standard error the numbers of cut outputs and of near ties, and the output files."""
     if n_cut:
         told = f"{n_cut} of {n_lines} outputs were cut by the length limit (search.max_len_a, search.max_len_b)"
         print(told, file=sys.stderr)
@@ -145,10 +145,10 @@ def refuse_nonsense(
     prefix: str | None,
     input: str | None,
 ) -> None:
-    """Check that the command accepts the config's values.
+    """Check that the options fit each other and the model.
 
     Raises:
-        UserError: a value is invalid. The message names the key.
+        UserError: an option is invalid. The message names the key.
     """
     if tokens_per_batch < 1:
         raise UserError(f"tokens_per_batch={tokens_per_batch}: must be positive")
@@ -219,7 +219,7 @@ def typed_lines(size: int) -> list[bytes]:
     """Return up to `size` lines of standard input, or an empty list at its end.
 
     Raises:
-        UserError: it cannot be read, for example because it is closed or its terminal is gone.
+        UserError: standard input cannot be read, for example because it is closed or its terminal is gone.
     """
     try:
         return list(islice(sys.stdin.buffer, size))
