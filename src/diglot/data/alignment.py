@@ -9,7 +9,7 @@ import numpy as np
 from diglot.data.text import ParallelText
 
 WINDOW, REACH = 400, 10  # pairs per window, and the largest shift that is tried, in lines
-N_WINDOWS = 2_500  # at most, spread evenly: a shift does not end by itself, so a sample of windows finds it
+N_WINDOWS = 2_500  # maximum, spread evenly; a sample suffices, because a shift affects all lines after it
 _LEAST, _DEVIATIONS = 0.03, 7.0  # how far a finding must exceed chance: in fit, and in standard deviations
 _BUCKETS = 32
 
@@ -35,7 +35,8 @@ class Shift(NamedTuple):
 class Alignment:
     """Detector of shifts in a text.
 
-    It compares, in windows of neighbouring pairs, how well the sides fit unmoved and moved.
+    For each window of neighbouring pairs, it compares the fit of the two sides as they are with the fit when the target
+    is moved by some lines.
 
     Args:
         split: name of the text, for reports.
@@ -70,9 +71,10 @@ class Alignment:
             return []
         fits = np.stack(self._fits)
         unmoved = fits[:, [REACH]]
-        # How much better each window fits moved than unmoved; last column: how far it falls below half of the best fit.
+        # How much better each window fits moved than unmoved. Last column: how far the unmoved fit is below half of its
+        # 90th percentile.
         findings = np.concatenate((fits - unmoved, np.quantile(unmoved, 0.9) / 2 - unmoved), axis=1)
-        deviation = 1.5 / self._size**0.5  # of such a difference in one window, by chance
+        deviation = 1.5 / self._size**0.5  # standard deviation of such a difference in one window
         found: list[Shift] = []
         rest = [(0, len(findings))]
         while rest:
@@ -157,9 +159,9 @@ def _ranks(values: Sequence[int]) -> np.ndarray:
 
 
 def _marks(line: str) -> list[int]:
-    """Count what two languages write alike, in buckets by hash.
+    """Count the marks in a line, which two languages tend to write alike, in buckets by hash.
 
-    These are digits, punctuation and symbols except full stops and commas, and capitalised words after the first.
+    Marks are digits, punctuation and symbols except full stops and commas, and capitalised words after the first word.
     """
     counts = [0] * _BUCKETS
     for mark in line:

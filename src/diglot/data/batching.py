@@ -1,7 +1,7 @@
 """Batching of pairs, in an order that is a pure function of (data, seed, pass, pool, batch in pool).
 
-Nothing here has mutable state that could be lost: three integers suffice to enter a stream at any position. Memory does
-not grow with the data: a pass over 300 million pairs needs the memory of one pool.
+There is no mutable state to save: three integers determine a position in the stream. Memory does not grow with the
+data: a pass over 300 million pairs needs the memory of one pool.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -59,7 +59,7 @@ class MicroBatch(NamedTuple):
     progress: float  # share of the pass that is complete after it
     position: int  # number in the stream, from 0
     update_target_tokens: int  # of the complete update, over all processes
-    is_dummy: bool = False  # computed only to keep step with the other processes; counts nowhere
+    is_dummy: bool = False  # computed only to keep step with the other processes; excluded from all sums
     shape: Shape | None = None  # to pad to; None: what the longest pair needs
     place: StreamPosition = StreamPosition()  # of the stream after the update
     ends_update: bool = True  # whether it is the last micro-batch of its update on this process
@@ -100,10 +100,10 @@ class Shuffle:
 
 
 class Mixture:
-    """The multiset of pairs that makes a pass: each corpus's pairs as often as its weight says.
+    """The multiset of pairs in a pass, in which the pairs of each corpus are repeated according to its weight.
 
-    With a weight of 2.5, a pass holds each pair of the corpus twice, and half of them a third time. That half is drawn
-    anew in each pass.
+    With a weight of 2.5, a pass holds each pair of the corpus twice, and half of the pairs a third time. That half is
+    drawn anew for each pass.
 
     Args:
         sizes: number of pairs of each corpus; the pairs are numbered consecutively through all corpora.
@@ -215,7 +215,7 @@ def split_by_shape(lengths: np.ndarray, shapes: Sequence[Shape]) -> list[tuple[i
 def share_rows(pairs: np.ndarray, rank: int, world_size: int) -> tuple[np.ndarray, bool]:
     """Return one process's rows of a batch, and whether they are a dummy.
 
-    If there are fewer rows than processes, some processes get another one's row as a dummy, to keep step.
+    If there are fewer rows than processes, the others get a copy of the first row as a dummy, to keep step.
     """
     mine = pairs[rank::world_size]
     return (mine, False) if len(mine) else (pairs[:1], True)
@@ -335,10 +335,10 @@ class Batching:
 class Updates:
     """Micro-batches of one process for a run: the sampler of its training loader.
 
-    An update takes the next `batches_per_update` batches of the stream, also across the end of a pass. Each of the
-    `world_size` processes gets an equal number of them. If processes share the rows of a single batch, each gets every
-    `world_size`-th row. So 1, 2 and 4 processes make the same updates, and all processes have the same number of
-    micro-batches.
+    An update consists of the next `batches_per_update` batches of the stream, which may span two passes. Each of the
+    `world_size` processes gets an equal number of them. If the processes share the rows of a single batch, each gets
+    every `world_size`-th row. So the updates do not depend on the number of processes, and all processes have the same
+    number of micro-batches.
 
     Args:
         batching: the stream of batches.

@@ -48,7 +48,7 @@ class Corpus(ABC):
         self.notes: list[str] = []
 
     def prepare(self, cache_dir: Path) -> None:  # noqa: B027 - most corpora have nothing to prepare
-        """Fetch and convert what `read` needs; do nothing if it is there already.
+        """Fetch and convert what `read` needs; do nothing if it already exists.
 
         Raises:
             UserError: the text is not available; the message names alternatives.
@@ -79,8 +79,8 @@ class Files(Corpus):
     must then fit into memory.
 
     Args:
-        train: {"src": paths, "tgt": paths}, {"tsv": paths} or {"csv": paths}; None counts as not given. Only scoring
-            needs no train.
+        train: {"src": paths, "tgt": paths}, {"tsv": paths} or {"csv": paths}; paths of None count as missing. Required
+            for everything except scoring.
         dev: the same, or None.
         test: the same, or None.
         src_lang: language code; None takes it from the name of the file (`train.de`, `zh.txt`) or of the column, else
@@ -226,7 +226,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_splits(folder: Path, splits: Mapping[str, ParallelText], src_lang: str, tgt_lang: str) -> None:
-    """Write `train.<src_lang>`, `train.<tgt_lang>` and so on (see `side_endings`)."""
+    """Write each split as two files, such as `train.<src_lang>` and `train.<tgt_lang>` (see `side_endings`)."""
     src, tgt = side_endings(src_lang, tgt_lang)
     for split, pairs in splits.items():
         write_lines(folder / f"{split}.{src}", pairs.src)
@@ -255,7 +255,7 @@ def read_prepared(folder: Path, corpus: Corpus) -> dict[str, PairFiles]:
 
 
 def _given_paths(split: str, paths: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the paths that are given, after a check that they are src and tgt, or tsv, or csv, or none."""
+    """Return the given paths, after checking that their keys are src and tgt, tsv alone, csv alone, or none."""
     key = f"data.{split}"
     for name in paths:
         if name not in ("src", "tgt", *_ROWS):

@@ -58,10 +58,10 @@ class Diagnosis:
         corpora: for each corpus of train: pairs read, pairs kept, pairs left out by each rule, mean tokens per side.
         duplicates: pairs equal to an earlier one; from 40 million pairs on, an estimate from a sample.
         identical: pairs whose two sides are equal.
-        scripts: pairs with a side in another script than most of that side; from 2 million pairs on, an estimate.
+        scripts: pairs with a side that is not in the main script of its side; from 2 million pairs on, an estimate.
         swapped: pairs whose sides seem to be swapped.
-        unrelated: corpora of train whose sides do not fit at all: their lines are in different orders, or the task does
-            not need them to fit.
+        unrelated: corpora of train whose sides do not correspond at all: either their lines are in different orders, or
+            the task does not require a correspondence.
         shifts: stretches where the lines of the two sides seem not to correspond.
         forms: for each side of a split ("train target"), numbers of composed and decomposed lines, of those that can be
             written in either form (see diglot.data.forms).
@@ -125,10 +125,10 @@ def diagnose(
     cache_dir: Path,
     may_take_long: bool = True,
 ) -> Diagnosis:
-    """Return the report on a corpus, from the cache if it has one on the same data.
+    """Return the report on a corpus, from the cache if it has a report on the same data.
 
     Raises:
-        LookupError: the cache has none, and `may_take_long` is False.
+        LookupError: the cache has no report, and `may_take_long` is False.
     """
     key = [_FORMAT, shards.key, *(f"{split} {text.digest()}" for split, text in held_out.items())]
     file = cache_dir / "doctor" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]}.json"

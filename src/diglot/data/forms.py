@@ -1,4 +1,4 @@
-"""Unicode's forms of the same text, and how to unify them for comparison and for a tokenizer.
+"""Unicode normalisation forms of the same text, and their unification for comparisons and tokenizers.
 
 An accented letter may be one character (composed, NFC) or a letter and a combining mark (decomposed, NFD).
 """
@@ -36,7 +36,7 @@ def comparable(text: str) -> str:
 
 
 def form_of(text: str) -> Literal["composed", "decomposed"] | None:
-    """Return the form of a text: "decomposed" if any part of it is; None if both of its forms are the same."""
+    """Return the form of a text: "decomposed" if any part of it is decomposed; None if both forms are the same."""
     if text.isascii():
         return None
     if not unicodedata.is_normalized("NFC", text):

@@ -163,7 +163,7 @@ class Hub(Corpus):
             )
 
     def _rows(self, split: str, sources: Mapping[str, Source]) -> Iterator[Batch]:
-        """Yield the rows of one of our splits, from one or more parts of the dataset's splits."""
+        """Yield the rows of "train", "dev" or "test", from one or more parts of the dataset's splits."""
         limit = self.max_train_pairs if split == "train" else None
         for part in self._parts[split]:
             if part.name not in sources:
@@ -182,7 +182,7 @@ class Hub(Corpus):
 
     def _sources(self, unused: str) -> dict[str, Source]:
         """Return a reader of each split of the dataset, by the dataset's name of the split."""
-        import datasets  # imported here: it takes a second, which other corpora need not pay
+        import datasets  # imported here, because it takes a second
 
         datasets.disable_progress_bars()  # we show our own
         datasets.logging.set_verbosity(logging.CRITICAL)  # all that it logs, it also raises
@@ -225,7 +225,7 @@ class Hub(Corpus):
         return {str(name): self._table_source(rows) for name, rows in streams.items()}
 
     def _reach_hub(self) -> None:
-        """Raise UserError if no connection is possible: `datasets` would try for half a minute."""
+        """Raise UserError if no connection is possible; `datasets` would retry for half a minute."""
         from huggingface_hub import constants
         from huggingface_hub.utils import get_session
 

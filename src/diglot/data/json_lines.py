@@ -46,7 +46,7 @@ def checked_text(value: object, path: str, number: int) -> str | None:
     """Return a value of an object if it is text or null.
 
     Raises:
-        UserError: it is neither, or it cannot be encoded in UTF-8.
+        UserError: the value is of another type, or it cannot be encoded in UTF-8.
     """
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""How a language is written, inferred from its code, a file name or a text; scores depend on it."""
+"""The writing system of a language, on which scores depend, inferred from a language code, a file name or a text."""
 
 import re
 import unicodedata
@@ -55,7 +55,7 @@ _BY_CODE = {
 }
 # Scripts that are not alphabets, by the first word of their letters' Unicode names.
 _NO_ALPHABETS = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", *_UNSPACED_WRITINGS}
-# Valid language codes that here name a side, or no particular language.
+# Valid language codes that name a side here, or no particular language.
 _NO_LANGUAGE = {"src", "tgt", "trg", "und", "mul", "mis", "zxx"}
 
 
@@ -156,7 +156,8 @@ _ENDINGS = {
 _COMPRESSED = {"gz", "zst", "xz", "bz2", "zip"}
 # Other parts of file names that are words, although they are valid language codes.
 _WORDS = {"all", "run", "cat", "mt", "to", "my", "in", "is", "no"}
-# Languages with a region other than their most likely one. The region's code is also a language's: Twi, Chamorro, ...
+# Languages with a region that is not their most likely one, although the region's code is also a language code (tw is
+# Twi, ch is Chamorro).
 _REGIONAL = {
     *("zh-tw", "zh-mo", "zh-sg", "de-ch", "fr-ch", "it-ch", "nl-be", "en-ie", "en-in", "en-sg", "ar-sa"),
     *("nb-no", "nn-no"),  # here `no` is also the code of Norwegian

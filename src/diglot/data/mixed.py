@@ -28,8 +28,8 @@ class Mixed(Corpus):
         name: name of the mixture.
 
     Raises:
-        UserError: there is no corpus, a path is missing, a weight is not positive, or a language is in doubt; the
-            message names the key.
+        UserError: there is no corpus, a path is missing, a weight is not positive, or a language is ambiguous;
+            the message names the key.
     """
 
     def __init__(

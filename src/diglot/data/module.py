@@ -213,7 +213,7 @@ class TranslationData(L.LightningDataModule):
         return updates_in(self.batching, passes, self.options.batches_per_update)
 
     def largest_batches(self, most_pools: int = 3) -> list[Batch]:
-        """Return the batch with the most tokens and, if it is another one, the batch with the longest sentences.
+        """Return the batch with the most tokens, and the batch with the longest sentences if it is a different one.
 
         Only the first pools of the first pass are searched.
         """
@@ -288,7 +288,7 @@ class TranslationData(L.LightningDataModule):
             self._loader.end_workers(exception)
 
     def worker_failure(self, error: BaseException) -> str | None:
-        """Return what happened to a worker, if that is what ended training; else None."""
+        """Return what happened to a worker if its failure ended training; otherwise None."""
         return worker_failure(error, self._loader.exit_statuses if self._loader else ())
 
     def val_dataloader(self) -> DataLoader:
@@ -358,9 +358,9 @@ class TimedLoader(DataLoader):
         return getattr(self._iterator, "_workers", ())
 
     def end_workers(self, error: BaseException) -> None:
-        """Record how workers ended, and kill the others.
+        """Record the exit statuses of workers that have ended, and kill the others.
 
-        Otherwise this process, when it ends, would wait for a worker that hangs or is stopped.
+        Otherwise this process would wait at its end for a worker that hangs or is stopped.
 
         Args:
             error: error that ended training.
@@ -391,7 +391,7 @@ class TimedLoader(DataLoader):
 def _answer_lost_workers_anew() -> None:
     """Make torch's handler for a dead worker raise its error again if Python ignores it.
 
-    The signal may arrive anywhere, also in a destructor, where Python ignores exceptions.
+    The signal may arrive at any time, for example in a destructor, where Python ignores exceptions.
     """
     by_torch = signal.getsignal(signal.SIGCHLD)
     if not callable(by_torch) or hasattr(by_torch, "is_answered_anew"):
@@ -410,7 +410,7 @@ def _answer_lost_workers_anew() -> None:
 
 
 def worker_failure(error: BaseException, exit_statuses: Sequence[int] = ()) -> str | None:
-    """Return what happened to a worker, if that is what ended training; else None.
+    """Return what happened to a worker if its failure ended training; otherwise None.
 
     Args:
         error: error that ended training. After the death of a worker, it is one of several errors of torch's loader,

@@ -29,7 +29,7 @@ class Placeholders:
 
     Args:
         pattern: a regular expression, as Python's `re` reads it.
-        more: another one, whose matches are found, too.
+        more: another regular expression; its matches count as placeholders, too. None: no other.
 
     Raises:
         ValueError: the pattern is invalid, too long, written with (?x), or matches the empty string.
@@ -78,7 +78,7 @@ def check_placeholder(pattern: str | None) -> None:
     """Check that a pattern is valid for `Placeholders`.
 
     Raises:
-        ValueError: it is not; the message gives the reason.
+        ValueError: the pattern is invalid; the message gives the reason.
     """
     if pattern is not None:
         Placeholders(pattern)

@@ -1,7 +1,8 @@
-"""Tokenisation of training text into memory-mapped files: once, in several processes, and never stale.
+"""Tokenisation of training text into memory-mapped files, once and in several processes.
 
-The prepared files are named by a hash of all that they depend on: the text's bytes, the tokenizer, and every option. A
-killed preparation resumes where it was. If two processes prepare the same text, the second waits for the first.
+The prepared files are named by a hash of all that they depend on: the text's bytes, the tokenizer, and every option. So
+they are never out of date. A killed preparation resumes where it was. If two processes prepare the same text, the
+second waits for the first.
 """
 
 import gc
@@ -51,7 +52,9 @@ _WORTH_PROCESSES = 4
 
 @dataclass(frozen=True)
 class Cleaning:
-    """Rules that leave out training pairs, besides those with a blank or too long side. The first match is reported.
+    """Rules that leave out training pairs. Pairs with a blank or too long side are always left out.
+
+    Only the first rule that matches a pair is reported.
 
     Attributes:
         control: leave out pairs with a control character on a side, or with a line break other than LF.
@@ -187,7 +190,7 @@ def left_out(about: Mapping[str, Any], max_len: int) -> list[str]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Lock a folder for one process at a time; the lock ends with its process."""
+    """Lock a folder for one process at a time; the lock is released when the process ends."""
     try:
         with locked(lock_name(folder), lambda: step("waiting for another process that prepares the same text")):
             remove_leftovers(folder.parent)
@@ -360,7 +363,7 @@ _samplers: tuple[Sampler, Sampler] | None
 
 
 def begin(treatment: Treatment) -> None:
-    """Set up the process that tokenises."""
+    """Set up this process for `encode`."""
     global _treatment, _samplers
     _treatment = treatment
     _samplers = treatment.tokenizer.samplers(treatment.sampling.alpha) if treatment.sampling.samples else None
@@ -374,7 +377,7 @@ def _begin_process(treatment: Treatment) -> None:
 
 
 def encode(block: Block) -> Done:
-    """Tokenise a block, and leave out pairs by the rules."""
+    """Tokenise a block, leaving out pairs by the rules of `Cleaning`."""
     (_, sampling, cleaning, max_len), pairs = _treatment, block.pairs
     rules = [_rule(src, tgt, cleaning, block.scripts) for src, tgt in zip(pairs.src, pairs.tgt)]
     if block.repeated is not None:

@@ -1,4 +1,4 @@
-"""Tokenised pairs in flat, memory-mapped files: they open at once, and all processes share them without a copy."""
+"""Tokenised pairs in flat, memory-mapped files, which open instantly and which all processes share without a copy."""
 
 import hashlib
 import json

@@ -137,7 +137,7 @@ class PairFiles:
         return self._hashed[1]
 
     def load(self) -> ParallelText:
-        """Return all pairs, in memory."""
+        """Load all pairs into memory."""
         return _whole(self.blocks())
 
 
@@ -219,10 +219,10 @@ def read_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
 
 
 def refuse_address(key: str, path: str | Path, what: str = "a local file is needed: download it first") -> None:
-    """Check that a path is not an address: nothing is downloaded without being asked for.
+    """Check that a path is not a URL, because nothing is downloaded unless the user asks for it.
 
     Raises:
-        UserError: it is an address.
+        UserError: the path is a URL.
     """
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)) and not Path(path).exists():
         raise UserError(f"{key}={path}: this is a URL, but {what}")

@@ -215,7 +215,7 @@ class Tokenizer:
 
 
 def is_blank(line: str, ids: Sequence[int]) -> bool:
-    """Return whether a line, whose pieces have these ids, has no text; see `Encoded`."""
+    """Return whether a line has no text, given the ids of its pieces; see `Encoded`."""
     return not ids or not line.strip()
 
 
@@ -370,7 +370,7 @@ class TokenizerTrainer(TokenizerSource):
             raise UserError(f"{file}: {error}: remove it") from None
 
     def _sample(self, text: Parallel, sides: Sequence[Side]) -> tuple[list[str], str]:
-        """Return the lines to train on, sources first, each side in the text's order, and a line about their number."""
+        """Return the lines to train on (sources first, each side in the text's order), and a note on their number."""
         random = np.random.default_rng(self.seed)
         found: list[tuple[float, int, int, str]] = []  # the lines with the smallest random numbers
         highest, n_lines, n_usable = 1.0, 0, 0
@@ -416,7 +416,7 @@ class TokenizerTrainer(TokenizerSource):
         return bool(self._normaliser.normalize(self._shown(line)).replace(_BLANK_MARK, " ").strip())
 
     def _train(self, lines: list[str], options: dict, key_name: str, file: Path) -> bytes:
-        """Train a model; write our own rules for nfc to a scratch folder beside the model's file."""
+        """Train a model. SentencePiece reads the rules for nfc from a file, which is written beside the model."""
         model = io.BytesIO()
         try:
             with scratch_folder(file) as folder:
