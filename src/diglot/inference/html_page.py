@@ -20,7 +20,7 @@ PICTURES = {code: 0x2400 + code for code in range(0x20) if code != ord("\t")} | 
 
 
 def page(title: str, records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the page in pieces, to be written consecutively as UTF-8; all lines need not fit into memory.
+    """Yield the page in pieces, to be written consecutively as UTF-8, so that the page need not fit into memory.
 
     A record has the number of a `line`, its `source`, `source_tokens` and `hypotheses`, best first. A hypothesis has
     `text`, `score`, `tokens` and their `log_probs`, and optionally `cut`, whether the length limit ended it, and

@@ -67,7 +67,7 @@ class _Unit(NamedTuple):
 
 
 class Translator:
-    """Translator of lines, made of a model, its tokenizer and a search; returns one translation per line, in order.
+    """Translator of lines, which consists of a model, its tokenizer and a search.
 
     Args:
         model: the model, on the device to translate on; it is put into evaluation mode.
@@ -145,7 +145,7 @@ class Translator:
         return cls(model, loaded.tokenizer, search or loaded.search, loaded.record, tgt_lang, precision)
 
     def translate(self, lines: Sequence[str], beam: int | None = None) -> list[str]:
-        """Return the best translation of each line; that of a blank line (see `Encoded`) is blank.
+        """Return the best translation of each line, in order; that of a blank line (see `Encoded`) is blank.
 
         Args:
             lines: texts without line breaks.
@@ -207,8 +207,8 @@ class Translator:
             prefixes: text that each translation must begin with; None: no prefixes.
             tokens_per_batch: maximum size of a batch, in source tokens plus the maximum number of target tokens of all
                 hypotheses, including padding. It limits memory use. A longer sentence is searched alone.
-            too_long: how to handle a line longer than the model's maximum, after a warning: "pieces" translates it in
-                pieces and joins their translations; "cut" drops its end.
+            too_long: how to handle a line longer than the model's maximum, which is also warned about. "pieces"
+                translates it in pieces and joins their translations; "cut" drops its end.
             attention: whether to return cross-attention weights, which takes another forward pass per hypothesis.
             first_line: number of the first line in messages.
             advance: called with the number of lines, or pieces of lines, that were just translated.
