@@ -184,8 +184,8 @@ def evaluate(
         evaluated: the text.
         scorer: scorer of the target language.
         folder: folder to create for the results; if it exists, a number is appended to its name.
-        is_repeated: whether a process that was killed may already have started this evaluation. An existing folder is
-            then reused if it has no complete results, or the same results.
+        is_repeated: whether a killed process may already have started this evaluation. If so, an existing folder is
+            reused if its results are missing, damaged or the same.
         baseline: a system to compare with.
 
     Returns:
@@ -279,7 +279,7 @@ def _of_model(
 
 
 def _is_of(folder: Path, results: dict[str, Any]) -> bool:
-    """Return whether a folder exists and has either no complete results or the same results."""
+    """Return whether a folder exists, and its results are missing, damaged or the same."""
     try:
         return {**json.loads((folder / "results.json").read_bytes()), "folder": None} == {**results, "folder": None}
     except (OSError, ValueError, TypeError, RecursionError):
@@ -365,7 +365,7 @@ def _counts_table(found: dict[str, Any]) -> Table:
 
 
 def _comparison_table(found: dict[str, Any]) -> Table:
-    """Scores with 95% confidence intervals, and p-values."""
+    """Return the table of scores with 95% confidence intervals, and of p-values."""
     bootstrap, randomisation = found["paired_bootstrap"], found["paired_approximate_randomisation"]
     grid = Table(title=Text(f"Compared with {found['name']}"), title_justify="left")
     grid.add_column("")

@@ -37,7 +37,7 @@ class Score(NamedTuple):
 
 
 class Scorer:
-    """Scorer of detokenised text against raw references with BLEU, chrF++ and, where the writing allows it, TER.
+    """Scorer of detokenised text against raw references: BLEU, chrF++ and, if it suits the writing system, TER.
 
     The code of the target language decides how text is split into words. If the code is unknown or contradicts the
     references, their script decides (see `diglot.data.language.writing_of`). If both the code and an explicitly given
