@@ -1,4 +1,4 @@
-"""The folder of an export, which is created atomically."""
+"""The folder of an export, which is written atomically."""
 
 import fnmatch
 import json
@@ -39,7 +39,7 @@ def export_folder(folder: Path) -> Iterator[Path]:
                     sync(written.fileno())
             sync_folder(temporary)
             refuse_foreign(folder)
-            earlier = temporary_name(folder)  # if this process is killed, a later one removes this folder
+            earlier = temporary_name(folder)  # if this process is killed, a later process removes it
             with suppress(FileNotFoundError):
                 folder.rename(earlier)
             temporary.rename(folder)

@@ -1,4 +1,4 @@
-"""Export as safetensors: the weights, and a JSON file with all that is needed to rebuild the model; no code."""
+"""Export as safetensors: the weights, and a JSON file with everything else that is needed to rebuild the model."""
 
 from pathlib import Path
 
