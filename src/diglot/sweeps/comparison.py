@@ -1,4 +1,4 @@
-"""The comparison of a sweep's jobs: as a table for the terminal, in CSV and markdown, and as a chart."""
+"""The comparison of a sweep's jobs: as a table for the terminal, as CSV and Markdown files, and as a chart."""
 
 import csv
 import io

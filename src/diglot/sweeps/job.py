@@ -112,7 +112,7 @@ class Job:
         return results if isinstance(results, dict) and results.get("finished") else {}
 
     def compare_contents(self, now: Contents) -> bool:
-        """Mark the job as outdated if its input has changed since, or undo that if the input is the same again.
+        """Mark the job as outdated if its input has changed since it ran; undo this if the input is the same again.
 
         Args:
             now: the contents that its config refers to now.
@@ -124,7 +124,7 @@ class Job:
         if changed := changed_contents(contents_in(self.folder), now):
             self.status, self.message = "outdated", f"outdated: {changed} has changed since"
         elif self.status == "outdated":
-            self.status, self.message = "interrupted", ""
+            self.status, self.message = "interrupted", ""  # an outdated job has no `results`
             self.status = "finished" if self.results else "interrupted"
         if self.status != before:
             self.write()
@@ -184,7 +184,7 @@ def run(job: Job, words: Sequence[str], signals: "Signals | None" = None, tries_
 
 
 def start(words: Sequence[str], output: Any) -> subprocess.Popen[bytes]:
-    """Start a job's process in its own session. Only this process signals it, and it ends with this process."""
+    """Start a job's process in its own session, so that a terminal's signals do not reach it. It ends with this one."""
     launcher = os.getpid()
 
     def prepare() -> None:
@@ -226,7 +226,7 @@ def wait(process: subprocess.Popen[bytes], show: Callable[[], None], signals: "S
 
 
 def follow(path: Path, position: int) -> Callable[[], None]:
-    """Return a function that prints a job's new lines about validations since its last call."""
+    """Return a function that prints the lines about validations that a job has printed since the last call."""
     rest = b""
 
     def show() -> None:

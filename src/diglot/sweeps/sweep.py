@@ -66,7 +66,7 @@ class Sweep:
             raise UserError(f"another sweep is running in {self.folder}")
 
     def _refuse_foreign(self) -> None:
-        """Check that the sweep's files would not replace files of anyone else.
+        """Check that the sweep's files would not replace other files.
 
         Raises:
             UserError: the folder exists and is not a sweep's.
@@ -102,7 +102,7 @@ class Sweep:
         return job
 
     def find_outdated(self) -> None:
-        """Mark the jobs whose input has changed since as outdated. They are excluded from the comparison."""
+        """Mark jobs as outdated if their input has changed since they ran. The comparison shows no results for them."""
         known: dict[str, Contents] = {}
         for job in self.jobs:
             config = read_carried(job.folder)
@@ -135,7 +135,7 @@ class Sweep:
         write_bytes(self.folder / "table.md", as_markdown(jobs).encode())
 
     def conclude(self) -> None:
-        """Print the comparison of all jobs, and write it with a chart."""
+        """Print the comparison of all jobs, and write its tables and chart."""
         self.find_outdated()
         jobs = self.jobs
         self.write_tables()
@@ -161,19 +161,19 @@ class Sweep:
 
 
 def failed(job: Job, jobs: Sequence[Job]) -> UserError:
-    """Return an error with a failed job's label, outcome and log."""
+    """Return an error that names a failed job, its outcome and its log."""
     return UserError(f"{label(job, jobs)} {outcome(job)} ({job.folder / OUTPUT})")
 
 
 def some_failed(errors: Iterable[object], n_jobs: int) -> UserError:
-    """Return an error with the failed jobs of a sweep."""
+    """Return an error that names the failed jobs of a sweep."""
     each = list(dict.fromkeys(str(error) for error in errors))
     named = "; ".join(each[:5]) + (f"; and {len(each) - 5} more" if len(each) > 5 else "")
     return UserError(f"{len(each)} of {n_jobs} jobs failed: {named}. To resume them, type the same command again")
 
 
 def run_alone(config: DictConfig, module: str = "diglot.commands.train") -> float | None:
-    """Run the job that a launcher other than diglot's has started this process for, in a further process.
+    """Run one job in a new process, if a launcher other than diglot's has started this process for the job.
 
     Returns:
         The value of the job's objective.
