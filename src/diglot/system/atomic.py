@@ -1,8 +1,9 @@
-"""Atomic files and folders, and removal of what killed processes have left behind.
+"""Atomic writing of files and folders, and removal of what killed processes have left behind.
 
 A file or folder in progress lies next to its final name, as `.NAME.diglot-XXXXXXXX.tmp` with eight hexadecimal digits.
-The process that creates it locks it. The lock ends with the process, however that ends, so what is not locked belongs
-to no process any more. Only names with that mark are ever removed: files of other programs and of people stay.
+The process that creates it locks it, and the system releases the lock when the process ends in any way. So an unlocked
+file or folder with such a name is a leftover. Apart from empty lock files (`.NAME.diglot.lock`), nothing with another
+name is ever removed.
 """
 
 import errno
@@ -23,12 +24,12 @@ from diglot.errors import UserError
 _TEMPORARY = re.compile(r"\.(.+)\.diglot-[0-9a-f]{8}\.tmp", re.DOTALL)
 _LOCK = re.compile(r"\.(.+)\.diglot\.lock", re.DOTALL)
 # Error codes of calls that a file system does not support (FUSE, SMB, NFS, 9p, exFAT). Those of a full or broken disk
-# are not among them.
+# are not included.
 _LACKING = {
     *(errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY, errno.ENODEV),
     *(errno.EACCES, errno.EPERM, errno.EBADF, errno.EISDIR),
 }
-_LONGEST = 200  # bytes of a name that is not shortened before it is marked; file systems allow 255
+_LONGEST = 200  # maximum bytes of a name before the mark is added; file systems allow 255 in all
 
 
 @contextmanager
@@ -93,9 +94,9 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path, waiting: Callable[[], AbstractContextManager]) -> Iterator[None]:
-    """Lock a file during the block, so that only one process at a time runs it, however the others end.
+    """Lock a file during the block, so that only one process at a time runs it.
 
-    The file is removed after the block.
+    The lock is released even if the process is killed. The file is removed after the block.
 
     Args:
         path: the file to lock.
@@ -126,7 +127,7 @@ def link(source: Path, name: Path) -> None:
     """Give a file a second name, replacing the file that had that name; copy it if hard links are not supported.
 
     Raises:
-        OSError: if neither is possible.
+        OSError: if the file can be neither linked nor copied.
     """
     temporary = temporary_name(name)
     remove_leftovers(name.parent, name.name)
@@ -237,7 +238,7 @@ def lock(descriptor: int) -> bool | None:
 
 
 def _ours(temporary: Path, descriptor: int) -> bool:
-    """Lock what was just created. Return False if another process removed it as a leftover first."""
+    """Lock a new file or folder. Return False if another process has removed it as a leftover before."""
     is_locked = lock(descriptor)
     return is_locked is None or (is_locked and _is(temporary, descriptor))
 
@@ -251,7 +252,7 @@ def _is(path: Path, descriptor: int) -> bool:
 
 
 def numbered_folder(folder: Path) -> Path:
-    """Create a folder that did not exist: this one, or if it exists, the first free one of folder_2, folder_3, ...
+    """Create a new folder: the given one, or if it exists, the first free one of folder_2, folder_3, ...
 
     Raises:
         UserError: if the folder cannot be created.

@@ -1,4 +1,4 @@
-"""Child processes: how many to start, how they end when their parent has died, and how to describe their end."""
+"""Child processes: their number, their end when their parent ends, and descriptions of their exit statuses."""
 
 import ctypes
 import math
@@ -15,9 +15,9 @@ _LIBC = ctypes.CDLL(None)  # loaded before there are threads
 
 
 def n_cores() -> int:
-    """Return how many cores this process may use, on any system.
+    """Return the number of cores that this process may use, on any system.
 
-    It may use those that it is bound to, and no more than a container's quota of processor time is worth.
+    These are the cores that it is bound to, but no more than its container's CPU quota (rounded up).
     """
     if hasattr(os, "process_cpu_count"):  # Python 3.13
         count = os.process_cpu_count()
@@ -29,7 +29,7 @@ def n_cores() -> int:
 
 
 def _quota() -> float:
-    """Return how many cores' time this process's control group may use (Linux, version 2); else a large number."""
+    """Return the CPU quota of this process's control group, in cores (Linux, cgroup v2), or a large number if none."""
     try:
         quota, period = (CGROUPS / "cpu.max").read_text(encoding="ascii").split()
         return int(quota) / int(period)
@@ -59,7 +59,7 @@ def be_signalled_with_parent(number: int) -> None:
 
 
 def end_with_parent(*_: Any) -> None:
-    """End this process when its parent has ended, instead of waiting for work forever."""
+    """Make this process end when its parent ends, instead of waiting for work forever."""
     if parent := multiprocessing.parent_process():
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Messages of a run, where they go, and which messages of libraries are shown between them."""
+"""Messages of commands: where they are shown, and which messages of libraries are shown with them."""
 
 import errno
 import io
@@ -30,7 +30,7 @@ class PrintHandler(logging.Handler):
 
 
 def quiet() -> None:
-    """Show our own messages, and of the libraries' messages only those that a user can act on."""
+    """Show diglot's messages, and only those messages of libraries that a user can act on."""
     logger = logging.getLogger("diglot")
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -53,13 +53,13 @@ def quiet() -> None:
 
 
 def only_warnings() -> None:
-    """Show only warnings, in a process whose other messages another process shows."""
+    """Show only warnings; used in all processes of a run but the first, which shows the other messages."""
     logging.getLogger("diglot").setLevel(logging.WARNING)
     progress.shows = False
 
 
 def render(renderable: Any, width: int = 100) -> list[str]:
-    """Return what rich renders, as plain lines."""
+    """Render an object with rich, and return it as plain lines."""
     text = io.StringIO()
     Console(file=text, width=width).print(renderable)
     return [line.rstrip() for line in text.getvalue().splitlines()]

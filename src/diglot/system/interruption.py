@@ -31,7 +31,7 @@ _outcome: Outcome = _nothing_to_go_on_with
 
 
 def set_outcome(asked: Outcome = _nothing_to_go_on_with) -> None:
-    """Set what follows if a signal ends the command from now on.
+    """Set the exit status and the advice for a signal that ends the command from now on.
 
     Args:
         asked: returns the exit status (None: 128 + the signal's number) and what to type next.
@@ -86,9 +86,9 @@ def answer_by_exception() -> None:
 
 
 def again_where_ignored(error: BaseException, again: Callable[[], None]) -> BaseException:
-    """Return an exception for a signal handler to raise.
+    """Return an exception for a signal handler to raise, with a function to call if Python ignores the exception.
 
-    Python ignores exceptions raised in a destructor or a weak reference's callback, which may run anywhere. In that
+    Python ignores exceptions raised in a destructor or a weak reference's callback, which may run at any time. In that
     case, `again` is called, and nothing is printed.
     """
     error.again = again  # type: ignore[attr-defined]
@@ -99,7 +99,7 @@ def again_where_ignored(error: BaseException, again: Callable[[], None]) -> Base
 
 
 def send_again(number: int) -> None:
-    """Send this process a signal a moment later, when it executes other code."""
+    """Send this process a signal after 20 ms, when it probably executes other code."""
     timer = threading.Timer(0.02, os.kill, (os.getpid(), number))
     timer.daemon = True
     timer.start()
@@ -139,13 +139,14 @@ def tell(command: str, number: int) -> int:
 def status(number: int, known: int | None) -> int:
     """Return the exit status after a signal: `known`, or 128 + the signal's number if `known` is None.
 
-    A process that another one started for its run always returns the latter, which tells that process the signal.
+    In a process that another process has started for its run, it is always the latter: from this status, the other
+    process knows the signal.
     """
     return 128 + number if known is None or not _is_heard() else known
 
 
 def _is_heard() -> bool:
-    """Return whether this process reports how a run ends, and not the process that started it."""
+    """Return whether this process itself reports how a run ends; otherwise the process that started it does."""
     return os.environ.get(STARTED_BY) in (None, str(os.getpid()))
 
 

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any
 
 SHORTEST = 4  # minimum number of characters of a secret
-LONG = 6  # from this length on, a secret is also searched for within words
-LONGEST = 200  # maximum number of units in a pattern; a longer text is searched for in parts
+LONG = 6  # from this length on, a secret is also masked within words
+LONGEST = 200  # maximum number of units in a pattern; a longer secret is masked in parts
 WORD = "[A-Za-z0-9_]+"  # never escaped
 
 _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)\}")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-shows = True  # False in a process whose progress another process shows
+shows = True  # False in all processes of a run but the first, which shows the progress
 
 
 @contextmanager

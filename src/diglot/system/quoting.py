@@ -1,8 +1,8 @@
-"""Commands for a user to type: complete lines that the shell and then Hydra's grammar read back as intended.
+"""Commands for a user to type: complete lines that the shell and then Hydra's grammar parse as intended.
 
-This holds whatever the names in them are. In an override, a value from the environment that may be a secret is written
-as the expression that reads it, which the shell passes on unchanged. In any other word, it is written as a variable
-that the shell expands.
+They are quoted, so that names may contain any characters. In an override, a value from the environment that may be a
+secret is written as the expression that reads it, which the shell passes on unchanged. In any other word, it is written
+as a variable that the shell expands.
 """
 
 import json
@@ -30,7 +30,7 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u
 
 
 def quoted(text: str) -> str:
-    """Return a text as a value that Hydra's grammar reads back."""
+    """Return a text in the form of a value that Hydra's grammar parses as this text."""
     if re.fullmatch(r"[A-Za-z_./][\w./-]*", text, re.ASCII) and text.lower() not in (
         "null",
         "true",
@@ -44,7 +44,7 @@ def quoted(text: str) -> str:
 
 
 def shell_word(text: str) -> str:
-    """Return a word that sh reads back as this text, with printable characters only."""
+    """Return a word of printable characters that sh expands to this text."""
     if text.isprintable():
         return shlex.quote(text)
     escaped = re.sub(rb"[^A-Za-z0-9_./=-]", lambda found: b"\\%03o" % found[0][0], os.fsencode(text)).decode()
@@ -86,7 +86,7 @@ def _by_key(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _args(words: Iterable[tuple[str, str]]) -> str:
-    """Return ARGS= to type into a shell. Its content is split once more, as by a shell."""
+    """Return the word ARGS=... to type into a shell. `from_make` splits its content again, as a shell would."""
     inner = []
     for key, rest in words:
         text = key + typable(rest) if key else typable(rest, "\0\\1\0")

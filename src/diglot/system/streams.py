@@ -1,10 +1,10 @@
-"""Standard output and error of a command: what is shown to a person never ends or changes what the command does.
+"""Standard output and error of a command, whose failures do not stop or change the command.
 
-A terminal may hang up, a disk may be full, a reader may leave, a stream may be closed from the start, and an encoding
-may lack a character. Output that cannot be written is dropped silently (a run's log.txt has it), and characters that
-cannot be encoded are shown as escapes. Values from the environment that may be secrets are shown as the expressions
-that read them. A command whose result goes to standard output must fail: `failure` returns the reason why it was not
-written.
+A terminal may hang up, a disk may be full, a pipe's reader may exit, a stream may be closed from the start, and an
+encoding may lack a character. Messages that cannot be written are dropped silently (a run's log.txt has them), and
+characters that cannot be encoded are shown as escapes. Values from the environment that may be secrets are shown as the
+expressions that read them. Only a command whose result goes to standard output must fail if it cannot be written:
+`failure` returns the error.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class Forgiving(io.RawIOBase):
 
 
 class Masked(io.TextIOWrapper):
-    """Text stream for people, which masks secrets whoever writes to it, even libraries' warnings and tracebacks."""
+    """Text stream that masks secrets in all text, including warnings and tracebacks of libraries."""
 
     def write(self, text: str) -> int:
         super().write(masked(text))
@@ -63,7 +63,7 @@ class Masked(io.TextIOWrapper):
 
 
 def own() -> None:
-    """Make this process's standard output and error forgiving, and standard input an object that can be queried."""
+    """Make this process's standard output and error forgiving (see `Forgiving`), and replace a `sys.stdin` of None."""
     for descriptor, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
         _occupy(descriptor, mode)
     if sys.stdin is None:
@@ -77,9 +77,10 @@ def own() -> None:
 
 
 def _occupy(descriptor: int, mode: int) -> None:
-    """Keep the descriptor of a closed stream in use; otherwise the next opened file would get it.
+    """Open the null device as the descriptor of a closed stream; otherwise the next opened file would get it.
 
-    The mode is one in which the stream is not used, so that using it fails, as it would have.
+    The mode is the opposite of the stream's: write-only for input, read-only for output. So using the stream fails, as
+    it would if it were still closed.
     """
     try:
         os.fstat(descriptor)
@@ -92,7 +93,7 @@ def _occupy(descriptor: int, mode: int) -> None:
 
 
 def forgiving(stream: TextIO | None, descriptor: int) -> io.TextIOWrapper:
-    """Return a stream like another one, whose writes raise no error for any text and any destination."""
+    """Return a text stream for a descriptor, with the encoding of `stream`, whose writes never raise an error."""
     if stream is not None:
         with contextlib.suppress(OSError):
             stream.flush()
