@@ -1,4 +1,4 @@
-"""Reader and writer of checkpoint files (format 2): one safetensors file, which other programs can open, too.
+"""Reader and writer of checkpoint files (format 2): one safetensors file, which other programs can also open.
 
 The file consists of the header's length (8 bytes), the header (a JSON object), and the tensors' bytes without gaps. The
 header's "__metadata__" holds
