@@ -98,7 +98,7 @@ def _told(key: str, before: Any, now: Any, noted: Collection[str]) -> tuple[str,
         noted: the keys for which the run has a digest.
     """
     top, _, of_key = key.partition(".")
-    # If only one side has a digest, it shows nothing by itself: the difference is reported under the key itself.
+    # If only one config has a digest, digests cannot be compared. A difference is then reported under the key itself.
     if top == FROM_ENVIRONMENT:
         known = isinstance(before, str) and isinstance(now, str)
         return (of_key, "one text from the environment", "another one") if known else None
