@@ -43,9 +43,8 @@ class Shape(NamedTuple):
 def widths(src: int, tgt: int, step: int = WIDTH_STEP) -> tuple[int, int]:
     """Return the widths of a training batch's tensors, given the longest sequence of each side.
 
-    The shorter side's width is rounded up to a multiple of `step`. The fewer sizes of memory blocks there are, the more
-    often the allocator can reuse them. Without rounding, training on a CPU took twice the memory and lost a tenth of
-    its speed.
+    The shorter side's width is rounded up to a multiple of `step`. With fewer different sizes, the allocator can reuse
+    memory blocks more often. Without rounding, training on a CPU took twice the memory and lost a tenth of its speed.
     """
     longest = max(src, tgt)
     return min(longest, -(-src // step) * step), min(longest, -(-tgt // step) * step)
@@ -244,7 +243,7 @@ class Batching:
         seed: seed of all random orders.
         data_hash: hash of the data; other data get another order.
         pool_size: number of pairs sorted at a time.
-        max_rows: greatest number of rows in a batch, whatever the budget allows; None: no limit.
+        max_rows: greatest number of rows in a batch, even if the budget allows more; None: no limit.
         shapes: free: a batch is as long as its longest pair; buckets: see `bucket_shapes`.
         longest: greatest length in the data; required for buckets.
         mixture: pairs of a pass; None: each pair once.

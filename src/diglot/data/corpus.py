@@ -85,7 +85,7 @@ class Files(Corpus):
         test: the same, or None.
         src_lang: language code; None takes it from the name of the file (`train.de`, `zh.txt`) or of the column, else
             "src".
-        tgt_lang: language code; None takes it likewise, else "tgt".
+        tgt_lang: language code; None takes it in the same way, else "tgt".
         columns: columns of source and target: numbers from 0, or names, which the first row then lists.
         name: name of the corpus.
         dev_size: number of pairs to split off for dev, at most a tenth of train.

@@ -163,10 +163,10 @@ def read_texts(wheel: Path, language: str) -> Texts:
 def pair_texts(src: Texts, tgt: Texts, english: Texts) -> ParallelText:
     """Pair texts of the same key, in the order of components and keys.
 
-    Runs of whitespace, including line breaks, become one space. Pairs with an empty side or with equal sides are left
-    out. So are those whose English text has fewer than three space-separated words, or equals that of an earlier pair
-    (case matters). The English text decides for every pair of languages. So en-de and de-en have the same pairs, and a
-    key without English text gives no pair.
+    Runs of whitespace, including line breaks, become one space. A pair is left out if a side is empty or both sides are
+    equal, if its English text has fewer than three space-separated words, or if an earlier pair has the same English
+    text (case matters). The English text decides for every pair of languages. So en-de and de-en have the same pairs,
+    and a key without English text gives no pair.
     """
     pairs = ParallelText([], [])
     seen = set()

@@ -204,8 +204,8 @@ def _is_pair(part: str) -> bool:
     """Return whether part of a name may be two languages, such as en-zh.
 
     The second half may be both a language's and a region's code. It then counts as a language (es-ar, fr-ca, en-vi),
-    with two exceptions. It counts as a region if the first language is most likely spoken there (ko-kr, sv-se), unless
-    the second language is, too (ca-es, tt-ru). And a part in `_REGIONAL` is far more often a single language.
+    with two exceptions. It counts as a region if that region is the most likely one of the first language (ko-kr,
+    sv-se) and not also of the second (ca-es, tt-ru). It also counts as a region if the part is in `_REGIONAL`.
     """
     subtags = re.split("[-_]", part)
     if len(subtags) != 2 or not part.islower() or not all(map(writing_of_code, subtags)):

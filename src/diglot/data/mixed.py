@@ -16,14 +16,14 @@ class Mixed(Corpus):
     If the target languages differ, each source gets a tag that names its target language (Johnson et al., 2017).
 
     Args:
-        corpora: corpora by name. Each is what `Files` takes for train ({"src": ..., "tgt": ...}, {"tsv": ...} or
-            {"csv": ...}) with further, optional keys: "weight", how often a pass over the data holds the corpus (1 by
-            default); "src_lang" and "tgt_lang", if they are not the files' extensions.
+        corpora: corpora by name. Each has the keys of `Files.train` ({"src": ..., "tgt": ...}, {"tsv": ...} or
+            {"csv": ...}) and optional keys: "weight", the number of times that a pass over the data holds the corpus (1
+            by default); "src_lang" and "tgt_lang", if they are not the files' extensions.
         dev: as for `Files`; of one language pair.
         test: as for `Files`, or None.
         src_lang: language code of dev and test, and of the corpora without "src_lang"; None takes the files' extension,
             else "src".
-        tgt_lang: likewise for the target.
+        tgt_lang: the same for the target.
         columns: see `Files`.
         name: name of the mixture.
 

@@ -18,7 +18,7 @@ class DataOptions:
         tokens_per_batch: budget of a training batch: n rows x longest side, including padding and </s>.
         batches_per_update: number of batches whose gradients make one update, over all processes; None: one batch,
             whose rows the processes share.
-        max_rows: greatest number of rows in a training batch, whatever the budget allows; None: no limit.
+        max_rows: greatest number of rows in a training batch, even if the budget allows more; None: no limit.
         shapes: shapes of training batches. free: as long as the longest pair in the batch; buckets: one of a few
             (`bucket_shapes`), so that few graphs are compiled.
         eval_tokens_per_batch: budget of a dev batch.

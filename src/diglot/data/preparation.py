@@ -387,7 +387,7 @@ def encode(block: Block) -> Done:
     sources = _treatment.tokenizer.encode([pairs.src[i] for i in numbers], block.tgt_lang)
     sides = [[source.ids for source in sources]]
     sides.append(_treatment.tokenizer.encode_targets([pairs.tgt[i] for i in numbers], sources))
-    # A line is blank, too, if normalisation removes all of it.
+    # A line is also blank if normalisation removes all of it.
     has_no_text = np.array([source.is_blank or not ids for source, ids in zip(sources, sides[1])], bool)
     # Including </s>.
     lengths = np.array([np.fromiter(map(len, side), np.int64, len(numbers)) for side in sides]) + 1

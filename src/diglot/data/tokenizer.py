@@ -398,8 +398,8 @@ class TokenizerTrainer(TokenizerSource):
     def _shown(self, line: str) -> str:
         """Return a line in the form that the trainer reads.
 
-        The trainer must not learn pieces from placeholders, which the model will never see. Nor must it skip a line for
-        SentencePiece's mark for unknown characters, which will be spelt in bytes.
+        The trainer must not learn pieces from placeholders, because the model never sees them. It must not skip lines
+        with SentencePiece's mark for unknown characters either. The mark is removed here, and is later spelt in bytes.
         """
         if self._placeholders:
             line = self._placeholders.replace(line, lambda _: SLOTS[0])
