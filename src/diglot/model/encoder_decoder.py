@@ -65,7 +65,7 @@ class Cache(Protocol):
 class EncoderDecoder(nn.Module):
     """Base class of all models, which map source tokens to logits of target tokens.
 
-    A subclass implements encode, decode, new_cache and attentions; the commands use nothing else of a model.
+    A subclass implements encode, decode, new_cache and attentions; the commands need no other methods of it.
 
     Args:
         src_vocab_size: number of source token ids.

@@ -42,7 +42,7 @@ class AdditiveAttention(nn.Module):
             scores = scores.masked_fill(~mask[:, None], torch.finfo(scores.dtype).min)
         weights = scores.softmax(-1)
         if mask is not None:
-            weights = weights * mask[:, None]  # all zeros for a row of nothing but padding
+            weights = weights * mask[:, None]  # all zeros for a row that is all padding
         if self.watcher is not None:
             self.watcher(weights[:, None].float())
         return (weights.to(memory.dtype) @ memory).flatten(0, 1)
