@@ -1,4 +1,4 @@
-"""What a run reads, identified by content: a path in a config says where a file is, not what it holds."""
+"""The inputs of a run, identified by a hash of their content, because a config holds only their paths."""
 
 import hashlib
 import json
@@ -66,7 +66,7 @@ def how_compared(changed: str) -> str:
 
 
 def changed_contents(before: Contents, now: Contents) -> str | None:
-    """Return the name of the first input that has changed; None if none has, or nothing is known."""
+    """Return the name of the first input that has changed; None if no known input has changed."""
     found = [key for key in before if key in now and before[key] != now[key]]
     return NAMES.get(found[0], f"the file that {found[0]} names") if found else None
 

@@ -209,7 +209,7 @@ def restore_folder(folder: Path, files: dict[Path, bytes]) -> list[str]:
     """Rewrite files that were removed from a run's folder, or the whole folder if it was removed or moved.
 
     Args:
-        folder: the run's folder. If another folder has that name now, this process locks that one, too.
+        folder: the run's folder. If another folder has that name now, this process also locks that one.
         files: the files and their contents.
 
     Returns:

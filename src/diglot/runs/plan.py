@@ -184,7 +184,7 @@ def build_callbacks(nodes: DictConfig | None, path: str) -> list[L.Callback]:
 
 
 def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes]:
-    """Return the user's trainer options, tested on a trainer that does nothing, and the run's processes."""
+    """Return the user's trainer options, after building a trial trainer with them, and the run's processes."""
     ours = {"_target_", "strategy", *TrainerKeys.__annotations__}
     node = resolved(config.trainer)
     options = {key: value for key, value in node.items() if key not in ours and value is not None}
@@ -202,7 +202,7 @@ def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes
                 enable_checkpointing=False,
                 enable_progress_bar=False,
             )
-        except Exception as error:  # Lightning and what it probes raise all kinds of exceptions
+        except Exception as error:  # Lightning and the libraries that it calls raise many types
             raise UserError(f"trainer: {error}") from None
 
     trainer = trial(config.trainer.strategy)

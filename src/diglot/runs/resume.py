@@ -193,7 +193,7 @@ def refuse_other_contents(what: str, before: Contents, now: Contents) -> None:
     """Check that a resumed run reads the same contents as before.
 
     Raises:
-        UserError: naming what has changed.
+        UserError: if they differ; the message names the first changed input.
     """
     if changed := changed_contents(before, now):
         raise UserError(f"{what}: {changed} is no longer the one that the run began with{how_compared(changed)}")

@@ -44,7 +44,7 @@ class Session:
     """The parts of a run in progress.
 
     Attributes:
-        plan: what was known before the data were read.
+        plan: the parts that were built before the data were read.
         run: the run's folder.
         task: the LightningModule.
         scores: scores validations.
