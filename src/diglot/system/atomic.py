@@ -43,7 +43,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     remove_leftovers(path.parent, path.name)
     while True:
         temporary = temporary_name(path)
-        # Do not use tempfile: its files are private (mode 0600), and the result would be, too.
+        # Do not use tempfile: its files are private (mode 0600), and the final file would keep that mode.
         file = temporary.open("xb")
         if _ours(temporary, file.fileno()):
             break

@@ -66,7 +66,7 @@ def render(renderable: Any, width: int = 100) -> list[str]:
 
 
 class LogFile(logging.handlers.WatchedFileHandler):
-    """Log file whose write errors (for example on a full disk) stop nothing and are reported once.
+    """Log file that reports its first write error, for example on a full disk, and ignores later ones.
 
     If the file was removed or moved, a new one is started under its name as soon as its folder exists.
     """
@@ -100,7 +100,7 @@ class LogFile(logging.handlers.WatchedFileHandler):
 
 
 def log_to(file: Path) -> None:
-    """Write our messages to a file, too.
+    """Also write diglot's messages to a file.
 
     Raises:
         UserError: if the file cannot be opened.

@@ -121,7 +121,7 @@ def _parts(value: str) -> list[tuple[str, tuple[str, ...]]]:
 
 @cache
 def _pattern(units: tuple[str, ...], is_long: bool) -> re.Pattern[str]:
-    """Return a pattern for a part of a value, as it is or as Python, JSON, HTML and URLs escape it, also nested.
+    """Return a pattern for a part of a value, as it is or as Python, JSON, HTML and URLs escape it, even repeatedly.
 
     Blanks and line ends match each other, because messages are joined into one line.
     """

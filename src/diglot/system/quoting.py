@@ -114,7 +114,7 @@ def reading(command: str, checkpoint: object, trust: Sequence[str] = ()) -> str:
 
 
 def resuming(folder: object) -> str:
-    """Return the line that resumes this process's run: what was typed, with the run's folder."""
+    """Return the line to type to resume this process's run: the typed words, with the run's folder."""
     words = json.loads(os.environ[TYPED]) if TYPED in os.environ else sys.argv[1:]
     typed = [word for word in words if not re.match(r"\+*(resume|run\.folder)=", word)]
     return command_line("train", typed, resume=folder)
