@@ -18,7 +18,7 @@ from diglot.system.console import say
 class DevScores(L.Callback):
     """Callback that logs dev BLEU, chrF++, perplexity, and the number of outputs that the length limit cut.
 
-    BLEU and chrF++ are those of decoded translations. Every sentence counts once, whatever the number of processes.
+    BLEU and chrF++ are those of decoded translations. Every sentence counts once, however many processes there are.
 
     Args:
         data: provides the dev text.

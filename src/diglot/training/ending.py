@@ -114,7 +114,7 @@ def is_of_the_state(error: BaseException, is_new: bool) -> bool:
 
 
 def explained(error: NonFiniteError, data: TranslationData) -> dict[str, Any]:
-    """Return what led to a gradient that is not finite, as plain data."""
+    """Return the details of a gradient that is not finite, with the texts of its pairs, as plain data."""
     read = data.tokenizer.decode
     pairs = [
         {"number": pair, "src": read(data.shards.src[pair].tolist(), (), "src")}

@@ -52,7 +52,7 @@ _number = itertools.count()  # numbers this process's files
 class EventFile(FileWriter):
     """Event file like that of TensorBoard's EventFileWriter, but with `now` as its clock and without a thread.
 
-    An event is in the file when `add_event` returns. After an event that could not be written completely, no more are
+    When `add_event` returns, the event is in the file. If an event was written incompletely, no further events are
     written. If the folder was moved or removed, a new file is started as soon as the folder exists again.
 
     Args:

@@ -144,7 +144,7 @@ def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) 
     number, status = next(iter(failed.items()))
     # A process that is asked to end before it has installed its handler is killed by the signal.
     asked = -status if status < 0 else status - 128
-    if asked in ASKING:  # this process was asked to end, too, and waits in compiled code
+    if asked in ASKING:  # this process was also asked to end, but waits in compiled code
         code = interruption.tell("train", asked)
     else:
         code = 2

@@ -42,8 +42,8 @@ class NonFiniteError(Exception):
 class TranslationTask(L.LightningModule):
     """LightningModule that trains an encoder-decoder with teacher forcing.
 
-    The loss of an update is the smoothed cross-entropy of its target tokens divided by their number, whatever
-    micro-batches and processes they are spread over.
+    The loss of an update is the smoothed cross-entropy of its target tokens divided by their number. It does not depend
+    on how the tokens are distributed over micro-batches and processes.
 
     Args:
         model: the network.
@@ -55,7 +55,7 @@ class TranslationTask(L.LightningModule):
         label_smoothing: eps of Szegedy et al. (2016); Vaswani et al. (2017) use 0.1.
         seed: seed of dropout.
         record: plain data stored in every checkpoint, which makes it self-contained (see diglot.checkpoint.file).
-        state: state of the run, which is stored in every checkpoint, too; None for a new run.
+        state: state of the run, which is also stored in every checkpoint; None for a new run.
         read: returns the text of a translation, given the number of the dev pair and the tokens; a search may compare
             such texts. None decodes the tokens alone.
         skip_non_finite: number of updates with a gradient that is not finite that are skipped; the next one ends the
@@ -180,8 +180,8 @@ class TranslationTask(L.LightningModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         """Compute the teacher-forced likelihood and decode translations.
 
-        Both use the weights' own precision. A dev score thus equals that of evaluating the checkpoint, whatever
-        precision was used in training.
+        Both use the weights' own precision. So a dev score equals the score from evaluating the checkpoint, regardless
+        of the precision in training.
         """
         with torch.autocast(self.device.type, enabled=False):
             logits = self.model(batch.src, batch.tgt_in, batch.src_mask)

@@ -79,7 +79,7 @@ class AttentionMaps(Watcher):
         sentences: number of sentences; the ones nearest to `length`, the same in every run on the same data.
         length: number of tokens on each side.
         layers: numbers of the layers, from 1, or from -1 backwards from the last; or "all".
-        heads: numbers of the heads, likewise; None for all.
+        heads: numbers of the heads, counted in the same way; None for all.
         kinds: some of encoder, decoder and cross; None for all.
         every: see Watcher.
     """
