@@ -170,7 +170,7 @@ def test_the_search_of_a_checkpoint_can_be_changed_by_key_or_whole(trained, tmp_
         assert done.stdout.count(b"\n") == 1
     assert b"1 of 1 outputs were cut by the length limit" in done.stderr
     wrong = type_command("diglot-translate", f"checkpoint={trained[0]}", "search.beam=3", cwd=tmp_path, code=2)
-    assert "did you mean search.beam_size?" in wrong.stderr.decode()
+    assert "there is no key search.beam; type search.beam_size=3" in wrong.stderr.decode()
 
 
 @pytest.mark.reliability

@@ -107,6 +107,31 @@ def is_value(override: Override) -> bool:
         ("+foo.bar=1", "no key foo"),
         ("model.position.bass=1", "no key model.position.bass"),
         ("~data.pear", "data.pear"),
+        ("data.pear=3", "no key data.pear; did you mean data.pair?"),
+        ("data.batch=3", "no key data.batch"),
+        # names of other toolkits
+        (
+            "batch_size=3",
+            "no key batch_size; type data.max_rows=3 (sentence pairs) or data.tokens_per_batch=N (tokens)",
+        ),
+        ("+batch_size=3", "no key batch_size; type data.max_rows=3 (sentence pairs)"),
+        ("data.batch_size=3", "no key data.batch_size; type data.max_rows=3 (sentence pairs)"),
+        ("epochs=3", "no key epochs; type run.passes=3"),
+        ("learning_rate=1e-3", "no key learning_rate; type scheduler.lr=1e-3"),
+        ("fp16=true", "no key fp16; type trainer.precision=16-mixed"),
+        ("fp16=false", "no key fp16; leave it out"),
+        ("model.hidden_size=512", "no key model.hidden_size; type model.d_model=512"),
+        ("+model.hidden_size=512", "no key model.hidden_size; type model.d_model=512"),
+        ("model.encoder.num_layers=4", "no key model.encoder.num_layers; type model.n_encoder_layers=4"),
+        ("num_layers=4", "type model.n_encoder_layers=4 model.n_decoder_layers=4"),
+        ("trainer.gpus=2", "type trainer=gpu, or for several GPUs trainer=ddp trainer.devices=2"),
+        ("wandb=true", "no key wandb; type logger=wandb"),
+        ("max_steps=100", "no key max_steps; type run.updates=100"),
+        ("beam=4", "no key beam; type search.beam_size=4"),
+        ("lr_scheduler=noam", "no key lr_scheduler; type scheduler=paper"),
+        ("data.src=a.de", "no key data.src; type data=files data.train.src=a.de"),
+        ("scheduler=noam", "there are constant, cosine, inverse_sqrt, linear, paper; type scheduler=paper"),
+        ("model=transformer", "type model=base"),
         # choices
         ("model=tinny", "did you mean model=tiny?"),
         ("model/position=rotry", "did you mean model/position=rotary?"),
@@ -298,6 +323,15 @@ def test_an_impossible_model_is_refused_before_it_is_built(answer, words, wanted
 def test_processes_that_cannot_share_an_update_are_refused_with_a_value_that_works(say):
     words = ("trainer=cpu", "trainer.devices=3", "data.batches_per_update=4")
     assert "type data.batches_per_update=6" in say(*words)
+
+
+def test_names_of_other_toolkits_are_answered_by_the_keys_of_the_command(say):
+    assert "no key beam; type search.beam_size=4" in say("checkpoint=x", "beam=4", command="translate")
+    assert "no key batch_size; type tokens_per_batch=N (tokens)" in say(
+        "checkpoint=x", "batch_size=4", command="translate"
+    )
+    assert "no key gpu; type device=cuda" in say("checkpoint=x", "gpu=true", command="evaluate")
+    assert "no key scheduler.warmup_steps; type scheduler.warmup=10" in say("-m", "scheduler.warmup_steps=10,20")
 
 
 def test_two_spellings_of_one_thing_are_refused_together(say):

@@ -1,13 +1,17 @@
 """The table of key properties: each row has an existing key, and hashes that depend on the table stay the same."""
 
+import re
 from typing import Any
 
 import pytest
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
+from diglot.choices import choices, groups_of
+from diglot.commands.start import COMMANDS
 from diglot.config import CONF, MEANINGS, config_hash, known_keys, meaning_of
-from diglot.config.keys import flat_keys
+from diglot.config.keys import flat_keys, plain_config
+from diglot.config.meaning import FOREIGN_NAMES, foreign
 
 TEXT = {"src": "text/train.de", "tgt": ["text/train.en", "./text/../more.en"]}
 WHOLE: dict[str, Any] = {
@@ -116,3 +120,18 @@ def test_the_most_specific_row_holds(pattern, key):
 def test_a_key_without_a_row_means_what_most_keys_do(key):
     meaning = meaning_of(key)
     assert (meaning.on_resume, meaning.hashed, meaning.content, meaning.kind) == ("refuse", "always", None, None)
+
+
+@pytest.mark.parametrize("line", FOREIGN_NAMES)
+def test_what_to_type_for_a_foreign_name_can_be_typed(line):
+    chosen = dict(re.findall(r"([\w/]+)=(\w+)", line))
+    assert all(choice in choices(group) for group, choice in chosen.items() if group in groups_of("train"))
+    having = {name: {*flat_keys(plain_config(name)), *groups_of(name)} for name in COMMANDS if name != "sweep"}
+    for name in FOREIGN_NAMES[line].split():
+        told = [foreign(name, "1", keys.__contains__) for keys in having.values()]
+        assert f"type {line.format(1)}" in told, name
+
+
+def test_a_foreign_name_of_the_users_own_class_is_no_mistake():
+    assert meaning_of("model.hidden_size").in_checkpoints
+    assert meaning_of("model.hidden_size").instead is None

@@ -7,6 +7,8 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -21,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from diglot.choices import CONF, groups
 from diglot.config import hydra_seams
 from diglot.config.check import check, keys_of, parameters_of
-from diglot.config.keys import known_keys, plain_config, unknown_key
+from diglot.config.keys import known_keys, plain_config, unknown_choice, unknown_key
 from diglot.config.targets import refuse_foreign_hydra
 from diglot.errors import READER_GONE, UserError
 from diglot.system import interruption
@@ -228,9 +230,10 @@ def explain(error: BaseException, config_name: str, words: Sequence[str] | None 
         key = match.group(2)
         reason = not_of_this_choice(key, config_name, words) or not_said_to_be_new(key, words)
         reason = reason or without_name(key, words)
-        return reason or unknown_key(key, known_keys(config_name))
+        return reason or _unknown_key(key, config_name, words)
     if match := re.search(r"(?:Could not find|Could not load) '([^']*)'", text):
-        return _no_such_choice(match.group(1))
+        group, _, choice = match.group(1).rpartition("/")
+        return unknown_choice(group, choice, options(group, words), config_name)
     if "Config group override must be" in text and (reason := _names_no_choice(words)):
         return reason
     if match := re.search(r"Unknown plugin class : '\S*(optuna|submitit)", text):
@@ -254,17 +257,25 @@ def _cannot_override(key: str, text: str, cause: BaseException, config_name: str
         return f"{key} is null already: there is nothing to remove"
     detail = str(cause).splitlines()[0]
     if "not in struct" in str(cause) or "No match" in text or "does not exist" in text or "not in" in detail:
-        return unknown_key(key, known_keys(config_name))
+        return _unknown_key(key, config_name, words)
     return f"{key}: {detail}"
 
 
-def _no_such_choice(path: str) -> str:
-    """Return a message that a choice, given as group/choice, has no file."""
-    group, _, choice = path.rpartition("/")
-    options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
-    nearest = difflib.get_close_matches(choice, options, 1)
-    hint = f"; did you mean {group}={nearest[0]}?" if nearest else ""
-    return f"{group}={choice}: there is no such choice; there are {', '.join(options)}{hint}"
+def _unknown_key(key: str, config_name: str, words: Sequence[str]) -> str:
+    """Return a message that a typed key does not exist in a command's config."""
+    values = {word.lstrip("+").partition("=")[0]: word.partition("=")[2] for word in words if "=" in word}
+    return unknown_key(key, known_keys(config_name), config_name, values.get(key.lstrip("+")))
+
+
+def options(group: str, words: Sequence[str]) -> list[str]:
+    """Return the names of a group's choices, including those in the folders that the words add with --config-dir."""
+    folders = [CONF]
+    for before, word in pairwise(["", *words]):
+        if match := re.fullmatch("(?:--config-dir|-cd)=(.*)", word):
+            folders.append(Path(match[1]))
+        elif before in ("--config-dir", "-cd"):
+            folders.append(Path(word))
+    return sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
 
 
 def _names_no_choice(words: Sequence[str]) -> str | None:
@@ -272,9 +283,8 @@ def _names_no_choice(words: Sequence[str]) -> str | None:
     for group, _, choice in (word.lstrip("+").partition("=") for word in words):
         if "@" in group and choice == "null":
             return f"{group}={choice} is not a choice: leave it out to give the decoder the same as the encoder"
-        options = sorted(p.stem for p in (CONF / group).glob("*.yaml"))
-        if group in groups() and choice not in options:
-            return f"{group}={choice} is not a choice; there are {', '.join(options)}"
+        if group in groups() and choice not in options(group, words):
+            return f"{group}={choice} is not a choice; there are {', '.join(options(group, words))}"
     return None
 
 
@@ -313,12 +323,13 @@ def not_of_this_choice(key: str, config_name: str, words: Sequence[str]) -> str 
         part = f"{node}/{package.rpartition('.')[2].removeprefix('decoder_')}"
         if part != group and (CONF / part).is_dir():
             meant = part if part.replace("/", ".") == package else f"{part}@{package}"
-            options = sorted(p.stem for p in (CONF / part).glob("*.yaml"))
-            return f"{group} does not fit {package}; did you mean {meant}=... (one of {', '.join(options)})?"
+            return (
+                f"{group} does not fit {package}; did you mean {meant}=... (one of {', '.join(options(part, words))})?"
+            )
     elif key not in known_keys(config_name):
         return None
     for word in words:
         chosen, _, choice = word.partition("=")
-        if (CONF / chosen / f"{choice}.yaml").is_file() and re.match(f"{re.escape(chosen)}[./]", key):
+        if choice in options(chosen, words) and re.match(f"{re.escape(chosen)}[./]", key):
             return f"{word} has no {key}"
     return None

@@ -17,6 +17,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from diglot.choices import choices
 from diglot.config.carried import CARRIED
 from diglot.config.keys import known_keys, unknown_key
 from diglot.config.meaning import MEANINGS, meaning_of
@@ -79,9 +80,18 @@ def _wrong_keys(plain: Mapping[Any, Any], types: Mapping[str, Any]) -> list[str]
         types: the annotation of each key. A key may be missing only if it accepts both a node and null, as a group
             without a choice does.
     """
-    found = [unknown_key(str(key), sorted(types)) for key in plain if key not in types]
+    found = [_unknown_key(str(key), value, sorted(types)) for key, value in plain.items() if key not in types]
     missing = [key for key, takes in types.items() if key not in plain and not (fits({}, takes) and fits(None, takes))]
     return found + [f"{key} is needed and must not be removed" for key in missing]
+
+
+def _unknown_key(key: str, value: Any, known: Sequence[str]) -> str:
+    """Return a message that a key does not exist in this command's config."""
+    command = HydraConfig.get().job.config_name if HydraConfig.initialized() else ""
+    written = (
+        {None: "null", True: "true", False: "false"}.get(value) if value is None or isinstance(value, bool) else None
+    )
+    return unknown_key(key, known, command if command in choices("") else "train", written or str(value))
 
 
 def _refuse_two_spellings() -> None:
@@ -184,7 +194,7 @@ def _mistakes_of(key: str, value: Any, path: str, target: str | None, parameters
         else:
             known = [known for known in (f"{path}.{name}" for name in parameters) if not _is_ours(known)]
             is_anothers = path == "model" and here in known_keys("train")
-            yield f"{str(target).rpartition('.')[2]} has no {here}" if is_anothers else unknown_key(here, known)
+            yield f"{str(target).rpartition('.')[2]} has no {here}" if is_anothers else _unknown_key(here, value, known)
     else:
         takes = parameters.get(key, Any)
         if fits(value, takes):

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -10,8 +10,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from diglot.choices import CONF, groups
-from diglot.config.meaning import meaning_of
+from diglot.choices import CONF, groups, groups_of
+from diglot.config.meaning import foreign, meaning_of
 
 
 @cache
@@ -37,8 +37,15 @@ def flat_keys(node: Any, path: str = "") -> Iterator[str]:
             yield from flat_keys(value, here)
 
 
-def unknown_key(key: str, known: Sequence[str]) -> str:
-    """Return a message that a key does not exist, with the key that was probably meant."""
+def unknown_key(key: str, known: Sequence[str], command: str = "train", value: str | None = None) -> str:
+    """Return a message that a key does not exist, with the key that was probably meant.
+
+    Args:
+        key: the key.
+        known: the keys to suggest.
+        command: the command that it was typed for.
+        value: the value that was typed for it.
+    """
     key = key.lstrip("+~").split("@")[0]
     if instead := meaning_of(key).instead:
         return f"{key} is not supported; {instead}"
@@ -46,12 +53,42 @@ def unknown_key(key: str, known: Sequence[str]) -> str:
         part, group = match.group(1), f"model/{match.group(2)}"
         if (CONF / group).is_dir():
             return f"there is no key {key}; did you mean {group}@model.{part}?"
-    known = [k for k in known if k != key]
-    nearest = difflib.get_close_matches(key, known, 1, cutoff=0.75)
-    if not nearest:  # the right name without its parent, like n_heads for model.n_heads
-        leaf = key.rpartition(".")[2]
-        nearest = [k for k in known if k.rpartition(".")[2] == leaf]
-        leaves = {k.rpartition(".")[2]: k for k in known}
-        nearest = nearest or [leaves[n] for n in difflib.get_close_matches(leaf, leaves, 1, cutoff=0.75)]
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
-    return f"there is no key {key}{hint}"
+    if known and (instead := foreign(key, value, _having(command))):
+        return f"there is no key {key}; {instead}"
+    nearest = _nearest(key, [k for k in known if k != key])
+    return f"there is no key {key}" + (f"; did you mean {nearest}?" if nearest else "")
+
+
+def unknown_choice(group: str, choice: str, options: Sequence[str], command: str = "train") -> str:
+    """Return a message that a group has no such choice, with the choice that was probably meant.
+
+    Args:
+        group: the group.
+        choice: the choice.
+        options: the choices of the group.
+        command: the command that it was typed for.
+    """
+    told = f"{group}={choice}: there is no such choice; there are {', '.join(options)}"
+    if instead := foreign(f"{group}={choice}", None, _having(command)):
+        return f"{told}; {instead}"
+    nearest = difflib.get_close_matches(choice, options, 1)
+    return told + (f"; did you mean {group}={nearest[0]}?" if nearest else "")
+
+
+def _having(command: str) -> Callable[[str], bool]:
+    """Return a function that returns whether a command has a key or group."""
+    return {*flat_keys(plain_config(command)), *groups_of(command)}.__contains__
+
+
+def _nearest(key: str, known: Sequence[str]) -> str | None:
+    """Return the known key that is most like a key. Keys with the same parent come first."""
+    parent, _, leaf = key.rpartition(".")
+    siblings = {k.rpartition(".")[2]: k for k in known if parent and k.rpartition(".")[0] == parent}
+    elsewhere = [k for k in known if k.rpartition(".")[2] == leaf]  # the right name with a wrong parent or without one
+    if siblings:
+        near = difflib.get_close_matches(leaf, siblings, 1)
+        return siblings[near[0]] if near else next(iter(elsewhere), None)
+    leaves = {k.rpartition(".")[2]: k for k in known}
+    near = [*difflib.get_close_matches(key, known, 1, cutoff=0.75), *elsewhere]
+    near += [leaves[name] for name in difflib.get_close_matches(leaf, leaves, 1, cutoff=0.75)]
+    return next(iter(near), None)

@@ -1,6 +1,7 @@
-"""The properties of each key of a run's config besides its value, in one table for all code."""
+"""The properties of each key of a run's config besides its value, and what to type for the names of other toolkits."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -197,3 +198,181 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 _SPECIFIC_FIRST = [
     (_compiled(pattern), MEANINGS[pattern]) for pattern in sorted(MEANINGS, key=_specificity, reverse=True)
 ]
+
+# What to type for names of other toolkits (fairseq, OpenNMT, Hugging Face, JoeyNMT, Lightning) that are no keys here.
+# Each line to type, in which {} stands for the typed value, is followed by the names. A name with a dot needs that
+# parent; any other name may have any parent. If a name has several lines, a command's is the first whose keys it has.
+FOREIGN_NAMES = {
+    # Optimization.
+    "scheduler.lr={}": "lr learning_rate peak_lr lr_peak max_lr base_lr init_lr",
+    "scheduler.warmup={}": "warmup warmup_steps warmup_updates num_warmup_steps n_warmup_steps learning_rate_warmup",
+    "scheduler.warmup=N (updates)": "warmup_ratio warmup_proportion warmup_epochs",
+    "scheduler={}": "lr_scheduler lr_scheduler_type lr_schedule decay_method scheduling",
+    "optimizer={}": "optim optimiser optimizer_type optimizer_name",
+    "optimizer=adamw optimizer.weight_decay={}": "weight_decay wd l2",
+    "optimizer.betas=[0.9,0.98]": "adam_betas adam_beta1 adam_beta2 beta1 beta2",
+    "optimizer.eps={}": "adam_eps adam_epsilon",
+    "trainer.gradient_clip_val={}": "clip_norm clip_grad_norm max_grad_norm grad_clip gradient_clip gradient_clipping",
+    "label_smoothing={}": "smoothing label_smoothing_factor",
+    # Batches.
+    "data.max_rows={} (sentence pairs) or data.tokens_per_batch=N (tokens)": (
+        "batch_size train_batch_size per_device_train_batch_size bsz micro_batch_size max_sentences"
+    ),
+    "tokens_per_batch=N (tokens)": "batch_size max_sentences",
+    "data.tokens_per_batch={}": "max_tokens batch_tokens max_tokens_per_batch tokens_per_batch",
+    "tokens_per_batch={}": "max_tokens batch_tokens max_tokens_per_batch",
+    "data.eval_tokens_per_batch=N (tokens)": (
+        "eval_batch_size valid_batch_size per_device_eval_batch_size batch_size_valid max_tokens_valid"
+    ),
+    "data.batches_per_update={}": (
+        "accumulate_grad_batches gradient_accumulation_steps grad_accum accum_count update_freq batch_multiplier"
+    ),
+    "data.max_len={}": (
+        "max_length max_len max_seq_len max_seq_length max_sent_length max_source_length max_target_length "
+        "max_source_positions max_target_positions src_seq_length tgt_seq_length block_size"
+    ),
+    "data.n_workers={}": "num_workers n_workers workers dataloader_num_workers",
+    # Length of the run, validation and checkpoints.
+    "run.passes={}": "epochs epoch max_epochs max_epoch n_epochs num_epochs num_train_epochs",
+    "run.updates={}": (
+        "steps max_steps train_steps n_steps num_steps total_steps num_train_steps max_update max_updates num_updates "
+        "total_num_update iterations max_iter max_iters"
+    ),
+    "run.validate_every={}": (
+        "val_check_interval eval_steps valid_steps eval_every validate_interval_updates validation_freq val_every "
+        "save_steps save_every save_interval_updates save_checkpoint_steps"
+    ),
+    "run.validate_every=N (updates)": "validate_interval save_interval eval_strategy save_strategy",
+    "run.keep_best={}": "keep_best_checkpoints keep_best_ckpts save_top_k",
+    "run.keep_last={}": "save_total_limit keep_checkpoint keep_last_epochs keep_interval_updates keep_last_ckpts",
+    "run.folder={}": "output_dir out_dir save_dir save_model model_dir default_root_dir exp_dir log_dir logdir",
+    "output={}": "output_dir out_dir save_dir out output_file output_path results_path save_model",
+    "resume={}": "resume_from resume_from_checkpoint restore_file train_from load_model ckpt_path",
+    "init_from={}": "finetune_from_model pretrained pretrained_model model_name_or_path init_checkpoint",
+    "callbacks=early_stopping": "patience early_stopping early_stopping_patience",
+    # The machine.
+    "trainer.precision=16-mixed": "fp16 amp use_amp half mixed_precision",
+    "trainer.precision=bf16-mixed": "bf16 bfloat16",
+    "trainer.precision={}": "precision dtype model_dtype",
+    "trainer=gpu, or for several GPUs trainer=ddp trainer.devices={}": (
+        "gpus gpu n_gpu n_gpus num_gpus gpu_ranks world_size cuda use_cuda use_gpu num_processes"
+    ),
+    "device=cuda": "gpus gpu n_gpu n_gpus num_gpus cuda use_cuda use_gpu",
+    "trainer=gpu or trainer=cpu": "device no_cuda use_cpu",
+    "device=cpu": "no_cuda use_cpu cpu",
+    "trainer.num_nodes={}": "nodes n_nodes nnodes",
+    "run.compile=true": "torch_compile use_compile",
+    # Loggers.
+    "trainer.log_every_n_steps={}": "logging_steps logging_freq log_interval log_every log_freq report_every",
+    "logger=wandb": "wandb use_wandb wandb_project wandb_entity",
+    "logger=tensorboard": "tensorboard tensorboard_logdir use_tensorboard logger=tb",
+    "logger=mlflow": "mlflow use_mlflow",
+    "logger={}": "report_to loggers",
+    # Search.
+    "search.beam_size={}": "beam beams beam_width num_beams n_beams beamsize",
+    "search.length_penalty={}": "beam_alpha len_penalty",
+    "search.length_penalty=N (an exponent, of (5 + length) / 6)": "lenpen length_alpha",
+    "search.n_best={}": "nbest n_best num_return_sequences",
+    "search.max_len_b={}": "max_new_tokens max_output_length max_decoding_length max_decode_length max_length max_len",
+    "search=sample": "sampling do_sample random_sampling search=sampling search=top_k search=top_p search=nucleus",
+    "search=sample search.top_k={}": "topk top_k sampling_topk random_sampling_topk",
+    "search=sample search.top_p={}": "topp top_p sampling_topp random_sampling_topp",
+    "search=sample search.temperature={}": "temperature sampling_temperature random_sampling_temp",
+    "checkpoint={}": "ckpt ckpt_path path model models model_path model_name_or_path run",
+    "input={}": "source src input_file source_file src_file",
+    "references={}": "ref refs reference reference_file",
+    # The model.
+    "model={}": "arch architecture encoder_type decoder_type",
+    "model.d_model={}": (
+        "hidden_size hidden_dim hid_dim dim embed_dim emb_dim emb_size embedding_dim embedding_size word_vec_size "
+        "rnn_size n_embd encoder_embed_dim decoder_embed_dim"
+    ),
+    "model.d_ff={}": (
+        "ffn_dim ff_dim ff_size ffn_size transformer_ff dim_feedforward intermediate_size ffn_embed_dim "
+        "encoder_ffn_dim decoder_ffn_dim encoder_ffn_embed_dim decoder_ffn_embed_dim"
+    ),
+    "model.n_heads={}": (
+        "heads num_heads nhead attention_heads num_attention_heads encoder_attention_heads decoder_attention_heads"
+    ),
+    "model.d_head={}": "head_dim head_size d_kv kv_channels",
+    "model.n_kv_heads={}": "kv_heads num_kv_heads num_key_value_heads",
+    "model.n_encoder_layers={}": "enc_layers encoder_layers num_encoder_layers encoder.num_layers encoder.layers",
+    "model.n_decoder_layers={}": "dec_layers decoder_layers num_decoder_layers decoder.num_layers decoder.layers",
+    "model.n_encoder_layers={0} model.n_decoder_layers={0}": "layers num_layers n_layers n_layer num_hidden_layers",
+    "model.dropout={}": "dropout_rate hidden_dropout hidden_dropout_prob resid_pdrop",
+    "model.attention_dropout={}": "attn_dropout attention_probs_dropout_prob attn_pdrop",
+    "model.activation_dropout={}": "relu_dropout ffn_dropout",
+    "model.tying=all": "share_all_embeddings share_embeddings tied_embeddings tie_word_embeddings tie_embeddings",
+    "model.tying=target": "share_decoder_input_output_embed share_decoder_embeddings tied_softmax",
+    "model/feed_forward={}": "activation activation_fn activation_function hidden_act pos_ffn_activation_fn",
+    "model/position={}": "position_encoding positional_encoding pos_enc position_embedding position_embedding_type",
+    "model/residual=pre_norm": "normalize_before encoder_normalize_before decoder_normalize_before norm_first prenorm",
+    # Text and tokenizers.
+    "data=files data.train.src=FILE data.train.tgt=FILE": "trainpref train_file train_data train_path dataset corpus",
+    "data=files data.train.src={}": "train_src src_train data.src",
+    "data=files data.train.tgt={}": "train_tgt tgt_train data.tgt",
+    "data=files data.dev.src={}": "valid_src dev_src val_src",
+    "data=files data.dev.tgt={}": "valid_tgt dev_tgt val_tgt",
+    "data.src_lang={} (with data=files, data=hub or data=mixed)": "source_lang source_language src_language",
+    "data.tgt_lang={} (with data=files, data=hub or data=mixed)": "target_lang target_language tgt_language",
+    "tgt_lang={}": "target_lang target_language tgt_language",
+    "tokenizer.vocab_size={}": "src_vocab_size voc_limit vocab_limit bpe_size num_merges bpe_operations",
+    "tokenizer=files tokenizer.model={}": "spm_model sentencepiece_model tokenizer_path tokenizer_name",
+    "tokenizer={}": "subword_type src_subword_type tokenizer_type",
+    "seed={}": "random_seed manual_seed random_state",
+    # Choices.
+    "scheduler=paper": "scheduler=noam scheduler=transformer scheduler=vaswani",
+    "scheduler=inverse_sqrt": "scheduler=rsqrt scheduler=inverse_square_root scheduler=warmupinversesquareroot",
+    "scheduler=linear": "scheduler=polynomial scheduler=polynomial_decay scheduler=linear_with_warmup",
+    "scheduler=constant": "scheduler=fixed scheduler=constant_with_warmup",
+    "scheduler=cosine": "scheduler=cosine_with_warmup",
+    "optimizer=adamw": "optimizer=adamw_torch optimizer=fusedadam",
+    "model=base": "model=transformer model=transformer_base model=vaswani",
+    "model=big": "model=transformer_big model=large model=vaswani_big",
+    "model=tiny": "model=small model=transformer_tiny",
+    "model=iwslt": "model=transformer_iwslt_de_en",
+    "model=gru_attention": "model=rnn model=lstm model=gru model=seq2seq model=rnnsearch model=luong",
+    "model/position=rotary": "model/position=rope",
+    "model/position=relative_bias": "model/position=t5 model/position=relative",
+    "model/position=sinusoidal": "model/position=sin model/position=sine model/position=fixed",
+    "model/position=learned": "model/position=absolute model/position=embedding model/position=embeddings",
+    "model/feed_forward=swiglu": "model/feed_forward=swish model/feed_forward=silu model/feed_forward=gated_silu",
+    "tokenizer=unigram": "tokenizer=sentencepiece tokenizer=spm tokenizer=sp",
+    "trainer=gpu": "trainer=cuda trainer=single_gpu",
+    "trainer=ddp": "trainer=multi_gpu trainer=distributed trainer=gpus",
+    "data=hub": "data=huggingface data=hf data=datasets",
+    "data=files": "data=file data=local data=text data=tsv data=csv data=custom",
+}
+_OFF = ("false", "0", "null", "none", "no", "off")
+
+
+def foreign(name: str, value: str | None, exists: Callable[[str], bool]) -> str | None:
+    """Return what to type for a name of another toolkit, or None if the name is not known or nothing here matches it.
+
+    Args:
+        name: an unknown key, or an unknown choice as GROUP=CHOICE.
+        value: the value that was typed for the key; None: none.
+        exists: returns whether the command has a key or group.
+    """
+    parts = name.lower().replace("-", "_").split(".")
+    for i in range(len(parts)) if "=" not in name else (0,):
+        for line in _LINES.get(".".join(parts[i:]), ()):
+            if _is_typable(line, exists):
+                if "{" not in line and value is not None and value.lower() in _OFF:
+                    return "leave it out"
+                filled = line.format(value if value is not None and re.fullmatch(r"[\w.,+/-]+", value) else "VALUE")
+                return f"type {_LINES.get(filled, [filled])[0]}"
+    return None
+
+
+def _is_typable(line: str, exists: Callable[[str], bool]) -> bool:
+    """Return whether a command has all keys of a line. A choice in the line may be the one that has the key."""
+    keys = re.findall(r"([\w./]+)=", line)
+    chosen = [key for key in keys if "." not in key and exists(key)]
+    return all(exists(key) or key.partition(".")[0] in chosen for key in keys)
+
+
+_LINES: dict[str, list[str]] = {}
+for _line, _names in FOREIGN_NAMES.items():
+    for _name in _names.split():
+        _LINES.setdefault(_name, []).append(_line)
