@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
@@ -14,7 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from diglot import config as root
-from diglot.commands.frame import explain
+from diglot.commands.frame import HYDRA_OPTIONS, explain
 from diglot.commands.schema import TrainKeys
 from diglot.commands.train import train
 from diglot.config.keys import flat_keys
@@ -332,6 +333,61 @@ def test_names_of_other_toolkits_are_answered_by_the_keys_of_the_command(say):
     )
     assert "no key gpu; type device=cuda" in say("checkpoint=x", "gpu=true", command="evaluate")
     assert "no key scheduler.warmup_steps; type scheduler.warmup=10" in say("-m", "scheduler.warmup_steps=10,20")
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "wanted"),
+    [
+        ("train", ["seed=1,2,3"], "seed=1,2,3: for several values: make sweep seed=1,2,3"),
+        ("train", ["seed=range(1,4)"], "for several values: make sweep 'seed=range(1,4)'"),
+        ("train", ["model=tiny,base"], "model=tiny,base: for several values: make sweep model=tiny,base"),
+        ("train", ["optimizer.betas=0.9,0.98"], "for a list, type 'optimizer.betas=[0.9,0.98]'"),
+        ("train", ["data=files", "data.train.src=a,b"], "for a list, type 'data.train.src=[a,b]'"),
+        ("evaluate", ["checkpoint=x", "split=dev,test"], "split=dev,test: the key takes one value"),
+        *(
+            (command, ["runs/NAME", *more], "runs/NAME: is not of the form KEY=VALUE; type checkpoint=runs/NAME")
+            for command, *more in (("evaluate",), ("translate",), ("average", "output=x"), ("export",), ("convert",))
+        ),
+        ("score", ["src=x", "tgt=y", "runs/my run"], "type 'checkpoint='\"'\"'runs/my run'\"'\"''"),
+        (
+            "evaluate",
+            ["checkpoint", "runs/NAME"],
+            "checkpoint: is not of the form KEY=VALUE; type checkpoint=runs/NAME",
+        ),
+        ("train", ["data.name=my", "corpus"], "corpus: is not of the form KEY=VALUE"),
+        ("evaluate", ["--checkpoint=runs/NAME"], "a key is typed without dashes: type checkpoint=runs/NAME"),
+        ("train", ["--batch-size", "3"], "--batch-size: a key is typed without dashes, and there is no key batch_size"),
+        ("translate", ["--beam", "5", "checkpoint=x"], "there is no key beam; type search.beam_size=5"),
+    ],
+)
+def test_a_word_that_is_no_override_is_answered_by_the_override(say, command, words, wanted):
+    assert wanted in say(*words, command=command)
+
+
+def test_a_folder_is_taken_for_a_run_and_a_file_for_text(say, tmp_path):
+    (tmp_path / "first").mkdir()
+    (tmp_path / "text.de").touch()
+    assert "type resume=first to resume the run in that folder" in say("first")
+    assert "type data=files data.train.src=FILE data.train.tgt=FILE" in say("text.de")
+
+
+def test_hydras_own_options_are_known():
+    options = {option for action in get_args_parser()._actions for option in action.option_strings}
+    assert options == HYDRA_OPTIONS
+
+
+def test_choices_of_another_folder_are_listed(say, tmp_path):
+    (tmp_path / "mine" / "model").mkdir(parents=True)
+    (tmp_path / "mine" / "model" / "tinier.yaml").write_text("defaults: [tiny]\n")
+    for options in (["--config-dir", "mine"], ["--config-dir=mine"], ["-cd", "mine"]):
+        assert (
+            "there are base, big, deep_encoder, gru_attention, iwslt, tinier, tiny; did you mean model=tinier?"
+            in say(*options, "model=tinierr")
+        )
+        assert (
+            "model=null is not a choice; there are base, big, deep_encoder, gru_attention, iwslt, tinier, tiny"
+            in say(*options, "model=null")
+        )
 
 
 def test_two_spellings_of_one_thing_are_refused_together(say):

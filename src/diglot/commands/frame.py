@@ -24,11 +24,12 @@ from diglot.choices import CONF, groups
 from diglot.config import hydra_seams
 from diglot.config.check import check, keys_of, parameters_of
 from diglot.config.keys import known_keys, plain_config, unknown_choice, unknown_key
+from diglot.config.meaning import meaning_of
 from diglot.config.targets import refuse_foreign_hydra
 from diglot.errors import READER_GONE, UserError
 from diglot.system import interruption
 from diglot.system.masking import mask_record, masked
-from diglot.system.quoting import printable
+from diglot.system.quoting import command_line, override, printable
 
 
 def command(config_name: str, keys: type | None = None) -> Callable[[Callable[..., Any]], Callable[[], None]]:
@@ -74,6 +75,7 @@ class _Call:
         try:
             os.environ["HYDRA_FULL_ERROR"] = "1"
             refuse_other_encodings(sys.argv[1:])
+            refuse_words_without_key(sys.argv[1:], self.name)
             prefer_our_files()
             if any(re.match("--experimental-r", word) for word in sys.argv[1:]):
                 raise UserError("--experimental-rerun: not supported; resume a run with resume=FOLDER")
@@ -142,6 +144,55 @@ def refuse_other_encodings(words: Sequence[str]) -> None:
             encoding = sys.getfilesystemencoding()
             how = "rename the file or folder" if encoding == "utf-8" else "type PYTHONUTF8=1 before the command"
             raise UserError(f"{word}: is not valid {encoding}, the encoding of this locale; {how}") from None
+
+
+HYDRA_OPTIONS = {
+    *("--help", "-h", "--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m"),
+    *("--shell-completion", "-sc", "--experimental-rerun", "--info", "-i", "--cfg", "-c", "--package", "-p"),
+    *("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"),
+}
+_BEFORE_A_VALUE = re.compile(
+    "--(cfg|info|package|config-path|config-name|config-dir|experimental-rerun)|-(c|i|p|cp|cn|cd)"
+)
+
+
+def refuse_words_without_key(words: Sequence[str], name: str) -> None:
+    """Check that each typed word is an override or an option of Hydra's.
+
+    Args:
+        words: the typed words.
+        name: the name of the command.
+
+    Raises:
+        UserError: a word is something else. The message names it, and the override that was probably meant.
+    """
+    for i, (before, word) in enumerate(pairwise(["", *words])):
+        after = words[i + 1] if i + 1 < len(words) and not re.match("[-~]|.*=", words[i + 1], re.DOTALL) else "VALUE"
+        if word.startswith("-") and word != "--":
+            option, is_given, value = word.partition("=")
+            if not any(known.startswith(option) for known in HYDRA_OPTIONS):
+                key, value = option.lstrip("-").replace("-", "_"), value if is_given else after
+                if key in known_keys(name):
+                    raise UserError(f"{option}: a key is typed without dashes: type {override(key, value)}")
+                told = unknown_key(key, known_keys(name), name, value)
+                raise UserError(f"{option}: a key is typed without dashes, and {told}")
+        elif not re.match("~|.*=|--$", word, re.DOTALL) and not _BEFORE_A_VALUE.fullmatch(before):
+            raise UserError(
+                f"{word or repr(word)}: is not of the form KEY=VALUE; type {_with_key(word, after, words, name)}"
+            )
+
+
+def _with_key(word: str, after: str, words: Sequence[str], name: str) -> str:
+    """Return the override that was probably meant by a word without an equals sign, and the word after it."""
+    if word in known_keys(name):
+        return override(word, after)
+    if "checkpoint" in plain_config(name) and not any(word.startswith("checkpoint=") for word in words):
+        return override("checkpoint", word)
+    if name == "train" and word and Path(word).is_dir():
+        return f"{override('resume', word)} to resume the run in that folder"
+    if "data" in plain_config(name) and Path(word).is_file():
+        return "data=files data.train.src=FILE data.train.tgt=FILE to read text of your own"
+    return "'KEY=\"a value with blanks\"', or --help to list the keys"
 
 
 class CheckedLoader(hydra_seams.ConfigLoader):
@@ -234,6 +285,8 @@ def explain(error: BaseException, config_name: str, words: Sequence[str] | None 
     if match := re.search(r"(?:Could not find|Could not load) '([^']*)'", text):
         group, _, choice = match.group(1).rpartition("/")
         return unknown_choice(group, choice, options(group, words), config_name)
+    if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'(?:\n| requires)", text):
+        return _several_values(match.group(1), config_name)
     if "Config group override must be" in text and (reason := _names_no_choice(words)):
         return reason
     if match := re.search(r"Unknown plugin class : '\S*(optuna|submitit)", text):
@@ -286,6 +339,19 @@ def _names_no_choice(words: Sequence[str]) -> str | None:
         if group in groups() and choice not in options(group, words):
             return f"{group}={choice} is not a choice; there are {', '.join(options(group, words))}"
     return None
+
+
+def _several_values(word: str, config_name: str) -> str:
+    """Return a message that an override gives a key several values outside of a sweep."""
+    key, _, value = word.partition("=")
+    default: Any = plain_config(config_name)
+    for name in key.lstrip("+").split("."):
+        default = default.get(name) if isinstance(default, dict) else None
+    if isinstance(default, list) or meaning_of(key.lstrip("+")).content is not None:
+        return f"{word}: for a list, type '{key}=[{value}]'"
+    if config_name == "train":
+        return f"{word}: for several values: {command_line('sweep', [word])}"
+    return f"{word}: the key takes one value"
 
 
 def not_said_to_be_new(key: str, words: Sequence[str]) -> str | None:
