@@ -39,6 +39,16 @@ def test_a_healthy_corpus_is_reported_with_what_a_run_would_take(tmp_path):
         assert picture.width > 500
 
 
+def test_what_was_dropped_and_split_off_is_reported(tmp_path):
+    src, tgt = (read_lines(SAMPLE / f"train.{lang}")[:300] for lang in ("avi", "bol"))
+    files(tmp_path, src, [*tgt[:200], *[""] * 100])
+    words = ["data=files", "data.train.src=train.avi", "data.train.tgt=train.bol", "data.vocab_size=400"]
+    said = type_command("diglot-doctor", *words, "doctor.probe=0", cwd=tmp_path).stdout.decode()
+    assert "dev (20 pairs) and test (20 pairs) split off from train" in said
+    assert "dropped 100 pairs with a blank side" in said
+    assert json.loads((tmp_path / "cache/doctor/doctor.json").read_bytes())["notes"]
+
+
 @pytest.mark.reliability
 def test_a_leak_and_a_shift_make_it_fail_and_near_sentences_where_told_to(tmp_path):
     src, tgt = (read_lines(SAMPLE / f"train.{lang}") for lang in ("avi", "bol"))

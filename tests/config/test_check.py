@@ -2,11 +2,13 @@
 
 import copy
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -180,7 +182,18 @@ def is_value(override: Override) -> bool:
         ("watch=defualt", "did you mean watch=default?"),
         ("resume=nowhere", "resume=nowhere: no such folder"),
         # targets
-        ("model.position._target_=nosuch.Thing", "model.position._target_: there is no nosuch.Thing"),
+        (
+            "model.position._target_=nosuch.Thing",
+            "there is no nosuch.Thing: no module nosuch was found; is its folder in PYTHONPATH?",
+        ),
+        ("model.position._target_=diglot.model.position.Rotry", "did you mean diglot.model.position.Rotary?"),
+        ("model.position._target_=diglot.modle.Rotary", "model.position._target_: there is no diglot.modle.Rotary"),
+        ("callbacks=my.module.Callback", "for a class of your own, type +callbacks.mine._target_=my.module.Callback"),
+        ("optimizer=torch.optim.SGD", "for a class of your own, type optimizer._target_=torch.optim.SGD"),
+        ("+callbacks.mine=my.Callback", "a Callback needs a _target_; type +callbacks.mine._target_=my.Callback"),
+        ("+logger.mine=my.Logger", "a Logger needs a _target_; type +logger.mine._target_=my.Logger"),
+        ("+watch.mine=[my.Call]", "a Callback needs a _target_; type +watch.mine._target_=CLASS"),
+        ("watch.attention=my.Call", "a Callback needs a _target_; type watch.attention._target_=my.Call"),
         ("+callbacks.x._target_=nosuch.Y", "callbacks.x._target_: there is no nosuch.Y"),
         # keys that another key replaces
         ("trainer.max_epochs=3", "run.passes"),
@@ -223,7 +236,7 @@ def is_value(override: Override) -> bool:
         ("+logger._target_=mine.Logger", "each logger needs a name: logger.NAME._target_=mine.Logger"),
         ("logger.flush_logs_every_n_steps=1", "did you mean logger.tensorboard.flush_logs_every_n_steps?"),
         ("+logger.tensorboard.folder=x", "logger.tensorboard.folder is not supported"),
-        ("+logger.mine=3", "logger.mine is not a logger: it needs a _target_"),
+        ("+logger.mine=3", "logger.mine=3: a Logger needs a _target_; type +logger.mine._target_=CLASS"),
         ("logger=[tensorboard,csw]", "did you mean logger=csv?"),
         # values that would otherwise fail only during computation
         ("seed=99999999999999999999", "seed=99999999999999999999: must be from 0 to"),
@@ -369,6 +382,30 @@ def test_a_folder_is_taken_for_a_run_and_a_file_for_text(say, tmp_path):
     (tmp_path / "text.de").touch()
     assert "type resume=first to resume the run in that folder" in say("first")
     assert "type data=files data.train.src=FILE data.train.tgt=FILE" in say("text.de")
+
+
+def test_a_class_that_cannot_be_imported_is_answered_by_the_reason(say, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "broken_module.py").write_text("import no_such_library\n")
+    (tmp_path / "good_module.py").write_text("import lightning\nclass Speaker(lightning.Callback): pass\n")
+    said = say("trainer=cpu", "+callbacks.mine._target_=broken_module.Speaker")
+    assert "broken_module.Speaker: ModuleNotFoundError: No module named 'no_such_library'" in said
+    said = say("trainer=cpu", "+callbacks.mine._target_=good_module.Speeker")
+    assert "there is no good_module.Speeker; did you mean good_module.Speaker?" in said
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_missing_is_answered_by_what_to_do(say, monkeypatch):
+    for word in ("trainer=gpu", "trainer.accelerator=cuda"):
+        said = say(word, "data=sample")
+        assert re.search(
+            r"trainer.accelerator=(gpu|cuda): no GPU (can be used|was found): .*; to train on the CPU, ", said
+        )
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert "no GPU can be used: the environment variable CUDA_VISIBLE_DEVICES is ''" in say(
+        "trainer=gpu", "data=sample"
+    )
 
 
 def test_hydras_own_options_are_known():

@@ -1,6 +1,8 @@
 """Tests that invalid files are refused in one line and leave nothing behind, and that unusual valid files are read."""
 
+import bz2
 import gzip
+import lzma
 import os
 import re
 import signal
@@ -73,6 +75,14 @@ def left_in(cache: Path) -> list[str]:
     return [path.name for path in cache.rglob("*") if (path.is_file() and path.suffix != ".lock") or path.is_symlink()]
 
 
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": zstd.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+}
+
 # ------------------------------------------------------------------------------------------------------ invalid files
 
 
@@ -98,7 +108,7 @@ def unequal_and_packed(folder: Path) -> Paths:
 
 def with_target(content: bytes, suffix: str = "") -> Callable[[Path], Paths]:
     """Return a function that writes a pair of files, the target with this content."""
-    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstd.compress}[suffix]
+    pack = PACKERS[suffix]
     return lambda folder: two_files(folder, "bad", pack(joined(TEXT.src)), content, suffix)
 
 
@@ -121,16 +131,45 @@ WRONG = {
     "a mark alone": (with_target(b"\xef\xbb\xbf"), r"bad\.bol: the file is empty"),
     "latin-1": (with_target(joined(TEXT.tgt[:40]) + b"f\xfcr\n" * 20), r"bad\.bol, line 41: not UTF-8 .*byte 0xfc"),
     "cut in a letter": (with_target(joined(TEXT.tgt[:59]) + b"f\xc3"), r"bad\.bol, line 60: not UTF-8 "),
-    "utf-16": (with_target("\n".join(TEXT.tgt).encode("utf-16")), r"bad\.bol, line 1: not UTF-8 "),
+    "utf-16": (
+        with_target("\n".join(TEXT.tgt).encode("utf-16")),
+        r"bad\.bol: the text is UTF-16, .*: iconv -f UTF-16 ",
+    ),
     "surrogates": (with_target(joined(TEXT.tgt[:59]) + b"\xed\xa0\x80\n"), r"bad\.bol, line 60: not UTF-8 "),
     "gzip cut short": (with_target(PACKED[:-9], ".gz"), r"bad\.bol\.gz: the compressed file is cut short"),
     "no gzip": (with_target(joined(TEXT.tgt), ".gz"), r"bad\.bol\.gz: damaged, or its extension is wrong"),
     "gzip and more": (with_target(PACKED + b"more", ".gz"), r"bad\.bol\.gz: damaged, or its extension is wrong"),
     "gzip of nothing": (with_target(gzip.compress(b""), ".gz"), r"bad\.bol\.gz: the file is empty"),
     "no zstandard": (with_target(joined(TEXT.tgt), ".zst"), r"bad\.bol\.zst: damaged, or its extension is wrong"),
-    "gzip as text": (with_target(PACKED), r"bad\.bol, line 1: not UTF-8 "),
+    "gzip as text": (with_target(PACKED), r"bad\.bol: a compressed file without its extension: .* to end in \.gz"),
+    "utf-16 without a mark": (with_target("\n".join(TEXT.tgt).encode("utf-16-le")), r"bad\.bol: the text is UTF-16"),
+    "zip": (with_target(b"PK\x03\x04\x14\0\xff\xfe\n"), r"bad\.bol: a ZIP archive .*: unpack it"),
+    "parquet": (with_target(b"PAR1\x15\x04\xff\n"), r"bad\.bol: a Parquet file, .* data=hub data\.path=parquet"),
+    "xml": (
+        with_target(b'<?xml version="1.0"?>\n' + b"<tu><seg>\na</seg></tu>\n" * 30),
+        r"bad\.bol: an XML file, not ",
+    ),
+    "tmx": (
+        with_target(b"<tmx>\n" + b"<tu><seg>a</seg></tu>\n" * 59),
+        r"bad\.bol: an XML file \(TMX\), not lines of text",
+    ),
+    "gettext": (
+        with_target(b'#: x\nmsgid "a"\nmsgstr "b"\n' * 20),
+        r"bad\.bol: a gettext catalogue, not lines of text",
+    ),
+    "json lines": (with_target(b'{"de": "a"}\n' * 60), r"bad\.bol: JSON Lines, .* data=hub data\.path=json"),
+    "xml rows": (with_rows(b"<tmx>\n" + b"<tu>\ta</tu>\n" * 9), r"bad\.tsv: an XML file \(TMX\)"),
+    "blank lines at the end": (
+        with_target(joined([*TEXT.tgt, "", " "])),
+        r"bad\.bol has 62; .* \(the last 2 of \S+bad\.bol are blank: remove them\)",
+    ),
+    "xz cut short": (
+        with_target(lzma.compress(joined(TEXT.tgt))[:-30], ".xz"),
+        r"bad\.bol\.xz: the compressed file is cut",
+    ),
+    "no xz": (with_target(joined(TEXT.tgt), ".xz"), r"bad\.bol\.xz: damaged, or its extension is wrong"),
+    "no bzip2": (with_target(joined(TEXT.tgt), ".bz2"), r"bad\.bol\.bz2: damaged, or its extension is wrong"),
     "short row": (with_rows(ROWS + b"ka\n"), r"bad\.tsv, line 61: 1 tab-separated column\(s\), 2 needed"),
-    "blank row": (with_rows(b"ka\tsog\n\nka\tsog\n"), r"bad\.tsv, line 2: 1 tab-separated column\(s\), 2 needed"),
     "empty rows": (with_rows(b""), r"bad\.tsv: the file is empty"),
     "rows cut": (with_rows(gzip.compress(ROWS)[:-9], "tsv.gz"), r"bad\.tsv\.gz: the compressed file is cut short"),
     "short comma row": (with_rows(b"ka,sog\nka\n", "csv"), r"bad\.csv, line 2: 1 comma-separated column"),
@@ -226,7 +265,7 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("form", ["lf", "crlf", "mark", "no end", "gz", "zst", "tsv", "tsv crlf", "csv"])
+@pytest.mark.parametrize("form", ["lf", "crlf", "mark", "no end", "gz", "zst", "xz", "bz2", "tsv", "tsv crlf", "csv"])
 def test_odd_text_is_trained_on_as_it_stands(tmp_path: Path, tokenizer: Tokenizer, form: str) -> None:
     src, tgt = (list(side) for side in zip(*ODD))
     end = "\r\n" if "crlf" in form else "\n"
@@ -235,15 +274,15 @@ def test_odd_text_is_trained_on_as_it_stands(tmp_path: Path, tokenizer: Tokenize
         sides = [b"\xef\xbb\xbf" + side for side in sides]
     elif form == "no end":
         sides = [side.removesuffix(b"\n") for side in sides]
-    elif form in ("gz", "zst"):
-        sides = [(gzip.compress if form == "gz" else zstd.compress)(side) for side in sides]
+    elif f".{form}" in PACKERS:
+        sides = [PACKERS[f".{form}"](side) for side in sides]
     if form.startswith("tsv"):
         train = one_file(tmp_path, "odd", joined(["\t".join(pair) for pair in ODD], end))
     elif form == "csv":
         quoted = [",".join('"' + side.replace('"', '""') + '"' for side in pair) for pair in ODD]
         train = one_file(tmp_path, "odd", joined(quoted), "csv")
     else:
-        train = two_files(tmp_path, "odd", *sides, f".{form}" if form in ("gz", "zst") else "")
+        train = two_files(tmp_path, "odd", *sides, f".{form}" if f".{form}" in PACKERS else "")
     dev = good(tmp_path, "dev")
     assert kept(data(Files(train=train, dev=dev, test=train), tokenizer, tmp_path)) == ODD
 
@@ -258,7 +297,60 @@ def test_a_blank_line_takes_its_pair_along_and_moves_no_other(tmp_path: Path, to
     made = data(Files(train=two_files(tmp_path, "a", joined(src), joined(tgt)), dev=dev, test=dev), tokenizer, tmp_path)
     others = [pair for i, pair in enumerate(zip(src, tgt)) if i not in (0, 7, 8, 9, 30, N - 1)]
     assert kept(made) == others
-    assert made.notes[0] == f"train: {N - 6} of {N} pairs kept, left out: 6 with a blank side"
+    assert f"train: {N - 6} of {N} pairs kept, left out: 6 with a blank side" in made.notes
+
+
+@pytest.mark.parametrize("form", ["tsv", "csv"])
+@pytest.mark.parametrize("blank", ["", " ", "\u3000"])
+def test_a_blank_row_is_a_pair_with_blank_sides(tmp_path: Path, tokenizer: Tokenizer, form: str, blank: str) -> None:
+    rows = ["a\tb", blank, "c\td", blank]
+    if form == "csv":
+        rows = [row.replace("\t", ",") for row in rows]
+    paths = one_file(tmp_path, "rows", joined(rows), form)
+    made = data(Files(train=paths, dev=paths, test=good(tmp_path, "test")), tokenizer, tmp_path)
+    assert kept(made) == [("a", "b"), ("c", "d")]
+    assert any(note == "train: 2 of 4 pairs kept, left out: 2 with a blank side" for note in made.notes)
+    assert [bool(line.strip()) for line in made.held_out["dev"].src] == [True, False, True, False]
+    assert "dev: 2 of 4 references are blank; they are kept, which affects the scores" in made.notes
+
+
+def test_test_pairs_in_dev_are_counted(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    train, dev = good(tmp_path, "train"), good(tmp_path, "dev")
+    made = data(Files(train=train, dev=dev, test=dev), tokenizer, tmp_path)
+    begin(made)
+    told = "test: 60 of 60 pairs are also in dev, which selects the best checkpoint"
+    assert told in made.notes
+    other = two_files(tmp_path, "other", b"a\n", b"b\n")
+    made = data(Files(train=train, dev=dev, test=other), tokenizer, tmp_path)
+    begin(made)
+    assert not [note for note in made.notes if note.startswith("test:")]
+
+
+@pytest.mark.parametrize("missing", [1, 30])
+def test_unequal_files_are_refused_with_the_place_from_which_on_they_differ(
+    tmp_path: Path, tokenizer: Tokenizer, missing: int
+) -> None:
+    src, tgt = TRAIN.src[:3000], TRAIN.tgt[:1300] + TRAIN.tgt[1300 + missing : 3000]
+    train = two_files(tmp_path, "bad", joined(src), joined(tgt))
+    told = r"bad\.avi has 3000 lines, .*; both must .* \(from about line ([\d,]+) on, they no longer match"
+    with pytest.raises(UserError, match=told) as refused:
+        data(Files(train=train, dev=good(tmp_path, "dev")), tokenizer, tmp_path).prepare_data()
+    match = re.search(told, str(refused.value))
+    assert match is not None
+    assert abs(int(match[1].replace(",", "")) - 1300) <= 400
+
+
+def test_sentences_that_look_like_other_formats_are_read(tmp_path: Path) -> None:
+    lines = [
+        "<?xml is how it begins",
+        "a sentence",
+        "another",
+        'msgid "a" is a message',
+        "{name} is here",
+        "PK\x03\x04",
+    ]
+    paths = two_files(tmp_path, "a", joined(lines), joined(["x"] * len(lines)))
+    assert Files(train=paths, dev=paths, test=paths).load(tmp_path)["train"].src == lines
 
 
 def test_blank_pairs_are_counted_when_dev_and_test_are_split_off_from_train(
@@ -306,9 +398,8 @@ def test_when_no_pair_is_left_one_line_says_why(
     dev = good(tmp_path, "dev")
     train = two_files(tmp_path, "a", joined(src), joined(tgt))
     trainer = TokenizerTrainer(model_type="unigram", vocab_size=310)
-    made = data(
-        Files(train=train, dev=dev, test=dev), trainer if "to train" in use else tokenizer, tmp_path, clean=clean
-    )
+    corpus = Files(train=train, dev=dev, test=dev, src_lang="bol", tgt_lang="bol")  # else equal sides are refused
+    made = data(corpus, trainer if "to train" in use else tokenizer, tmp_path, clean=clean)
     with pytest.raises(UserError, match=message) as refused:
         made.prepare_data()
     assert len(str(refused.value).splitlines()) == 1
@@ -317,7 +408,7 @@ def test_when_no_pair_is_left_one_line_says_why(
 
 def test_a_corpus_of_a_mixture_of_which_no_pair_is_left_is_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
     dev = good(tmp_path, "dev")
-    corpora = {"news": good(tmp_path, "news"), "web": two_files(tmp_path, "web", joined(BLANK), joined(BLANK))}
+    corpora = {"news": good(tmp_path, "news"), "web": two_files(tmp_path, "web", joined(BLANK), joined(BLANK[::-1]))}
     with pytest.raises(UserError, match=r"no train pair left: web: 0 of 4 pairs kept, left out: 4 with a blank side"):
         data(Mixed(corpora=corpora, dev=dev), tokenizer, tmp_path).prepare_data()
 

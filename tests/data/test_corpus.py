@@ -3,10 +3,11 @@
 import gzip
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from diglot.data.corpus import Files, Sample, atomic_folder, prepared_folder, read_splits, write_splits
+from diglot.data.corpus import Corpus, Files, Sample, atomic_folder, prepared_folder, read_splits, write_splits
 from diglot.data.home_assistant import HomeAssistant
 from diglot.data.mixed import Mixed
 from diglot.data.text import MixedText, ParallelText, write_lines, zstd
@@ -118,7 +119,25 @@ def test_a_train_file_of_blanks_is_refused(tmp_path: Path) -> None:
     write_lines(tmp_path / "a", [" ", ""])
     path = str(tmp_path / "a")
     with pytest.raises(UserError, match=r"every pair of .* has a blank side"):
-        Files(train={"src": path, "tgt": path}).load(tmp_path)
+        Files(train={"src": path, "tgt": path}, src_lang="en", tgt_lang="en").load(tmp_path)
+
+
+def test_two_files_of_the_same_content_are_refused_unless_the_languages_are_equal(tmp_path: Path) -> None:
+    good = write_pair(tmp_path, "good", 20)
+    write_lines(tmp_path / "copy.en", [f"good {i}" for i in range(20)])
+    write_lines(tmp_path / "copy.de", [f"good {i}" for i in range(20)])
+    copied = {side: str(tmp_path / f"copy.{language}") for side, language in (("src", "de"), ("tgt", "en"))}
+    same = dict.fromkeys(("src", "tgt"), str(tmp_path / "copy.de"))
+    for wrong in (copied, same):
+        for split in ("train", "dev", "test"):
+            splits = {"train": good, "dev": good, "test": good, split: wrong}
+            told = rf"data\.{split}\.src=\S+ and data\.{split}\.tgt=\S+ have the same content; .* data\.src_lang=CODE"
+            with pytest.raises(UserError, match=told):
+                Files(**splits, src_lang="de", tgt_lang="en").read(tmp_path)
+        Files(train=wrong, dev=good, test=good, src_lang="de", tgt_lang="de").load(tmp_path)
+    corpora = {"news": good, "web": copied}
+    with pytest.raises(UserError, match=r"data\.corpora\.web\.src=\S+ and data\.corpora\.web\.tgt=\S+ have the same"):
+        Mixed(corpora=corpora, dev=good).read(tmp_path)
 
 
 def test_the_sample_corpus_is_there_without_preparation(tmp_path: Path) -> None:
@@ -372,3 +391,44 @@ def test_files_that_do_not_say_their_language_have_that_of_the_others(dev: dict)
 def test_an_invalid_corpus_of_a_mixture_is_named(corpora: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Mixed(corpora=corpora, dev={"tsv": "d"})
+
+
+# ------------------------------------------------------------------------------------------------ the user's own class
+
+
+class Own(Corpus):
+    """A corpus that returns what it is given."""
+
+    name, src_lang, tgt_lang = "own", "src", "tgt"
+
+    def __init__(self, found: object) -> None:
+        super().__init__()
+        self.found = found
+
+    def read(self, cache_dir: Path) -> Any:
+        return self.found
+
+    def describe(self) -> str:
+        return "own"
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (None, "returned None; it must return a mapping, such as {'train': ParallelText}"),
+        ([["a"], ["b"]], "returned a list; it must return a mapping"),
+        ({"train": (["a"], ["b"])}, "returned a tuple as train; it must be a ParallelText"),
+        ({"train": [("a", "b")]}, "returned a list as train; it must be a ParallelText"),
+        ({"validation": ParallelText(["a"], ["b"])}, "returned a split 'validation'; the names are train, dev, test"),
+        ({"dev": ParallelText([], [])}, "dev has no pairs"),
+        ({"dev": ParallelText("a", "b")}, r"dev\.src is a str; it must be a list of lines"),
+        ({"dev": ParallelText(["a", 3], ["b", "c"])}, r"dev\.src, line 2: a int; it must be text"),
+        ({"dev": ParallelText(["a"], [None])}, r"dev\.tgt, line 1: None; it must be text"),
+        ({"dev": ParallelText(["a"], ["b\nc"])}, r"dev\.tgt, line 1: a line break inside a line"),
+    ],
+)
+def test_what_a_users_own_corpus_returns_is_checked(tmp_path: Path, found: object, message: str) -> None:
+    with pytest.raises(UserError, match=rf"data\._target_: Own\.read\(\)(:| )\s?{message}"):
+        Own(found).read_checked(tmp_path)
+    good = {"train": ParallelText(["a"], ["b"])}
+    assert Own(good).read_checked(tmp_path) == good

@@ -297,7 +297,8 @@ def test_a_number_of_batches_not_divisible_by_the_processes_is_refused_with_the_
 def test_other_text_gets_another_order(tmp_path: Path, tokenizer: Tokenizer) -> None:
     src = [f"lan {'a' * (i % 7)}" for i in range(40)]
     orders = []
-    for i, tgt in enumerate((src, src, src[::-1])):
+    one = [f"{line} x" for line in src]
+    for i, tgt in enumerate((one, one, one[::-1])):
         made = data(corpus(tmp_path / str(i), train=(src, tgt)), tokenizer, tmp_path, tokens_per_batch=100)
         orders.append([batch.pairs.tolist() for batch in made.updates()])
     assert orders[0] == orders[1] != orders[2]
@@ -319,11 +320,15 @@ def test_notes_say_what_became_of_the_text(tmp_path: Path) -> None:
     made = data(corpus(tmp_path, train=(src, tgt)), trainer, tmp_path)
     made.setup()  # the second call does nothing
     assert made.notes == [
+        "dev: 1 of 3 sources are blank; they are kept, which affects the scores",
+        "test: 1 of 3 sources are blank; they are kept, which affects the scores",
+        made.notes[2],
         "tokenizer: 604 lines read, 602 used, 2 skipped; 350 pieces",
         "train: 300 of 302 pairs kept, left out: 2 with a blank side",
-        made.notes[2],
+        made.notes[5],
     ]
-    assert made.notes[2].startswith("doctor: 300 pairs, 0 repeated")
+    assert made.notes[2].startswith("test: ")
+    assert made.notes[5].startswith("doctor: 300 pairs, 0 repeated")
     assert made.tokenizer.src_vocab_size == made.tokenizer.tgt_vocab_size == 350
 
 

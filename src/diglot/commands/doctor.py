@@ -75,9 +75,10 @@ def main(config: DictConfig) -> None:
     if n_probed:
         plan |= probed(config, data, plan["updates"], n_probed)
     folder = Path(config.doctor.folder or data.cache_dir / "doctor")
-    write_json(folder / "doctor.json", {**asdict(found), "plan": plan})
+    notes = [note for note in data.notes if not note.startswith("doctor: ")]
+    write_json(folder / "doctor.json", {**asdict(found), "notes": notes, "plan": plan})
     write_bytes(folder / "doctor.png", histograms(data))
-    say("\n".join(render(table(found, plan))))
+    say("\n".join([*notes, *render(table(found, plan))]))
     say(f"{found.summary()}\nMade in {folder}/: doctor.json, doctor.png")
     too_near = [
         f"{split}: {o.near / o.long:.1%} of the sources with at least {N_GRAM} words share {N_GRAM} consecutive words "

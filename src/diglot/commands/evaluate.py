@@ -171,7 +171,7 @@ def named_text(split: str, corpus: Corpus, cache_dir: Path, translator: Translat
         if not free and languages != trained:
             raise UserError(f"data={corpus.name} is {languages}, but the checkpoint translates {trained}")
     corpus.prepare(cache_dir)
-    splits = corpus.read(cache_dir)
+    splits = corpus.read_checked(cache_dir)
     if split not in splits:
         raise UserError(f"{corpus.name} has no {split} split; it has {', '.join(splits)}")
     text = splits[split]

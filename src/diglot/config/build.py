@@ -70,6 +70,10 @@ def build_corpus(node: DictConfig) -> Corpus:
         )
     own = {key: value for key, value in resolved(node).items() if key not in shared and key not in _TO_HYDRA}
     corpus: Corpus = build(own, "data")
+    for name in ("name", "src_lang", "tgt_lang", "notes"):
+        if not hasattr(corpus, name):
+            how = "call super().__init__() in its __init__" if name == "notes" else "a corpus needs it"
+            raise UserError(f"data._target_: {node._target_} has no attribute {name}: {how}")
     for key in ("src_lang", "tgt_lang"):
         check_language(f"data.{key}", getattr(corpus, key))
     for name, code in getattr(corpus, "tgt_langs", {}).items():

@@ -22,7 +22,7 @@ from diglot.config.carried import CARRIED
 from diglot.config.keys import known_keys, unknown_key
 from diglot.config.meaning import MEANINGS, meaning_of
 from diglot.config.secrets import note_secrets, refuse_secrets_in_checkpoints
-from diglot.config.targets import kind_of, wrong_target
+from diglot.config.targets import kind_of, missing_target, names_of, wrong_target
 from diglot.errors import UserError
 
 
@@ -174,7 +174,7 @@ def _wrong_target(target: Any, path: str, wanted: Any) -> str | None:
     try:
         wrong = wrong_target(target, wanted or kind_of(path))
     except ImportError:
-        return f"{path}._target_: there is no {target}"
+        return f"{path}._target_: {missing_target(target)}"
     return f"{path}._target_: {target} {wrong}" if wrong else None
 
 
@@ -188,6 +188,10 @@ def _mistakes_of(key: str, value: Any, path: str, target: str | None, parameters
     elif meaning_of(here).instead:
         if value is not None:
             yield unknown_key(here, [])
+    elif value is not None and not isinstance(value, dict) and (kind := kind_of(here)):
+        plus = "" if here in known_keys("train") else "+"
+        meant = value if isinstance(value, str) else "CLASS"
+        yield f"{here}={value}: a {names_of(kind)} needs a _target_; type {plus}{here}._target_={meant}"
     elif (target is not None or parameters) and key not in parameters:
         if "**" in parameters:
             yield from mistakes(value, here)

@@ -71,6 +71,10 @@ def unknown_choice(group: str, choice: str, options: Sequence[str], command: str
     told = f"{group}={choice}: there is no such choice; there are {', '.join(options)}"
     if instead := foreign(f"{group}={choice}", None, _having(command)):
         return f"{told}; {instead}"
+    if "." in choice:
+        if meaning_of(f"{group}.mine").kind:
+            return f"{told}; for a class of your own, type +{group}.mine._target_={choice}"
+        return f"{told}; for a class of your own, type {group.replace('/', '.')}._target_={choice}"
     nearest = difflib.get_close_matches(choice, options, 1)
     return told + (f"; did you mean {group}={nearest[0]}?" if nearest else "")
 

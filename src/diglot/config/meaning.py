@@ -254,6 +254,8 @@ FOREIGN_NAMES = {
     "trainer.precision=16-mixed": "fp16 amp use_amp half mixed_precision",
     "trainer.precision=bf16-mixed": "bf16 bfloat16",
     "trainer.precision={}": "precision dtype model_dtype",
+    "precision=bfloat16": "fp16 half bf16 bfloat16",
+    "precision=int8": "int8 quantize quantization quant",
     "trainer=gpu, or for several GPUs trainer=ddp trainer.devices={}": (
         "gpus gpu n_gpu n_gpus num_gpus gpu_ranks world_size cuda use_cuda use_gpu num_processes"
     ),

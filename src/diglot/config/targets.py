@@ -4,7 +4,9 @@ A config may come from a stranger. So no other target is called, and none is cal
 checked.
 """
 
+import difflib
 import inspect
+import logging
 import re
 import sys
 import types
@@ -19,6 +21,9 @@ from omegaconf import DictConfig, OmegaConf
 from diglot.config.hydra_seams import CORE_PLUGINS
 from diglot.config.meaning import meaning_of
 from diglot.errors import UserError
+
+# Hydra logs an error, in lines of its own, before it raises it.
+logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)
 
 NAMES = {"EncoderDecoder": "model", "TokenizerSource": "tokenizer"}
 
@@ -43,7 +48,7 @@ def wrong_target(target: str, wanted: Any) -> str | None:
         ImportError: the target does not exist.
     """
     kinds = _kinds(wanted)
-    named = " or ".join(NAMES.get(kind.__name__, kind.__name__) for kind in kinds)
+    named = names_of(wanted)
     if not kinds:
         return "is not accepted here: the parameter is not annotated with a class"
     first = target.partition(".")[0]
@@ -64,6 +69,28 @@ def wrong_target(target: str, wanted: Any) -> str | None:
     if not inspect.isclass(made) or not any(kind in made.__mro__ for kind in kinds):
         return f"is no {named}"
     return None
+
+
+def names_of(wanted: Any) -> str:
+    """Return the names of the classes that an annotation accepts, in the terms of a config."""
+    return " or ".join(NAMES.get(kind.__name__, kind.__name__) for kind in _kinds(wanted))
+
+
+def missing_target(target: str) -> str:
+    """Return a message that a target does not exist, with the reason, or the name that was probably meant."""
+    told = f"there is no {target}"
+    module, _, name = target.rpartition(".")
+    try:
+        nearest = difflib.get_close_matches(name, vars(get_object(module)), 1)
+        return f"{told}; did you mean {module}.{nearest[0]}?" if nearest else told
+    except Exception as error:
+        reason = error.__cause__ or error
+    top = target.partition(".")[0]
+    if isinstance(reason, ModuleNotFoundError) and reason.name == top:
+        return f"{told}: no module {top} was found; is its folder in PYTHONPATH?"
+    if isinstance(reason, ModuleNotFoundError) and f"{module}.".startswith(f"{reason.name}."):
+        return told
+    return f"{told}: {type(reason).__name__}: {' '.join(str(reason).split())}"
 
 
 def _kinds(annotation: Any) -> list[type]:

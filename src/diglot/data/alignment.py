@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diglot.data.text import ParallelText
+from diglot.data.text import ParallelText, UnequalLinesError, read_blocks
 
 WINDOW, REACH = 400, 10  # pairs per window, and the largest shift that is tried, in lines
 N_WINDOWS = 2_500  # maximum, spread evenly; a sample suffices, because a shift affects all lines after it
@@ -120,6 +120,19 @@ class Alignment:
     def _add(self, line: int, window: ParallelText) -> None:
         self._lines.append(line)
         self._fits.append(_fits(window))
+
+
+def with_drift(error: UnequalLinesError) -> str:
+    """Return the message of an error about unequal files, with the place from which on their lines do not match."""
+    if error.n_pairs is None:
+        return str(error)
+    alignment = Alignment("", error.n_pairs)
+    for src, tgt in zip(read_blocks(error.src_path), read_blocks(error.tgt_path)):
+        n = min(len(src), len(tgt))
+        alignment.look(ParallelText(src[:n], tgt[:n]))
+    if shifts := alignment.shifts():
+        return f"{error} (from about line {shifts[0].line:,} on, they no longer match)"
+    return str(error)
 
 
 def _heaviest(values: np.ndarray) -> tuple[int, int]:

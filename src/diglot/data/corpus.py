@@ -18,6 +18,7 @@ from diglot.data.text import (
     ParallelText,
     drop_blank_pairs,
     expand,
+    have_same_content,
     side_endings,
     write_lines,
 )
@@ -64,19 +65,62 @@ class Corpus(ABC):
 
     def load(self, cache_dir: Path) -> dict[str, ParallelText]:
         """Return the splits of `read`, loaded into memory."""
-        return {split: text.load() for split, text in self.read(cache_dir).items()}
+        return {split: text.load() for split, text in self.read_checked(cache_dir).items()}
+
+    def read_checked(self, cache_dir: Path) -> Mapping[str, Parallel]:
+        """Return the splits of `read`, after a check that they are what a corpus must return.
+
+        Raises:
+            UserError: they are not; or `read` raises it.
+        """
+        splits: Any = self.read(cache_dir)
+        what = f"data._target_: {type(self).__qualname__}.read()"
+        if not isinstance(splits, Mapping):
+            raise UserError(
+                f"{what} returned {_a(splits)}; it must return a mapping, such as {{'train': ParallelText}}"
+            )
+        for split, text in splits.items():
+            if split not in SPLITS:
+                raise UserError(f"{what} returned a split {split!r}; the names are {', '.join(SPLITS)}")
+            if not all(callable(getattr(text, name, None)) for name in ("blocks", "digest", "load")):
+                raise UserError(f"{what} returned {_a(text)} as {split}; it must be a ParallelText")
+            if isinstance(text, ParallelText):
+                _check_lines(f"{what}: {split}", text)
+        return splits  # type: ignore[no-any-return]
 
     @abstractmethod
     def describe(self) -> str:
         """Return one line for the user: the text, its origin, and its licence if known."""
 
 
+def _a(found: object) -> str:
+    return "None" if found is None else f"a {type(found).__name__}"
+
+
+def _check_lines(what: str, text: ParallelText) -> None:
+    """Check that a text has pairs, and that each of its sides is a list of lines.
+
+    Raises:
+        UserError: it is not.
+    """
+    if not len(text):
+        raise UserError(f"{what} has no pairs")
+    for name, side in (("src", text.src), ("tgt", text.tgt)):
+        if not isinstance(side, list):
+            raise UserError(f"{what}.{name} is {_a(side)}; it must be a list of lines")
+        for number, line in enumerate(side, start=1):
+            if not isinstance(line, str):
+                raise UserError(f"{what}.{name}, line {number}: {_a(line)}; it must be text")
+            if "\n" in line:
+                raise UserError(f"{what}.{name}, line {number}: a line break inside a line")
+
+
 class Files(Corpus):
     """The user's own files: two whose lines correspond, or one with tab-separated or comma-separated columns.
 
-    A path may name several files, by wildcards or as a list. Each file may be compressed (.gz, .zst). Dev and test
-    files are used unchanged. If dev or test is missing, it is split off from train (see `grouped_split`); all of train
-    must then fit into memory.
+    A path may name several files, by wildcards or as a list. Each file may be compressed (.gz, .zst, .xz, .bz2). Dev
+    and test files are used unchanged. If dev or test is missing, it is split off from train (see `grouped_split`); all
+    of train must then fit into memory.
 
     Args:
         train: {"src": paths, "tgt": paths}, {"tsv": paths} or {"csv": paths}; paths of None count as missing. Required
@@ -141,6 +185,9 @@ class Files(Corpus):
 
     def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
         self.notes = []
+        if self.src_lang != self.tgt_lang:
+            for split, pairs in self.given().items():
+                refuse_equal_sides(f"data.{split}", pairs)
         splits: dict[str, Parallel] = dict(self.given())
         missing = [split for split in ("dev", "test") if split not in splits]
         if "train" not in splits or not missing:  # a corpus without train serves only for scoring
@@ -187,6 +234,20 @@ class Sample(Corpus):
 
     def describe(self) -> str:
         return "sample: avi-bol, a small synthetic corpus of two invented languages that ships with diglot (Apache-2.0)"
+
+
+def refuse_equal_sides(key: str, pairs: PairFiles) -> None:
+    """Check that the source and the target file of each shard differ.
+
+    Raises:
+        UserError: they are the same file, or have the same content.
+    """
+    for src, tgt in (shard for shard in pairs.shards if len(shard) == 2):
+        if have_same_content(src, tgt):
+            raise UserError(
+                f"{key}.src={src} and {key}.tgt={tgt} have the same content; if that is meant, type the same "
+                "language for both, data.src_lang=CODE data.tgt_lang=CODE"
+            )
 
 
 def check_sizes(dev_size: int, test_size: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from diglot.data.corpus import Corpus, Files
+from diglot.data.corpus import Corpus, Files, refuse_equal_sides
 from diglot.data.language import other_pair_of_file
 from diglot.data.text import MixedText, Parallel
 from diglot.errors import UserError
@@ -130,6 +130,8 @@ class Mixed(Corpus):
         trains = {corpus: files.given()["train"] for corpus, files in self.files.items()}
         for corpus, train in trains.items():
             train.name = corpus
+            if self.files[corpus].src_lang != self.files[corpus].tgt_lang:
+                refuse_equal_sides(f"data.corpora.{corpus}", train)
         return {"train": MixedText(trains, self.weights, self.tgt_langs), **self.held_out.given()}
 
     def describe(self) -> str:

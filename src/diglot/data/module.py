@@ -4,7 +4,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
+from diglot.data.alignment import with_drift
 from diglot.data.batch import Batch, Pairs
 from diglot.data.batching import (
     WIDTH_STEP,
@@ -37,7 +38,7 @@ from diglot.data.options import DataOptions
 from diglot.data.preparation import DROPPED, Cleaning, left_out, prepare
 from diglot.data.sampling import Sampling
 from diglot.data.shards import Shards
-from diglot.data.text import MixedText, Parallel, ParallelText
+from diglot.data.text import MixedText, Parallel, ParallelText, UnequalLinesError
 from diglot.data.tokenizer import Tokenizer, TokenizerSource, is_blank
 from diglot.errors import UserError
 from diglot.system.children import end_with_parent, how_it_ended, n_cores
@@ -166,14 +167,19 @@ class TranslationData(L.LightningDataModule):
         return Mixture(list(counts.values()), [weights.get(corpus, 1.0) for corpus in counts], self.shards.n_versions)
 
     def _read(self) -> None:
-        if self.held_out:
-            return
-        text = self.corpus.read(self.cache_dir)
+        try:
+            if not self.held_out:
+                self._read_text()
+        except UnequalLinesError as error:
+            raise UserError(with_drift(error)) from None
+
+    def _read_text(self) -> None:
+        text = self.corpus.read_checked(self.cache_dir)
         for split in ("train", "dev"):
             if split not in text:
                 raise UserError(f"{self.corpus.name}: there are no {split} pairs (data.{split})")
         held_out = {split: text[split].load() for split in ("dev", "test") if split in text}
-        self.notes += self.corpus.notes
+        self.notes += [*self.corpus.notes, *faults_of(held_out)]
         self.train_text = text["train"]
         languages = self.train_text.tgt_langs.values() if isinstance(self.train_text, MixedText) else ()
         if isinstance(self._tokenizer, Tokenizer):
@@ -297,6 +303,21 @@ class TranslationData(L.LightningDataModule):
         lengths = self.dev_pairs.src.lengths, self.dev_pairs.tgt.lengths
         batches = eval_batches(*lengths, self.options.eval_tokens_per_batch, rank, world_size)
         return DataLoader(self.dev_pairs, sampler=batches, batch_size=None)
+
+
+def faults_of(held_out: Mapping[str, ParallelText]) -> list[str]:
+    """Return a line for each likely fault of dev and test: blank sides, and pairs that are in both."""
+    lines = []
+    for split, pairs in held_out.items():
+        for side, texts in (("sources", pairs.src), ("references", pairs.tgt)):
+            if n_blank := sum(not text.strip() for text in texts):
+                told = "they are kept, which affects the scores"
+                lines.append(f"{split}: {n_blank:,} of {len(pairs):,} {side} are blank; {told}")
+    if len(held_out) == 2:
+        known, pairs = set(zip(held_out["dev"].src, held_out["dev"].tgt)), held_out["test"]
+        if n_both := sum(pair in known for pair in zip(pairs.src, pairs.tgt)):
+            lines.append(f"test: {n_both:,} of {len(pairs):,} pairs are also in dev, which selects the best checkpoint")
+    return lines
 
 
 class TimedLoader(DataLoader):

@@ -1,11 +1,14 @@
 """Parallel text in memory and in files: a pair is a line in each of two files, or a row of one."""
 
+import bz2
 import csv
+import filecmp
 import glob
 import gzip
 import hashlib
 import itertools
 import json
+import lzma
 import re
 import sys
 import unicodedata
@@ -27,6 +30,7 @@ else:
 
 BLOCK = 20_000  # number of pairs read, and later tokenised, at once
 _COMPRESSED = (".gz", ".zst", ".xz", ".bz2", ".zip")  # endings never used for names of plain text
+_OPENERS = {".gz": gzip.open, ".zst": zstd.open, ".xz": lzma.open, ".bz2": bz2.open}
 _BOM = "\ufeff"
 _LONGEST_FIELD = 2**27  # characters, of a CSV file
 Column = int | str
@@ -85,13 +89,28 @@ class ParallelText:
         return total.hexdigest()
 
 
+class UnequalLinesError(UserError):
+    """Two files that should correspond differ in their number of lines.
+
+    Args:
+        told: the message.
+        src_path: one file.
+        tgt_path: the other file.
+        n_pairs: number of lines of the shorter one; None: the longer one has only blank lines in addition.
+    """
+
+    def __init__(self, told: str, src_path: str | Path, tgt_path: str | Path, n_pairs: int | None) -> None:
+        super().__init__(told)
+        self.src_path, self.tgt_path, self.n_pairs = src_path, tgt_path, n_pairs
+
+
 class PairFiles:
     """Pairs that stay in their files and are read a block at a time.
 
     Args:
         name: name of the pairs in errors, such as "train".
         shards: each is two files whose lines correspond, or one file whose rows hold both sides. A file may be
-            compressed (.gz, .zst).
+            compressed (.gz, .zst, .xz, .bz2).
         columns: columns of source and target, as numbers from 0, or as names that the first row lists.
         commas: whether rows are comma-separated (RFC 4180) instead of tab-separated.
     """
@@ -199,7 +218,7 @@ def expand(pattern: str, key: str) -> list[str]:
 
 
 def read_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
-    """Yield the lines of a UTF-8 file, `size` at a time; decompress a file whose name ends in .gz or .zst.
+    """Yield the lines of a UTF-8 file, `size` at a time; decompress a file whose name ends in .gz, .zst, .xz or .bz2.
 
     A line ends only at an LF: a lone CR, U+2028 or NUL is text. One CR before an LF is dropped, and so is a byte order
     mark at the start. A last line without an LF counts.
@@ -216,6 +235,14 @@ def read_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
                 yield block
     if not n_lines:
         raise UserError(f"{path}: the file is empty")
+
+
+def have_same_content(one: str, other: str) -> bool:
+    """Return whether two files have the same bytes. A file that cannot be read differs from any other."""
+    try:
+        return Path(one).samefile(other) or filecmp.cmp(one, other, shallow=False)
+    except (OSError, ValueError):
+        return False
 
 
 def refuse_address(key: str, path: str | Path, what: str = "a local file is needed: download it first") -> None:
@@ -235,11 +262,8 @@ def read_lines(path: str | Path) -> list[str]:
 
 def _opened(path: str | Path) -> BinaryIO:
     path = Path(path)
-    if path.suffix == ".gz":
-        return gzip.open(path, "rb")  # type: ignore[return-value]
-    if path.suffix == ".zst":
-        return zstd.open(path, "rb")  # type: ignore[return-value]
-    return path.open("rb")
+    opener: Any = _OPENERS.get(path.suffix)
+    return opener(path, "rb") if opener else path.open("rb")  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -253,10 +277,29 @@ def _explained(path: str | Path) -> Iterator[None]:
         raise UserError(f"{path} is a folder, not a text file") from None
     except EOFError:
         raise UserError(f"{path}: the compressed file is cut short") from None
-    except (gzip.BadGzipFile, zlib.error, zstd.ZstdError) as error:
+    except (gzip.BadGzipFile, zlib.error, zstd.ZstdError, lzma.LZMAError) as error:
         raise UserError(f"{path}: damaged, or its extension is wrong ({error})") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        if isinstance(error, OSError) and error.errno is None and Path(path).suffix == ".bz2":
+            raise UserError(f"{path}: damaged, or its extension is wrong ({error})") from None
         raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+# What a file that is not text is, by its first bytes, and what to do about it.
+_UTF_16 = "the text is UTF-16, and must be UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE converts it"
+_FORMATS = {
+    b"PK\x03\x04": "a ZIP archive (or an Office document), not text: unpack it",
+    b"PAR1": "a Parquet file, not text: type data=hub data.path=parquet data.data_files=FILE",
+    b"ARROW1": "an Arrow file, not text: type data=hub data.path=arrow data.data_files=FILE",
+    b"%PDF-": "a PDF, not text",
+    b"\xff\xfe": _UTF_16,
+    b"\xfe\xff": _UTF_16,
+    **{
+        start: f"a compressed file without its extension: rename it to end in {end}"
+        for end, start in ((".gz", b"\x1f\x8b"), (".zst", b"\x28\xb5\x2f\xfd"), (".xz", b"\xfd7zXZ"), (".bz2", b"BZh"))
+    },
+    b"7z\xbc\xaf": "a 7z archive, not text: unpack it",
+}
 
 
 def split_lines(data: bytes, name: str, first: int = 0) -> list[str]:
@@ -273,6 +316,8 @@ def split_lines(data: bytes, name: str, first: int = 0) -> list[str]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
+        if not first and (what := next((what for start, what in _FORMATS.items() if data.startswith(start)), None)):
+            raise UserError(f"{name}: {what}") from None
         line = first + data.count(b"\n", 0, error.start) + 1
         raise UserError(f"{name}, line {line}: not UTF-8 ({error.reason}, byte 0x{data[error.start]:02x})") from None
     if not first:
@@ -284,19 +329,68 @@ def split_lines(data: bytes, name: str, first: int = 0) -> list[str]:
     return [*lines, rest] if rest else lines
 
 
+def _text_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
+    """Yield the lines of `read_blocks`.
+
+    Raises:
+        UserError: the lines are those of another format, such as XML; or `read_blocks` raises it.
+    """
+    for i, block in enumerate(read_blocks(path, size)):
+        if not i and (what := _other_format(block[:100])):
+            raise UserError(f"{path}: {what}")
+        yield block
+
+
+def _other_format(lines: Sequence[str]) -> str | None:
+    """Return what the first lines of a file are and what to do about it, or None if they may be sentences."""
+    lines = [line.strip() for line in lines if line.strip()]
+    extract = "extract its sentences, one per line"
+    tags = sum(line.startswith("<") for line in lines)
+    if (
+        lines
+        and re.match(r"<(\?xml|!DOCTYPE|tmx|xliff|srcset|refset|tstset|html)\b", lines[0], re.I)
+        and 2 * tags > len(lines)
+    ):
+        kind = next((kind for kind in ("tmx", "xliff", "html") if f"<{kind}" in " ".join(lines).lower()), "")
+        return f"an XML file{f' ({kind.upper()})' if kind else ''}, not lines of text: {extract}"
+    if lines and all(map(_is_json_object, lines)):
+        return "JSON Lines, not lines of text: type data=hub data.path=json data.data_files=FILE"
+    if any(line.startswith('msgid "') for line in lines) and any(line.startswith('msgstr "') for line in lines):
+        return f"a gettext catalogue, not lines of text: {extract}"
+    if sum(line.count("\0") for line in lines) > sum(map(len, lines)) / 3:
+        return _UTF_16
+    return None
+
+
+def _is_json_object(line: str) -> bool:
+    try:
+        return line.startswith("{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _line_blocks(src_path: str | Path, tgt_path: str | Path, name: str, size: int) -> Iterator[ParallelText]:
-    sides = [read_blocks(path, size) for path in (src_path, tgt_path)]
+    sides = [_text_blocks(path, size) for path in (src_path, tgt_path)]
     counts = [0, 0]
     while True:
         blocks = [next(side, []) for side in sides]
         counts = [count + len(block) for count, block in zip(counts, blocks)]
         if len(blocks[0]) != len(blocks[1]):
-            src, tgt = (count + sum(map(len, side)) for count, side in zip(counts, sides))
+            longer = len(blocks[0]) < len(blocks[1])
+            surplus = blocks[longer][len(blocks[not longer]) :]
+            n_more, has_text = 0, any(map(str.strip, surplus))
+            for block in sides[longer]:  # the other file has ended
+                n_more += len(block)
+                has_text = has_text or any(map(str.strip, block))
+            counts[longer] += n_more
+            src, tgt = counts
             told = f"{name}: {src_path} has {src} lines, {tgt_path} has {tgt}; both must have one line per pair"
+            if not has_text:
+                told += f" (the last {abs(src - tgt)} of {(src_path, tgt_path)[longer]} are blank: remove them)"
             for path, block in zip((src_path, tgt_path), blocks):
                 if any("\r" in line for line in block):
                     told += f" ({path} has carriage returns inside lines, which do not end a line)"
-            raise UserError(told)
+            raise UnequalLinesError(told, src_path, tgt_path, min(src, tgt) if has_text else None)
         if not blocks[0]:
             return
         yield ParallelText(*blocks)
@@ -317,6 +411,8 @@ def _row_blocks(path: str | Path, columns: tuple[Column, Column], commas: bool, 
     is_empty = True
     while batch := list(itertools.islice(rows, size)):
         for number, row in batch:
+            if len(row) < needed and not any(map(str.strip, row)):
+                row.extend([""] * (needed - len(row)))  # a blank line is a pair with blank sides
             if len(row) < needed:
                 raise UserError(f"{path}, line {number}: {len(row)} {what}-separated column(s), {needed} needed")
         is_empty = False
@@ -327,14 +423,14 @@ def _row_blocks(path: str | Path, columns: tuple[Column, Column], commas: bool, 
 
 def _tsv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     """Return the rows with their line numbers. There is no quoting: quotes and "NA" are text."""
-    lines = itertools.chain.from_iterable(read_blocks(path))
+    lines = itertools.chain.from_iterable(_text_blocks(path))
     return ((number, line.split("\t")) for number, line in enumerate(lines, start=1))
 
 
 def _csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     """Yield rows (RFC 4180) with the numbers of their last lines; a line break in a quoted field becomes a space."""
     csv.field_size_limit(_LONGEST_FIELD)
-    lines = (f"{line}\n" for block in read_blocks(path) for line in block)
+    lines = (f"{line}\n" for block in _text_blocks(path) for line in block)
     reader = csv.reader(lines, strict=True)
     try:
         for row in reader:

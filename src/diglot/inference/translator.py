@@ -19,6 +19,7 @@ from diglot.decoding import BeamSearch, Ensemble, Hypothesis, Search
 from diglot.decoding.layout import Precision, check_precision, pack_for_decoding
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
+from diglot.system.gpu import why_no_gpu
 from diglot.system.progress import step
 
 warn = logging.getLogger("diglot").warning
@@ -139,7 +140,9 @@ class Translator:
             model = loaded.model.to(torch.device(device))
             torch.zeros(1, device=device).item()
         except (RuntimeError, AssertionError, NotImplementedError) as error:
-            raise UserError(f"device={device}: cannot be used ({str(error).splitlines()[0]})") from None
+            reason = why_no_gpu() if device.startswith("cuda") else None
+            told = f": {reason}; to use the CPU, type device=cpu" if reason else f" ({str(error).splitlines()[0]})"
+            raise UserError(f"device={device}: cannot be used{told}") from None
         check_precision(precision, torch.device(device))
         pack_for_decoding(model, precision)
         return cls(model, loaded.tokenizer, search or loaded.search, loaded.record, tgt_lang, precision)

@@ -43,7 +43,7 @@ def contents_now(config: Any) -> Contents:
     """Return the contents that a run with a config would read now; empty if its data are not prepared."""
     try:
         corpus = build_corpus(config.data)
-        texts = corpus.read(Path(config.data.cache_dir))
+        texts = corpus.read_checked(Path(config.data.cache_dir))
         return contents(config, corpus, {split: text.digest() for split, text in texts.items()})
     except (UserError, OSError):
         return {}

@@ -28,6 +28,7 @@ from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
 from diglot.evaluation.metrics import Scorer
 from diglot.model import EncoderDecoder
+from diglot.system.gpu import why_no_gpu
 from diglot.training import loggers
 from diglot.training.processes import Processes, check_number, strategy
 from diglot.training.run import Budget
@@ -190,6 +191,8 @@ def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes
     options = {key: value for key, value in node.items() if key not in ours and value is not None}
     if config.trainer.process_timeout <= 0:
         raise UserError(f"trainer.process_timeout={config.trainer.process_timeout}: must be positive")
+    if node.get("accelerator") in ("gpu", "cuda") and (reason := why_no_gpu()):
+        raise UserError(f"trainer.accelerator={node['accelerator']}: {reason}; to train on the CPU, type trainer=cpu")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     wanted = "auto" if node.get("precision") is None else node["precision"]
 
