@@ -43,6 +43,18 @@ def test_a_corpus_that_asks_for_an_option_of_its_batches_is_refused_by_one_line(
         build_corpus(node(Greedy))
 
 
+class Unfinished(Sample):
+    """A corpus that does not call the constructor of its base class."""
+
+    def __init__(self) -> None:
+        self.name, self.src_lang, self.tgt_lang = "unfinished", "avi", "bol"
+
+
+def test_a_corpus_without_an_attribute_is_refused_by_one_line():
+    with pytest.raises(UserError, match=r"Unfinished has no attribute notes: call super\(\).__init__\(\)"):
+        build_corpus(node(Unfinished))
+
+
 @pytest.mark.parametrize(
     ("key", "wanted"),
     [
