@@ -444,7 +444,7 @@ def test_a_multilingual_model_is_scored_on_text_in_its_target_language(tmp_path,
     assert "tgt_lang=fr: the dev text beside best.ckpt is in de; name the text to score on, data=files" in said
     assert "tgt_lang=it: this model translates into de, fr" in say("checkpoint=best.ckpt", "tgt_lang=it")
     for name in ("x.en", "x.de", "x.fra", "x.txt"):
-        write_lines(tmp_path / name, FIRST)
+        write_lines(tmp_path / name, SOURCES if name == "x.en" else FIRST)
 
     def of_files(tgt: str, *words: str) -> str:
         return say("checkpoint=best.ckpt", "data=files", "data.dev.src=x.en", f"data.dev.tgt={tgt}", *words)
@@ -483,9 +483,9 @@ def test_results_use_the_text_s_language_and_the_model_s_normalisation(tmp_path,
     model = build_model(src_vocab_size=290, tgt_vocab_size=290)
     of_run = {"src_lang": "zh", "tgt_lang": "en", "config": {"tokenizer": {"normalisation": "identity"}}}
     system = Translator(model, tokenizer, BeamSearch(beam_size=1, max_len_a=0, max_len_b=3), of_run)
-    for tgt, src_lang in (("x.zh", "en"), ("x.txt", "en"), ("x.en", None)):  # equal extensions are ignored
+    for tgt, src_lang in (("x.zh", "en"), ("x.txt", "en"), ("y.en", None)):  # equal extensions are ignored
         write_lines(tmp_path / "x.en", lines[:3])
-        write_lines(tmp_path / tgt, lines[:3])
+        write_lines(tmp_path / tgt, lines[3:6])
         paths = {"src": str(tmp_path / "x.en"), "tgt": str(tmp_path / tgt)}
         evaluated = named_text("test", Files(train={}, test=paths), tmp_path, None)
         assert evaluated.src_lang == src_lang
