@@ -2,19 +2,24 @@
 
 import importlib
 import inspect
+import signal
 from typing import Any
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.errors import ConfigCompositionException
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from diglot.commands.doctor import DoctorKeys, DoctorOptions
-from diglot.commands.frame import arguments
+from diglot.commands.frame import CheckedLoader, arguments
 from diglot.commands.schema import TrainKeys
 from diglot.commands.start import COMMANDS
 from diglot.config import CONF, check, keys_of
 from diglot.config.keys import plain_config
 from diglot.errors import UserError
 from diglot.sweeps.sweep import SweepKeys
+from diglot.system import interruption
 
 OF_ONE_CONFIG = {"train": TrainKeys, "doctor": DoctorKeys}
 
@@ -90,3 +95,14 @@ def test_values_are_checked_by_the_schema(key, value, wanted):
     with pytest.raises(UserError) as refused:
         check(config, DoctorKeys)
     assert str(refused.value).startswith(wanted)
+
+
+def test_a_signal_that_hydra_turns_into_another_error_still_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        monkeypatch.setattr(interruption, "received", signal.SIGTERM)  # as the handler does
+        raise ConfigCompositionException("Error loading a config")
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", failing)
+    loader = object.__new__(CheckedLoader)
+    with pytest.raises(interruption.Interrupted, match="SIGTERM"):  # Hydra's first composition ignores any Exception
+        loader.load_configuration("train", [], RunMode.MULTIRUN, validate_sweep_overrides=False)

@@ -4,6 +4,7 @@ import difflib
 import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -219,7 +220,13 @@ class CheckedLoader(hydra_seams.ConfigLoader):
             config.hydra.overrides.hydra.append(mode)
             return config
         is_for_mode = not options.get("validate_sweep_overrides", True)
-        config = super().load_configuration(config_name, overrides, run_mode, *arguments, **options)
+        try:
+            config = super().load_configuration(config_name, overrides, run_mode, *arguments, **options)
+        except Exception as error:
+            if number := interruption.received:
+                # Hydra has turned the exception of the signal into this one, which it ignores the first time.
+                raise interruption.Interrupted(signal.Signals(number).name) from error
+            raise
         refuse_foreign_hydra(config.hydra)
         if is_for_mode:
             self._first = (config_name, *overrides), config
