@@ -101,7 +101,7 @@ class TestTargets:
             ("logger.tensorboard._target_=logging.FileHandler", "logging.FileHandler is no Logger"),
             ("logger.tensorboard._target_=torch.load", "torch.load is no Logger"),
             ("+logger.x={_target_: torch.load, f: CANARY}", "logger.x._target_: torch.load"),
-            ("+logger.x=[{y: {_target_: torch.load, f: CANARY}}]", "logger.x[0].y._target_: torch.load"),
+            ("+logger.x=[{y: {_target_: torch.load, f: CANARY}}]", ": a Logger needs a _target_; type +logger.x._target_=CLASS"),
             ("optimizer._target_=torch.load", "torch.load is no Optimizer"),
             ("+optimizer._args_=[{_target_: torch.load, f: CANARY}]", "optimizer._args_"),
             ("optimizer.betas=[{_target_: torch.load, f: CANARY}]", "optimizer.betas"),
