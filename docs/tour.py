@@ -36,7 +36,7 @@ from diglot.data.flat import FlatIds
 from diglot.errors import UserError
 from diglot.inference.translator import Translator
 from diglot.model import EncoderDecoder
-from diglot.model.attention import Visibility, visibility, weights_of
+from diglot.model.attention import AttentionMask, compute_attention_weights, merge_masks
 from diglot.model.position import Alibi, Learned, PositionEncoding, RelativeBias, Rotary, Sinusoidal
 from diglot.training.figures import Panel, draw, pixels
 from diglot.training.heads import HeadSums
@@ -132,8 +132,9 @@ def scaling(tour: Tour) -> None:
     for d_k in widths:
         q, k = torch.randn(1, 1, 256, d_k), torch.randn(1, 1, 32, d_k)
         variances.append(float((q @ k.mT).var()))
-        plain.append(float(weights_of(q * d_k**0.5, k, Visibility()).amax(-1).mean()))  # undoes the division
-        scaled.append(float(weights_of(q, k, Visibility()).amax(-1).mean()))
+        undivided = compute_attention_weights(q * d_k**0.5, k, AttentionMask())
+        plain.append(float(undivided.amax(-1).mean()))
+        scaled.append(float(compute_attention_weights(q, k, AttentionMask()).amax(-1).mean()))
     say(
         f"""Queries and keys of variance 1 have dot products of variance {variances[0]:.1f} at d_k 4 and
         {variances[-1]:.0f} at d_k 512; divided by sqrt(d_k), {variances[0] / 4:.2f} and {variances[-1] / 512:.2f}.
@@ -180,8 +181,8 @@ def masks(tour: Tour) -> None:
     n, m = batch.tgt_in.size(1), batch.src.size(1)
     at, of = torch.arange(n), torch.arange(m)
     everything = torch.ones(2, n, dtype=torch.bool)
-    causal = visibility(everything, None, at, at, causal=True, dtype=torch.float32).mask
-    padding = visibility(batch.src_mask, None, of, of, causal=False, dtype=torch.float32).mask
+    causal = merge_masks(everything, None, at, at, causal=True, dtype=torch.float32).values
+    padding = merge_masks(batch.src_mask, None, of, of, causal=False, dtype=torch.float32).values
     assert causal is not None
     assert padding is not None
     padding = padding.expand(2, 1, m, m)

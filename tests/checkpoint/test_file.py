@@ -82,11 +82,11 @@ def test_no_run_resumes_from_a_damaged_checkpoint(tmp_path: Path, write: Callabl
     file = tmp_path / "last.ckpt"
     write(file, {"a": torch.zeros(3)})
     content = file.read_bytes()
-    assert checkpoint.has_whole(tmp_path)
+    assert checkpoint.has_intact(tmp_path)
     found = set()
     for i in range(max(0, len(content) - 600), len(content)):  # in the old format, these are the records and the end
         file.write_bytes(content[:i] + bytes([content[i] ^ 0xFF]) + content[i + 1 :])
-        found.add(checkpoint.has_whole(tmp_path))
+        found.add(checkpoint.has_intact(tmp_path))
     assert found == {True, False}  # some bytes have no effect, or belong to a tensor
 
 
@@ -99,7 +99,7 @@ def test_has_whole_does_not_read_the_tensors(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(zipfile.ZipFile, "testzip", read_all)
     monkeypatch.setattr(container, "_read_tensor", read_all)
-    assert checkpoint.has_whole(tmp_path)
+    assert checkpoint.has_intact(tmp_path)
 
 
 def test_a_checkpoint_of_format_1_has_the_same_content_as_one_of_format_2(
@@ -141,7 +141,7 @@ def test_a_pipe_of_a_checkpoint_s_name_is_not_waited_for(tmp_path: Path) -> None
     before = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(60)
     try:
-        assert not checkpoint.has_whole(tmp_path)
+        assert not checkpoint.has_intact(tmp_path)
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)

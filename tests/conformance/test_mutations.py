@@ -13,7 +13,7 @@ from conformance.promises import Promise
 from conformance.variants import build_variant, small
 from diglot.decoding import layout
 from diglot.model import GruAttention, Transformer, attention, transformer
-from diglot.model.attention import Attention, CrossAttention, KeyValueCache, Visibility
+from diglot.model.attention import Attention, AttentionMask, CrossAttention, KeyValueCache
 from diglot.model.position import Alibi, RelativeBias, Rotary, Sinusoidal
 from diglot.model.residual import DeepNorm, PostNorm, PreNorm, SandwichNorm
 from diglot.model.transformer import DecoderCache, DecoderLayer
@@ -51,7 +51,7 @@ def the_causal_mask_is_lost_where_there_is_a_bias(patch: pytest.MonkeyPatch) -> 
     def change(padding: Any, bias: Any, queries: Any, keys: Any, causal: bool, dtype: Any) -> tuple:
         return padding, bias, queries, keys, causal and bias is None, dtype
 
-    patch.setattr(transformer, "visibility", before(transformer.visibility, change))
+    patch.setattr(transformer, "merge_masks", before(transformer.merge_masks, change))
 
 
 @breaks(promises.step_by_step_equals_all_at_once)
@@ -59,35 +59,35 @@ def the_causal_mask_is_lost_where_there_is_a_cache(patch: pytest.MonkeyPatch) ->
     def change(padding: Any, bias: Any, queries: Any, keys: Any, causal: bool, dtype: Any) -> tuple:
         return padding, bias, queries, keys, causal and len(queries) == len(keys), dtype
 
-    patch.setattr(transformer, "visibility", before(transformer.visibility, change))
+    patch.setattr(transformer, "merge_masks", before(transformer.merge_masks, change))
 
 
 @breaks(promises.step_by_step_equals_all_at_once)
 def the_causal_mask_of_a_cache_is_aligned_to_the_first_token(patch: pytest.MonkeyPatch) -> None:
-    original = transformer.visibility
+    original = transformer.merge_masks
 
-    def visibility(padding: Any, bias: Any, queries: Tensor, keys: Tensor, causal: bool, dtype: Any) -> Visibility:
+    def merge_masks(padding: Any, bias: Any, queries: Tensor, keys: Tensor, causal: bool, dtype: Any) -> AttentionMask:
         if causal and len(queries) > 1:
-            return Visibility(is_causal=True)
+            return AttentionMask(is_causal=True)
         return original(padding, bias, queries, keys, causal, dtype)
 
-    patch.setattr(transformer, "visibility", visibility)
+    patch.setattr(transformer, "merge_masks", merge_masks)
 
 
 @breaks(promises.the_future_is_invisible)
 def the_causal_mask_is_lost_where_weights_are_asked_for(patch: pytest.MonkeyPatch) -> None:
-    def change(self: Attention, q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> tuple:
-        return self, q, k, v, visible._replace(is_causal=self.watcher is None and visible.is_causal)
+    def change(self: Attention, q: Tensor, k: Tensor, v: Tensor, attn_mask: AttentionMask) -> tuple:
+        return self, q, k, v, attn_mask._replace(is_causal=self.watcher is None and attn_mask.is_causal)
 
     patch.setattr(Attention, "attend", before(Attention.attend, change))
 
 
 @breaks(promises.weights_do_not_look_at_the_future)
 def the_weights_that_are_shown_are_not_causal(patch: pytest.MonkeyPatch) -> None:
-    def change(q: Tensor, k: Tensor, visible: Visibility) -> tuple:
-        return q, k, visible._replace(is_causal=False)
+    def change(q: Tensor, k: Tensor, attn_mask: AttentionMask) -> tuple:
+        return q, k, attn_mask._replace(is_causal=False)
 
-    patch.setattr(attention, "weights_of", before(attention.weights_of, change))
+    patch.setattr(attention, "compute_attention_weights", before(attention.compute_attention_weights, change))
 
 
 @breaks(promises.padding_changes_nothing)
@@ -96,13 +96,13 @@ def self_attention_sees_padding(patch: pytest.MonkeyPatch) -> None:
     def change(padding: Any, bias: Any, queries: Any, keys: Any, causal: bool, dtype: Any) -> tuple:
         return None, bias, queries, keys, causal, dtype
 
-    patch.setattr(transformer, "visibility", before(transformer.visibility, change))
+    patch.setattr(transformer, "merge_masks", before(transformer.merge_masks, change))
 
 
 @breaks(promises.padding_changes_nothing)
 def cross_attention_sees_padding(patch: pytest.MonkeyPatch) -> None:
-    def change(self: CrossAttention, x: Tensor, memory: Tensor, visible: Visibility, cache: Any = None) -> tuple:
-        return self, x, memory, Visibility(), cache
+    def change(self: CrossAttention, x: Tensor, memory: Tensor, attn_mask: AttentionMask, cache: Any = None) -> tuple:
+        return self, x, memory, AttentionMask(), cache
 
     patch.setattr(CrossAttention, "forward", before(CrossAttention.forward, change))
 
@@ -114,11 +114,11 @@ def the_backward_reader_begins_with_padding(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(promises.a_source_of_padding_alone_gives_finite_numbers)
 def a_row_that_sees_nothing_is_divided_by_zero(patch: pytest.MonkeyPatch) -> None:
-    def attend(self: Attention, q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> Tensor:
+    def attend(self: Attention, q: Tensor, k: Tensor, v: Tensor, attn_mask: AttentionMask) -> Tensor:
         scores = q @ k.transpose(-2, -1) / math.sqrt(self.d_head)
-        if visible.mask is not None:
-            scores = scores.masked_fill(~visible.mask, float("-inf"))
-        if visible.is_causal:
+        if attn_mask.values is not None:
+            scores = scores.masked_fill(~attn_mask.values, float("-inf"))
+        if attn_mask.is_causal:
             scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
         return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
 
@@ -210,9 +210,9 @@ def the_skip_of_deep_norm_is_not_heavier(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(promises.a_model_computes_what_the_papers_say, *GROUPED)
 def distant_heads_share_keys_and_values(patch: pytest.MonkeyPatch) -> None:
-    def change(self: Attention, q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> tuple:
+    def change(self: Attention, q: Tensor, k: Tensor, v: Tensor, attn_mask: AttentionMask) -> tuple:
         n = q.size(1) // k.size(1)
-        return self, q, k.repeat(1, n, 1, 1), v.repeat(1, n, 1, 1), visible
+        return self, q, k.repeat(1, n, 1, 1), v.repeat(1, n, 1, 1), attn_mask
 
     patch.setattr(Attention, "attend", before(Attention.attend, change))
 
@@ -295,8 +295,8 @@ def one_network_serves_all_layers(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(promises.a_model_is_captured_whole, by=RuntimeError)
 def a_branch_depends_on_a_value(patch: pytest.MonkeyPatch) -> None:
-    def change(self: Attention, q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> tuple:
-        return self, q if q.isfinite().all() else q.nan_to_num(), k, v, visible
+    def change(self: Attention, q: Tensor, k: Tensor, v: Tensor, attn_mask: AttentionMask) -> tuple:
+        return self, q if q.isfinite().all() else q.nan_to_num(), k, v, attn_mask
 
     patch.setattr(Attention, "attend", before(Attention.attend, change))
 

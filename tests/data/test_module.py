@@ -415,7 +415,7 @@ def test_sides_with_vocabularies_of_their_own_come_back_as_text(tmp_path: Path) 
 def test_the_doctor_does_not_run_on_large_text_in_every_run(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOKED_AT", 3_999)  # the sample has 4,000
+    monkeypatch.setattr(module, "MAX_DIAGNOSED_PAIRS", 3_999)  # the sample has 4,000
     told = "doctor: not run on more than 3,999 pairs; run `make prepare` or `make doctor`"
     assert data(Sample(), tokenizer, tmp_path, tokens_per_batch=600).notes[-1] == told
     report = data(Sample(), tokenizer, tmp_path, tokens_per_batch=600).diagnose()

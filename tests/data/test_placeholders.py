@@ -49,7 +49,7 @@ LINES = [
 def test_what_is_found_is_what_re_finds(pattern: str, line: str) -> None:
     placeholders, wanted = Placeholders(pattern), [match[0] for match in re.finditer(pattern, line)]
     assert placeholders.find(line) == wanted
-    assert placeholders.stands_in(line) == bool(wanted)
+    assert placeholders.occurs_in(line) == bool(wanted)
     assert placeholders.replace(line, lambda name: f"<{name}>") == re.sub(pattern, r"<\g<0>>", line)
 
 
@@ -72,7 +72,7 @@ def test_more_is_found_beside() -> None:
 def test_a_search_ends_whatever_the_pattern(monkeypatch: pytest.MonkeyPatch, pattern: str, line: str) -> None:
     monkeypatch.setattr("diglot.data.placeholders.SECONDS", 0.05)
     placeholders = Placeholders(pattern)
-    for search in (placeholders.find, placeholders.stands_in, lambda line: placeholders.replace(line, str)):
+    for search in (placeholders.find, placeholders.occurs_in, lambda line: placeholders.replace(line, str)):
         with contextlib.suppress(UserError):  # raised unless the engine avoids the backtracking
             search(line)
 

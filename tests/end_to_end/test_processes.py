@@ -174,7 +174,7 @@ def ended(
 ) -> list[int]:
     """Return the exit statuses with which a launcher ends when its child, which runs `other` in sh, has ended."""
     codes: list[int] = []
-    monkeypatch.setattr(processes, "_PATIENCE", patience)
+    monkeypatch.setattr(processes, "_GRACE_SECONDS", patience)
     monkeypatch.setattr(processes.os, "_exit", codes.append)
     monkeypatch.setattr(processes.interruption, "outcome", lambda: (75, "It can go on."))
     environment: Any = SimpleNamespace(creates_processes_externally=False)

@@ -26,7 +26,7 @@ from diglot.evaluation.evaluate import (
     Baseline,
     EvaluationSet,
     Hypotheses,
-    Remembered,
+    MemoryMatch,
     evaluate,
     keep_text,
     kept_text,
@@ -265,7 +265,7 @@ def test_the_tables_show_all_results(tmp_path):
 
 def test_the_comparison_equals_that_of_sacrebleu_on_the_written_files(tmp_path, monkeypatch):
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
-    monkeypatch.setattr("diglot.evaluation.significance.FEWEST", 1)  # the command tests any number of sentences
+    monkeypatch.setattr("diglot.evaluation.significance.MIN_SENTENCES", 1)  # the command tests any number of sentences
     baseline = Baseline("other", Hypotheses(THIRD, "de", "en"))
     folder, results = scored(tmp_path, SECOND, baseline=baseline)
     files = ("references.en", "references.2.en", "-i", "baseline.en", "hypotheses.en")
@@ -460,7 +460,7 @@ def test_a_multilingual_model_is_scored_on_text_in_its_target_language(tmp_path,
 
 def test_bleu_of_outputs_without_four_tokens_is_null_for_a_part_and_noted_for_the_total(tmp_path):
     short, long = "Fine, thanks", "the cat sat on the mat"
-    memory = (Remembered(long, 99.0), Remembered(short, 10.0))
+    memory = (MemoryMatch(long, 99.0), MemoryMatch(short, 10.0))
     for lines, is_known in (([short, short], False), ([long, short], True)):
         evaluated = EvaluationSet("few", "dev", ParallelText(["w " * 6, "w"], lines), memory)
         results = evaluate(Hypotheses(lines, "de", "en"), evaluated, Scorer("en"), tmp_path / "scored")
@@ -515,7 +515,7 @@ LANGUAGES += ["cafe\N{COMBINING ACUTE ACCENT}", "en.txt", "dev", "translated.jso
 def test_kept_text_is_restored_whatever_the_language_codes(src_lang, tmp_path):
     for number, tgt_lang in enumerate(LANGUAGES):
         folder = tmp_path / str(number)
-        memory = tuple(Remembered(line, 50.0) for line in FIRST)
+        memory = tuple(MemoryMatch(line, 50.0) for line in FIRST)
         for split in ("dev", "test"):
             kept = EvaluationSet("few", split, ParallelText([f"{split} {s}" for s in SOURCES], FIRST), memory)
             keep_text(folder, kept, src_lang, tgt_lang)

@@ -13,7 +13,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from diglot.checkpoint import file as checkpoint
-from diglot.commands.translate import chosen_alignment, load_translator, refuse_nonsense
+from diglot.commands.translate import check_options, chosen_alignment, load_translator
 from diglot.commands.translate import main as translate_main
 from diglot.config import CONF
 from diglot.config.check import check
@@ -474,10 +474,10 @@ def test_output_files_are_complete_and_errors_name_the_cause(folder, tmp_path, m
 def test_impossible_options_are_refused_by_key(folder, words, reason):
     with initialize_config_dir(str(CONF), version_base=None):
         config = compose("translate", [f"checkpoint={folder / 'a.ckpt'}", *words])
-    keys = {key: config[key] for key in inspect.getfullargspec(refuse_nonsense).kwonlyargs}
+    keys = {key: config[key] for key in inspect.getfullargspec(check_options).kwonlyargs}
     loaded = checkpoint.load(folder / "a.ckpt")
     with pytest.raises(UserError, match=reason):
-        refuse_nonsense(load_translator(loaded, config.search, None, None, config.precision), **keys)
+        check_options(load_translator(loaded, config.search, None, None, config.precision), **keys)
 
 
 @pytest.mark.parametrize(

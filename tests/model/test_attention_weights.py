@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diglot.config import CONF
 from diglot.model import AttentionWeights, EncoderDecoder, GruAttention, Transformer
-from diglot.model.attention import Attention, CrossAttention, SelfAttention, Visibility, weights_of
+from diglot.model.attention import Attention, AttentionMask, CrossAttention, SelfAttention, compute_attention_weights
 from diglot.model.recurrent import AdditiveAttention
 from diglot.model.transformer import DecoderCache
 
@@ -63,7 +63,7 @@ def calls_of(model: Transformer, src_mask: Tensor | None) -> tuple[AttentionWeig
     seen: list[tuple[Attention, Call]] = []
     original = Attention.attend
 
-    def attend(self: Attention, q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> Tensor:
+    def attend(self: Attention, q: Tensor, k: Tensor, v: Tensor, visible: AttentionMask) -> Tensor:
         out = original(self, q, k, v, visible)
         seen.append((self, Call(v, out)))
         return out
@@ -180,12 +180,12 @@ def test_weights_of_bfloat16_models_are_float32(model: Transformer) -> None:
 def test_a_query_with_all_keys_masked_has_weights_of_zero(bias: Tensor | None) -> None:
     q, k, v = torch.randn(1, 2, 2, 4), torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 4)
     seen = torch.tensor([[[[False, False, False], [True, False, True]]]])
-    visible = Visibility(seen if bias is None else bias.masked_fill(~seen, float("-inf")))
-    found = weights_of(q, k, visible)
+    visible = AttentionMask(seen if bias is None else bias.masked_fill(~seen, float("-inf")))
+    found = compute_attention_weights(q, k, visible)
     assert torch.count_nonzero(found[:, :, 0]) == 0
     torch.testing.assert_close(found[:, :, 1].sum(-1), torch.ones(1, 2))
     with sdpa_kernel(SDPBackend.MATH):
-        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, visible.mask)
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, visible.values)
     torch.testing.assert_close(found @ v, expected)
 
 

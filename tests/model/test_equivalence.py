@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from diglot.model import Transformer
-from diglot.model.attention import SelfAttention, visibility
+from diglot.model.attention import SelfAttention, merge_masks
 from diglot.model.feed_forward import FeedForward
 from diglot.model.position import Alibi, PositionEncoding, RelativeBias, Rotary, Sinusoidal
 from diglot.model.residual import PostNorm, PreNorm, Residual
@@ -148,7 +148,7 @@ def reference_attention(
 
 def run_attention(attention: SelfAttention, x: Tensor, position: PositionEncoding, positions: Tensor) -> Tensor:
     bias = position.bias(positions, positions)
-    visible = visibility(None, bias, positions, positions, position.causal, x.dtype)
+    visible = merge_masks(None, bias, positions, positions, position.causal, x.dtype)
     return attention(x, visible, position, positions)
 
 

@@ -34,7 +34,7 @@ from diglot.checkpoint import file as checkpoint  # noqa: E402
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO  # noqa: E402
 from diglot.errors import RESUME_ME  # noqa: E402
 from diglot.runs import conclusion, plan  # noqa: E402
-from diglot.system.interruption import ASKING, answer_by_exception  # noqa: E402
+from diglot.system.interruption import STOP_SIGNALS, raise_on_signal  # noqa: E402
 from support.commands import scalars  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -225,9 +225,9 @@ def live(
     multiprocessing.set_start_method("fork", force=True)  # the default in a normal process
     os.chdir(folder)
     os.environ["RECORDED_IN"] = str(folder / RECORD)
-    for number in ASKING:
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    answer_by_exception()  # as all commands do
+    raise_on_signal()  # as all commands do
     counted = None
     if fault is not None and fault.update is not None:
         twice = 1 + (fault.again is not None)
@@ -487,7 +487,7 @@ def draw_words(draw: random.Random) -> list[str]:
 
 def draw_fault(draw: random.Random, seconds: float, n_operations: int) -> Fault:
     """Draw a random fault for a life that would train for `seconds` and pass `n_operations` points of `strike`."""
-    number = signal.SIGKILL if draw.random() < 0.7 else draw.choice(ASKING)
+    number = signal.SIGKILL if draw.random() < 0.7 else draw.choice(STOP_SIGNALS)
     kind = draw.random()
     if kind < 0.3:
         return Fault(number, operation=draw.randint(1, max(2, n_operations)))

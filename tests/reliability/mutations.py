@@ -28,15 +28,15 @@ def the_stream_begins_anew() -> None:
 
 
 def the_stream_stands_one_batch_off() -> None:
-    take_up = open_run.take_up
+    load_resume_point = open_run.load_resume_point
 
     def off(*arguments: Any) -> resume.ResumePoint:
-        begun = take_up(*arguments)
+        begun = load_resume_point(*arguments)
         if begun.state.position is not None:
             begun.state.position = begun.state.position._replace(batch=begun.state.position.batch + 1)
         return begun
 
-    open_run.take_up = off
+    open_run.load_resume_point = off
 
 
 def dropout_goes_its_own_way() -> None:

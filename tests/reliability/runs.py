@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from diglot.checkpoint import container
-from diglot.checkpoint.file import newest_whole
+from diglot.checkpoint.file import newest_intact
 
 HERE = Path(__file__).parent
 SIDES = {"src": "en", "tgt": "de"}
@@ -125,5 +125,5 @@ def same_weights(a: Path, b: Path) -> bool:
 
 def is_whole(folder: Path) -> bool:
     """Return whether the newest checkpoint is complete, and no temporary file is left beside it."""
-    found = newest_whole(folder)
+    found = newest_intact(folder)
     return found is not None and found[0].name == "last.ckpt" and not list(folder.glob(".*"))

@@ -9,7 +9,7 @@ import pytest
 from lives import SMALL, Fault, Whole
 
 from diglot.checkpoint import container
-from diglot.system.interruption import ASKING
+from diglot.system.interruption import STOP_SIGNALS
 from diglot.system.quoting import command_line
 
 pytestmark = pytest.mark.reliability
@@ -28,7 +28,7 @@ MOMENTS = [
 # Each moment is tested with two of the signals, which are all handled alike.
 CASES = [
     (number, *moment)
-    for i, number in enumerate(ASKING)
+    for i, number in enumerate(STOP_SIGNALS)
     for j, moment in enumerate(MOMENTS)
     if moment[0] == "update" or (i + j) % 2 == 0
 ]
@@ -78,7 +78,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, reference: Whole, withi
 
 
 @pytest.mark.promise("A signal before there is anything to save ends a run with a nonzero exit status")
-@pytest.mark.parametrize("number", ASKING, ids=[number.name for number in ASKING])
+@pytest.mark.parametrize("number", STOP_SIGNALS, ids=[number.name for number in STOP_SIGNALS])
 def test_a_signal_before_training_ends_it(tmp_path: Path, reference: Whole, number: signal.Signals) -> None:
     for seconds in (0.05, 0.4):
         folder = tmp_path / str(seconds)
@@ -90,7 +90,7 @@ def test_a_signal_before_training_ends_it(tmp_path: Path, reference: Whole, numb
 
 
 @pytest.mark.promise("A signal at any time after the imports is reported, with the command to type next")
-@pytest.mark.parametrize("number", ASKING, ids=[number.name for number in ASKING])
+@pytest.mark.parametrize("number", STOP_SIGNALS, ids=[number.name for number in STOP_SIGNALS])
 def test_a_signal_around_training_says_how_to_go_on(tmp_path: Path, reference: Whole, number: signal.Signals) -> None:
     folder, began = tmp_path / "it", [*reference.words, "run.folder=run"]
     folder.mkdir()

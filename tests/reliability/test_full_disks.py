@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from diglot.checkpoint import container
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
-from diglot.checkpoint.file import newest_whole, read
+from diglot.checkpoint.file import newest_intact, read
 from diglot.errors import UserError
 from diglot.system import atomic as whole
 from diglot.training.checkpoint_writer import _link
@@ -152,7 +152,7 @@ def test_a_checkpoint_on_a_full_disk_of_two_processes(
     words = (*text(tmp_path), *words_of(*TINY), *RUN, *TWO, "trainer.process_timeout=30", "run.folder=small/run")
     ended = run(tmp_path, *words, code=2)
     assert any(FULL in line for line in ended.lines("diglot-train"))
-    assert newest_whole(small.folder / "run") is not None
+    assert newest_intact(small.folder / "run") is not None
 
 
 @pytest.mark.end_to_end
@@ -277,7 +277,7 @@ def test_a_folder_that_is_removed(tmp_path: Path, when: str) -> None:
     assert (tmp_path / "gone").exists()
     assert "Traceback" not in ended.said, ended.said
     assert ended.lines("run is missing; it is created again")
-    assert newest_whole(tmp_path / "run") is not None
+    assert newest_intact(tmp_path / "run") is not None
     made_again = {path.name for path in (tmp_path / "run").iterdir()}
     assert made_again >= {"config.yaml", "environment.json", "tokenizer.model", "text", "log.txt", "results.json"}
 

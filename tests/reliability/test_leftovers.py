@@ -133,7 +133,7 @@ def test_a_run_that_goes_on_removes_what_the_killed_one_left(tmp_path: Path, mon
         (tmp_path / f"{name}.diglot-01234567.tmp").touch()
 
     class Alone:
-        is_first, are_met = True, False
+        is_first, has_group = True, False
         shared = staticmethod(lambda value: value)
 
     run_folder(Budget(updates=1), "name", str(tmp_path), Alone())  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 import os
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +55,11 @@ def norm(width: int) -> nn.Module:
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("mine", None)
+    yield
     sys.modules.pop("mine", None)
 
 
@@ -101,7 +103,10 @@ class TestTargets:
             ("logger.tensorboard._target_=logging.FileHandler", "logging.FileHandler is no Logger"),
             ("logger.tensorboard._target_=torch.load", "torch.load is no Logger"),
             ("+logger.x={_target_: torch.load, f: CANARY}", "logger.x._target_: torch.load"),
-            ("+logger.x=[{y: {_target_: torch.load, f: CANARY}}]", ": a Logger needs a _target_; type +logger.x._target_=CLASS"),
+            (
+                "+logger.x=[{y: {_target_: torch.load, f: CANARY}}]",
+                ": a Logger needs a _target_; type +logger.x._target_=CLASS",
+            ),
             ("optimizer._target_=torch.load", "torch.load is no Optimizer"),
             ("+optimizer._args_=[{_target_: torch.load, f: CANARY}]", "optimizer._args_"),
             ("optimizer.betas=[{_target_: torch.load, f: CANARY}]", "optimizer.betas"),

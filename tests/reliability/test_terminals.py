@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from diglot.checkpoint.file import newest_whole
+from diglot.checkpoint.file import newest_intact
 from diglot.errors import RESUME_ME
 from runs import TINY, text
 
@@ -71,7 +71,7 @@ def check_hanging_up(folder: Path, shown: bytes | None, seconds: float) -> None:
     log = folder / "run" / "log.txt"
     said = log.read_text() if log.exists() else ""
     assert "Traceback" not in said
-    if newest_whole(folder / "run"):
+    if newest_intact(folder / "run"):
         assert (status, "Stopped by" in said) == (RESUME_ME, True), said
     else:  # no checkpoint yet; during the interpreter's first milliseconds, the signal kills the process
         assert status in (128 + signal.SIGHUP, -signal.SIGHUP), said

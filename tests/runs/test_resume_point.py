@@ -18,12 +18,12 @@ from omegaconf import OmegaConf
 from diglot.config import changes, config_hash, read_config, without_secrets
 from diglot.errors import UserError
 from diglot.runs import contents as reads
-from diglot.runs.folder import one_at_a_time, run_folder
+from diglot.runs.folder import folder_lock, run_folder
 from diglot.runs.resume import finished_line, newest_unfinished, refuse_other_contents
 from diglot.sweeps.sweep import Sweep
 from diglot.training.run import Budget
 
-ALONE: Any = SimpleNamespace(is_first=True, are_met=True, shared=lambda value: value)
+ALONE: Any = SimpleNamespace(is_first=True, has_group=True, shared=lambda value: value)
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_of_several_processes_at_once_one_takes_the_run(words, compose_train, is
     def take(_: int) -> str:
         barrier.wait()
         try:
-            with one_at_a_time(Budget(updates=1), ALONE):
+            with folder_lock(Budget(updates=1), ALONE):
                 folder = run_folder(Budget(updates=1), "x", newest_unfinished(None, plain, now), ALONE)
                 (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(plain)))
             return f"took {folder}"
@@ -202,10 +202,10 @@ def test_checking_whether_a_folder_is_locked_keeps_no_process_out(tmp_path, monk
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     release: Callable[[float], None] = lambda _: fcntl.flock(descriptor, fcntl.LOCK_UN)  # noqa: E731
     monkeypatch.setattr(folders.time, "sleep", release)
-    folders.hold(tmp_path)
-    assert folders.is_held(tmp_path)
+    folders.lock_folder(tmp_path)
+    assert folders.is_folder_locked(tmp_path)
     with pytest.raises(UserError, match="another process is training in it"):
-        folders.hold(tmp_path)
+        folders.lock_folder(tmp_path)
     os.close(descriptor)
 
 
@@ -278,7 +278,7 @@ def test_a_text_that_the_environment_places_elsewhere_is_the_same_text(words, co
         reads.same_contents(reads.contents_in(Path("runs/b")), now),
     )
     assert len(found) == 6
-    assert all(change.is_of_place for change in found)
+    assert all(change.is_path_only for change in found)
     assert config_hash(config) == hash
     assert newest_unfinished(None, without_secrets(config), now) == "runs/b"
 

@@ -36,7 +36,7 @@ from diglot.data.text import write_bytes
 from diglot.errors import UserError
 from diglot.sweeps import comparison, sweep
 from diglot.sweeps import job as one
-from diglot.system.interruption import ASKING
+from diglot.system.interruption import STOP_SIGNALS
 from diglot.system.quoting import quoted
 from diglot.training.run import Budget
 from hydra_plugins.diglot_launcher import sweeper
@@ -375,7 +375,7 @@ def test_positions_are_swept_by_train_too(here, type_sweep, monkeypatch):
 
 @pytest.mark.reliability
 def test_the_jobs_of_another_launcher_are_such_processes_too(here, type_sweep, monkeypatch):
-    monkeypatch.setattr(entry, "main", command("train", TrainKeys)(lambda c: sweep.run_alone(c, "stub_job")))
+    monkeypatch.setattr(entry, "main", command("train", TrainKeys)(lambda c: sweep.run_in_subprocess(c, "stub_job")))
     words = ["-m", *WORDS[:2], "hydra/launcher=basic", "model.n_heads=1,2,4"]
     _, err = type_sweep(*words, code=2, mode="fail2", always=())
     folder = the_sweep(here)
@@ -393,7 +393,7 @@ def test_the_jobs_of_another_launcher_are_such_processes_too(here, type_sweep, m
 @pytest.mark.reliability
 @pytest.mark.parametrize("launcher", ["diglot", "basic"])
 def test_a_job_trains_what_was_composed_however_the_files_are_edited_meanwhile(here, type_sweep, monkeypatch, launcher):
-    monkeypatch.setattr(entry, "main", command("train", TrainKeys)(lambda c: sweep.run_alone(c, "stub_job")))
+    monkeypatch.setattr(entry, "main", command("train", TrainKeys)(lambda c: sweep.run_in_subprocess(c, "stub_job")))
     mine = here / "confs" / "model" / "mine.yaml"
     mine.parent.mkdir(parents=True)
     mine.write_text("defaults: [tiny]\nd_ff: 64\n")
@@ -431,9 +431,9 @@ def test_a_carried_config_is_read_back_as_it_was_and_holds_no_secret(tmp_path, m
     escaped = [text.replace("\\", "\\\\").replace("${", "\\${") if "${" in text else text for text in texts]
     given = OmegaConf.create({"a": {"texts": escaped}, "b": [1e-9, 1e5, 3, None, True], "c": "x ${oc.env:SECRET}"})
     assert list(given.a.texts) == texts
-    config.write_carried(tmp_path, given)
+    config.write_composed(tmp_path, given)
     assert "hunter2" not in (tmp_path / "composed.yaml").read_text()
-    assert OmegaConf.to_container(config.read_carried(tmp_path), resolve=True) == {
+    assert OmegaConf.to_container(config.read_composed(tmp_path), resolve=True) == {
         "a": {"texts": texts}, "b": [1e-9, 1e5, 3, None, True], "c": "x hunter2-0a1b"
     }  # fmt: skip
 
@@ -451,9 +451,9 @@ def test_any_text_in_a_config_is_read_back_as_it_was(text, key):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_bytes(folder / "config.yaml", config.as_yaml(plain).encode())
-        config.write_carried(folder, OmegaConf.create(plain))
+        config.write_composed(folder, OmegaConf.create(plain))
         assert config.read_config(folder / "config.yaml") == plain
-        assert config.read_carried(folder) == plain
+        assert config.read_composed(folder) == plain
         by_hydra = OmegaConf.load(folder / "composed.yaml")
         assert {name: by_hydra[name] for name in plain} == plain
 
@@ -481,7 +481,7 @@ def test_choices_that_read_the_environment_stay_as_they_are_written(monkeypatch)
 
 
 @pytest.mark.reliability
-@pytest.mark.parametrize("number", [*ASKING, signal.SIGKILL])
+@pytest.mark.parametrize("number", [*STOP_SIGNALS, signal.SIGKILL])
 def test_no_job_outlives_its_launcher(here, number):
     code = -9 if number == signal.SIGKILL else 128 + number
     command = [sys.executable, "-m", "diglot", "sweep", *WORDS, "model.n_heads=1,2"]
@@ -510,10 +510,10 @@ def test_a_job_of_another_launcher_has_the_time_to_keep_what_it_has(here):
     script = """if True:
         from diglot.commands.frame import command
         from diglot.commands.schema import TrainKeys
-        from diglot.sweeps.sweep import run_alone
+        from diglot.sweeps.sweep import run_in_subprocess
         from diglot.system import interruption
-        interruption.answer_by_exception()
-        command("train", TrainKeys)(lambda c: run_alone(c, "stub_job"))()
+        interruption.raise_on_signal()
+        command("train", TrainKeys)(lambda c: run_in_subprocess(c, "stub_job"))()
     """
     command = [sys.executable, "-c", script, "-m", *WORDS[:2], "hydra/launcher=basic", "model.n_heads=1,2"]
     mode = {**os.environ, "MODE": "slow", "OMP_NUM_THREADS": "1"}
@@ -704,7 +704,7 @@ def test_a_key_that_does_not_distinguish_jobs_is_not_swept(here, type_sweep, wor
 @pytest.mark.reliability
 @pytest.mark.parametrize("launcher", ["diglot", "basic"])
 def test_an_override_of_one_value_is_no_part_of_a_job_s_name(here, type_sweep, monkeypatch, launcher):
-    monkeypatch.setattr(entry, "main", command("train", TrainKeys)(lambda c: sweep.run_alone(c, "stub_job")))
+    monkeypatch.setattr(entry, "main", command("train", TrainKeys)(lambda c: sweep.run_in_subprocess(c, "stub_job")))
     for name, value in (("NAME", "hunter2-0a1b"), ("SEED", "3")):
         monkeypatch.setenv(name, value)
     stub = WORDS if launcher == "diglot" else WORDS[:2]

@@ -56,8 +56,8 @@ def write_all(folder: Path) -> None:
     with whole.locked(whole.lock_name(folder / "file"), lambda: pytest.fail("nobody has it")):
         whole.remove_leftovers(folder)
     (folder / "run").mkdir()
-    assert not folders.is_held(folder / "run")
-    folders.hold(folder / "run")
+    assert not folders.is_folder_locked(folder / "run")
+    folders.lock_folder(folder / "run")
     sweep = Sweep(folder / "sweep", "dev/bleu")
     sweep.lock()
     sweep.unlock()
@@ -68,7 +68,7 @@ def write_all(folder: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "held", [])
+    monkeypatch.setattr(folders, "locked_folders", [])
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM])

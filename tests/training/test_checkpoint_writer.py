@@ -13,7 +13,7 @@ import torch
 
 from diglot.checkpoint import container
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
-from diglot.checkpoint.file import FORMAT, KINDS, check_training_state, newest_whole, read
+from diglot.checkpoint.file import FORMAT, KINDS, check_training_state, newest_intact, read
 from diglot.errors import UserError
 from diglot.runs import folder as folders
 from diglot.system import console
@@ -256,10 +256,10 @@ def test_a_folder_that_is_moved_or_loses_a_file_during_a_run_is_restored(
     tmp_path: Path, task: TranslationTask, lost: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "diglot")
-    monkeypatch.setattr(folders, "held", [])
+    monkeypatch.setattr(folders, "locked_folders", [])
     folder = tmp_path / "run"
     folder.mkdir()
-    folders.hold(folder)
+    folders.lock_folder(folder)
     files = {folder / "text" / "dev.de": b"eins\n", folder / "config.yaml": b"seed: 1\n"}
     folders.write_missing(files)
     console.log_to(folder / "log.txt")
@@ -275,8 +275,8 @@ def test_a_folder_that_is_moved_or_loses_a_file_during_a_run_is_restored(
     assert (f"{folder} is missing; it is created again" if lost == "folder" else "missing from") in log
     assert callback.best_update == (20 if lost == "folder" else 10)
     assert container.read(folder / "last.ckpt")["update"] == 30
-    assert folders.is_held(folder)
-    for descriptor in folders.held:
+    assert folders.is_folder_locked(folder)
+    for descriptor in folders.locked_folders:
         os.close(descriptor)
 
 
@@ -288,9 +288,9 @@ def test_a_folder_that_another_process_now_uses_is_left_alone(
     files = {folder / "config.yaml": b"seed: 1\n"}
     callback = CheckpointWriter(folder, restore=partial(folders.restore_folder, folder, files))
     others: list[int] = []
-    monkeypatch.setattr(folders, "held", others)
-    folders.hold(folder)
-    monkeypatch.setattr(folders, "held", [])
+    monkeypatch.setattr(folders, "locked_folders", others)
+    folders.lock_folder(folder)
+    monkeypatch.setattr(folders, "locked_folders", [])
     with pytest.raises(UserError, match="another process is training in it"):
         validate(callback, task, 10, 9.0)
     assert names(folder) == []
@@ -298,14 +298,14 @@ def test_a_folder_that_another_process_now_uses_is_left_alone(
 
 
 def test_a_run_resumes_from_the_newest_intact_checkpoint(tmp_path: Path) -> None:
-    assert newest_whole(tmp_path) is None
+    assert newest_intact(tmp_path) is None
     for name, update in (("best", 1), ("previous", 2), ("last", 3)):
         record = {"format": FORMAT, **{name: kinds[0]() for name, kinds in KINDS.items()}}
         content = {"diglot": record, "state_dict": {"w": torch.rand(1000)}, "global_step": update}
         AtomicCheckpointIO(read).save_checkpoint(content, tmp_path / f"{name}.ckpt")
     damaged = []
     for name, update in (("last", 3), ("previous", 2), ("best", 1)):
-        found = newest_whole(tmp_path)
+        found = newest_intact(tmp_path)
         assert found is not None
         path, content, told = found
         assert (path.name, content["global_step"]) == (f"{name}.ckpt", update)
@@ -315,7 +315,7 @@ def test_a_run_resumes_from_the_newest_intact_checkpoint(tmp_path: Path) -> None
         flipped[len(flipped) // 2] ^= 4
         path.write_bytes(flipped)
     with pytest.raises(UserError, match=r"last\.ckpt: damaged.*previous\.ckpt: damaged.*best\.ckpt: damaged"):
-        newest_whole(tmp_path)
+        newest_intact(tmp_path)
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])

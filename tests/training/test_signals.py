@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from diglot.system.interruption import ASKING
-from diglot.training.signals import LeaveFirst, Signals, Stopped, leaving_at_once
+from diglot.system.interruption import STOP_SIGNALS
+from diglot.training.signals import Signals, StopBeforeBatch, Stopped, leaving_at_once
 from diglot.training.task import TranslationTask
 
 
@@ -44,14 +44,14 @@ def task() -> TranslationTask:
     return made
 
 
-@pytest.mark.parametrize("number", ASKING)
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_signal_takes_effect_after_the_update_and_its_logs(number: int, task: TranslationTask) -> None:
     before = signal.signal(number, signal.SIG_DFL)
     kept = Kept()
     signals = Signals(kept, validate_every=10)  # type: ignore[arg-type]
     try:
         signals.on_train_start()
-        first = LeaveFirst(signals)
+        first = StopBeforeBatch(signals)
         first.on_train_batch_start(stub_trainer(3), task, None, 0)  # type: ignore[arg-type]
         os.kill(os.getpid(), number)
         for trainer, ends_update in ((stub_trainer(3), False), (stub_trainer(4), True)):
@@ -96,7 +96,7 @@ def test_a_signal_interrupts_a_validation_at_once(task: TranslationTask) -> None
         with pytest.raises(Stopped, match="SIGTERM"):
             os.kill(os.getpid(), signal.SIGTERM)
         signals.received = 0
-        LeaveFirst(signals).on_validation_end(trainer, task)
+        StopBeforeBatch(signals).on_validation_end(trainer, task)
         os.kill(os.getpid(), signal.SIGTERM)  # while callbacks save its results
         assert signals.received == signal.SIGTERM
         # If other processes would wait for this one, it checks for signals after each batch.

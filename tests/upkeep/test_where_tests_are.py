@@ -22,7 +22,7 @@ ELSEWHERE = {
     "commands/sweep.py": "sweeps/test_sweep.py",
     "commands/train.py": "end_to_end/test_runs.py",
     "commands/translate.py": "inference/test_translator.py",
-    "config/carried.py": "sweeps/test_sweep.py",
+    "config/composed.py": "sweeps/test_sweep.py",
     "config/differences.py": "runs/test_resume_point.py",
     "config/exportable.py": "export/test_ctranslate2.py",
     "config/keys.py": "config/test_check.py",

@@ -15,7 +15,7 @@ from torch import Tensor
 from diglot import __version__
 from diglot.checkpoint import file as checkpoint
 from diglot.config import without_folders
-from diglot.config.carried import CONFIG
+from diglot.config.composed import CONFIG
 from diglot.data.text import refuse_address
 from diglot.errors import UserError
 
@@ -155,7 +155,7 @@ class Mean:
                 self.record, self._tokenizer = loaded.record, loaded.tokenizer.digest()
                 self._sums = {names: _Sum(weight) for names, weight in weights.items()}
             else:
-                self._refuse_other(loaded, weights)
+                self._check_same_model(loaded, weights)
             for names, weight in weights.items():
                 if not weight.isfinite().all():
                     raise UserError(f"{names[0]} is not finite")
@@ -165,7 +165,7 @@ class Mean:
             raise UserError(f"checkpoint {file}: cannot be averaged: {error}") from None
         self.members.append({"file": str(file), "update": loaded.record.get("update")})
 
-    def _refuse_other(self, loaded: checkpoint.Checkpoint, weights: dict[tuple[str, ...], Tensor]) -> None:
+    def _check_same_model(self, loaded: checkpoint.Checkpoint, weights: dict[tuple[str, ...], Tensor]) -> None:
         """Check that a checkpoint is of the same model as the first one."""
         first = self.members[0]["file"]
         mine, theirs = self.record, loaded.record

@@ -41,7 +41,7 @@ from diglot.system.quoting import printable, reading
 FORMAT = 2  # one safetensors file, see diglot.checkpoint.container
 OLD_FORMAT = 1  # written by torch.save
 _OLD_START = b"PK\3\4"  # in format 2, this would be the length of a header that is too long
-GOES_ON_FROM = ("last.ckpt", "previous.ckpt", "best.ckpt")  # newest first
+RESUME_ORDER = ("last.ckpt", "previous.ckpt", "best.ckpt")  # newest first
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 # Keys of a checkpoint's record, and the types of their values.
@@ -214,14 +214,14 @@ def _printable(error: Exception) -> str:
     return " ".join(said.split())
 
 
-def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
+def newest_intact(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
     """Return a run's newest intact checkpoint, its content, and the errors of newer ones; None if there is none.
 
     Raises:
         UserError: if all checkpoints are damaged.
     """
     damaged: list[str] = []
-    for name in GOES_ON_FROM:
+    for name in RESUME_ORDER:
         file = folder / name
         if not file.exists():
             continue
@@ -234,9 +234,9 @@ def newest_whole(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
     return None
 
 
-def has_whole(folder: Path) -> bool:
-    """Return whether `newest_whole` would find a checkpoint, without reading the tensors."""
-    for name in GOES_ON_FROM:
+def has_intact(folder: Path) -> bool:
+    """Return whether `newest_intact` would find a checkpoint, without reading the tensors."""
+    for name in RESUME_ORDER:
         with suppress(Exception):  # a damaged file can make the reader fail in any way
             if (folder / name).is_file():  # reading a pipe would block
                 _check_header(folder / name)
@@ -380,7 +380,7 @@ def check_training_state(content: dict[str, Any], file: Path) -> None:
         "loops": isinstance(content.get("loops"), dict) and _counts_only(content["loops"]),
         "optimizer_states": isinstance(content.get("optimizer_states"), list)
         and len(content["optimizer_states"]) == 1
-        and all(_takes_its_own_memory(tensor) for tensor in _tensors(content["optimizer_states"])),
+        and all(_has_float_dtype(tensor) for tensor in _tensors(content["optimizer_states"])),
         "lr_schedulers": isinstance(content.get("lr_schedulers"), list),
         "place": isinstance(place, list) and len(place) in (0, 3) and all(map(_is_count, place)),
         "validation_due_since": isinstance(due_since, (float, type(None))),
@@ -416,7 +416,7 @@ def _tensors(node: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
-def _takes_its_own_memory(tensor: torch.Tensor) -> bool:
+def _has_float_dtype(tensor: torch.Tensor) -> bool:
     """Return whether an optimizer's tensor takes little more memory when it is converted to its weight's type."""
     return tensor.numel() <= 1 or tensor.dtype in _FLOATS
 

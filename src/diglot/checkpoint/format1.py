@@ -19,7 +19,7 @@ import torch
 
 from diglot.errors import UserError
 
-MOST_RECORDS = 100_000
+MAX_RECORDS = 100_000
 # A tensor takes about 40 operations and 150 bytes of the pickle; all else in a checkpoint takes a few thousand.
 MOST_OPERATIONS, OPERATIONS_A_RECORD = 200_000, 60
 MOST_BYTES, BYTES_A_RECORD = 4_000_000, 400
@@ -131,8 +131,8 @@ def _check_end(file: BinaryIO) -> None:
     n_records, directory = end64[7], end64[8] + end64[9]
     if locator[2] != size - _END.size or directory != size - _END.size or end[-1] or end64[6] != n_records:
         raise UserError("damaged, or not a checkpoint (it does not end like one)")
-    if n_records > MOST_RECORDS:
-        raise UserError(f"refused, it has {n_records:,} parts, more than {MOST_RECORDS:,}")
+    if n_records > MAX_RECORDS:
+        raise UserError(f"refused, it has {n_records:,} parts, more than {MAX_RECORDS:,}")
 
 
 def _check_records(records: list[zipfile.ZipInfo]) -> dict[str, int]:

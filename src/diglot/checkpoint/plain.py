@@ -158,7 +158,7 @@ class _Encoder:
             return self._ordered(value, path)
         if kind is Tensor:
             return self._tensor(value, path)
-        raise UserError(f"{_where(path)} is {_kind(value)}: {_instead(value)}")
+        raise UserError(f"{_where(path)} is {_kind(value)}: {_replacement_hint(value)}")
 
     def _items(self, values: Iterable[Any], path: Path) -> list[Any]:
         return [self.node(value, (*path, index)) for index, value in enumerate(values)]
@@ -272,7 +272,7 @@ def _kind(value: Any) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _instead(value: Any) -> str:
+def _replacement_hint(value: Any) -> str:
     """Return what to write in place of a value of an unsupported type."""
     if isinstance(value, enum.Enum):
         return "write its value"
@@ -348,12 +348,12 @@ class _Decoder:
             return self._sequence(_SEQUENCE_BY_TAG[tag], _of(list, value), depth)
         if tag == "$dict":
             pairs = [(self.value(key, depth + 1), self.value(each, depth + 1)) for key, each in _of(list, value)]
-            return _as_many(pairs, dict(pairs))
+            return _check_no_duplicates(pairs, dict(pairs))
         raise UserError(f"refused, it holds a value that this diglot cannot read ({tag[:60]!r})")
 
     def _sequence(self, kind: type, node: list[Any], depth: int) -> Any:
         values = [self.value(each, depth + 1) for each in node]
-        return _as_many(values, kind(values))
+        return _check_no_duplicates(values, kind(values))
 
     def _ordered(self, node: Any, depth: int, **more: Any) -> OrderedDict[Any, Any]:
         made = OrderedDict(_of(dict, self.value(node, depth)))
@@ -389,7 +389,7 @@ def _of(kind: type[T], value: Any) -> T:
     return value
 
 
-def _as_many(given: list[Any], made: T) -> T:
+def _check_no_duplicates(given: list[Any], made: T) -> T:
     if len(given) != len(made):  # type: ignore[arg-type]
         raise UserError("refused, it holds a key or member twice")
     return made

@@ -9,7 +9,7 @@ if __name__ == "__main__":  # before the imports, which take seconds
 from diglot.checkpoint.conversion import convert, files_of
 from diglot.commands.frame import command
 from diglot.errors import UserError
-from diglot.runs.folder import hold
+from diglot.runs.folder import lock_folder
 from diglot.system.quoting import printable
 
 
@@ -27,7 +27,7 @@ def convert_all(checkpoint: str) -> None:
     """
     files = files_of(checkpoint)
     folder = files[0][0].parent
-    hold(folder)
+    lock_folder(folder)
     n_converted, damaged = 0, list[str]()
     for names in files:
         named = " = ".join(printable(name.name) for name in names)

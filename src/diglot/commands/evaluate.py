@@ -65,7 +65,7 @@ def main(
         return translator_of(loaded, corpus, search, device, tgt_lang, precision)
 
     translator = load(loaded) if loaded is not None else None
-    rival = rival_of(baseline, corpus, translator, lambda path: load(checkpoints.load(path, modules)))
+    rival = baseline_translator(baseline, corpus, translator, lambda path: load(checkpoints.load(path, modules)))
     # Before all slow steps, since it may need a package that is not installed.
     scored_lang = tgt_lang or tgt_lang_of(hypotheses, split, corpus, translator)
     recorded = recorded_tokenizer(translator.record, scored_lang) if translator else None
@@ -118,7 +118,7 @@ def translator_of(
     return load_translator(loaded, search, device, wanted, precision)
 
 
-def rival_of(
+def baseline_translator(
     baseline: str | None, corpus: Corpus | None, translator: Translator | None, load: Callable[[str], Translator]
 ) -> Translator | None:
     """Return the translator of the baseline, or None if there is no baseline or it is a text file."""

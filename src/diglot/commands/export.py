@@ -13,7 +13,7 @@ from diglot.checkpoint import file as checkpoints
 from diglot.commands.frame import command
 from diglot.config import trusted
 from diglot.errors import UserError
-from diglot.export.folder import refuse_foreign
+from diglot.export.folder import check_replaceable
 from diglot.export.writing import export
 from diglot.system.quoting import printable
 
@@ -34,6 +34,6 @@ def main(
     if format == "safetensors" and input is not None:
         raise UserError(f"input={input}: not used with format=safetensors, which compares no translations")
     folder = Path(output).expanduser() if output else path.parent / format
-    refuse_foreign(folder)
+    check_replaceable(folder)
     loaded = checkpoints.load(path, trusted({"trust": trust}))
     print(printable("\n".join(export(loaded, format, folder, "format", check, input)), keep="\n"))

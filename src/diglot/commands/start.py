@@ -14,13 +14,13 @@ HELP = {"-h", "--help"}
 def start(command: str) -> NoReturn:
     """Run the command of the given name, or print its help for --help."""
     streams.own()
-    interruption.answer_at_once(command)
+    interruption.exit_on_signal(command)
     if not HELP.isdisjoint(sys.argv[1:]):
         from diglot.commands import help  # imported only here, so that commands start faster
 
         sys.exit(help.answer(command, sys.argv[1:]))
     main = importlib.import_module(f"diglot.commands.{command}").main
-    interruption.answer_by_exception()
+    interruption.raise_on_signal()
     try:
         main()
     except BaseException as error:
@@ -28,7 +28,7 @@ def start(command: str) -> NoReturn:
             interruption.leave(command)
         raise
     finally:
-        interruption.answer_at_once(command)  # while the interpreter shuts down
+        interruption.exit_on_signal(command)  # while the interpreter shuts down
     sys.exit(0)
 
 

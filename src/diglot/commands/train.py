@@ -28,7 +28,7 @@ from diglot.training.processes import end_with_first
 @command("train", TrainKeys)
 def main(config: DictConfig) -> float | None:
     if HydraConfig.get().mode == RunMode.MULTIRUN:  # started by a launcher other than diglot's
-        return sweep.run_alone(config)
+        return sweep.run_in_subprocess(config)
     train(config)
     return None
 

@@ -67,7 +67,7 @@ def main(
     loaded = [checkpoints.load(path, modules) for path in paths]
     whole = loaded[0] if len(loaded) == 1 else as_ensemble(loaded)
     translator = load_translator(whole, search, device, tgt_lang, precision)
-    refuse_nonsense(
+    check_options(
         translator,
         tokens_per_batch=tokens_per_batch,
         format=format,
@@ -135,7 +135,7 @@ def _report(n_lines: int, n_cut: int, n_near_ties: int, files: Sequence[str]) ->
         print(f"{n_lines:,} lines: {printable(path)}", file=sys.stderr)
 
 
-def refuse_nonsense(
+def check_options(
     translator: Translator,
     *,
     tokens_per_batch: int,

@@ -6,7 +6,7 @@
 - build: objects from a config.
 - differences: the differences between two configs.
 - secrets: values from the environment.
-- carried: the config that one process passes to the processes that it starts.
+- composed: the config that one process passes to the processes that it starts.
 - storable: the limits on the content of a checkpoint.
 
 `diglot.commands.frame` is the frame of every command. It turns each user mistake into one line.
@@ -25,8 +25,8 @@ from diglot.config.build import (
     trial_build,
     without_folders,
 )
-from diglot.config.carried import carrying, read_carried, write_carried
 from diglot.config.check import check, keys_of, mistakes
+from diglot.config.composed import composed_command, read_composed, write_composed
 from diglot.config.differences import (
     FROM_ENVIRONMENT,
     Change,
@@ -38,20 +38,19 @@ from diglot.config.differences import (
 )
 from diglot.config.keys import known_keys
 from diglot.config.meaning import MEANINGS, meaning_of
-from diglot.config.secrets import AsWritten, note_secrets, partly_resolved, without_secrets
+from diglot.config.secrets import UnresolvedText, note_secrets, resolved_except_secrets, without_secrets
 from diglot.config.storable import check_language, check_parts, check_search, check_tokenizer, check_trust, trusted
 
 __all__ = [
     "CONF",
     "FROM_ENVIRONMENT",
     "MEANINGS",
-    "AsWritten",
     "Change",
+    "UnresolvedText",
     "as_yaml",
     "build",
     "build_corpus",
     "build_data",
-    "carrying",
     "changes",
     "check",
     "check_language",
@@ -61,6 +60,7 @@ __all__ = [
     "check_trust",
     "check_tying",
     "choose_precision",
+    "composed_command",
     "config_hash",
     "different_values",
     "keys_of",
@@ -68,15 +68,15 @@ __all__ = [
     "meaning_of",
     "mistakes",
     "note_secrets",
-    "partly_resolved",
     "plain_path",
-    "read_carried",
+    "read_composed",
     "read_config",
     "refuse_other_run",
     "resolved",
+    "resolved_except_secrets",
     "trial_build",
     "trusted",
     "without_folders",
     "without_secrets",
-    "write_carried",
+    "write_composed",
 ]

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from diglot.choices import choices
-from diglot.config.carried import CARRIED
+from diglot.config.composed import COMPOSED
 from diglot.config.keys import known_keys, unknown_key
 from diglot.config.meaning import MEANINGS, meaning_of
 from diglot.config.secrets import note_secrets, refuse_secrets_in_checkpoints
@@ -69,7 +69,7 @@ def check(config: DictConfig, schema: Any) -> None:
 
 def _is_carried() -> bool:
     """Return whether the config is one that a folder carries. Its keys were checked when it was composed."""
-    return HydraConfig.initialized() and HydraConfig.get().job.config_name == CARRIED
+    return HydraConfig.initialized() and HydraConfig.get().job.config_name == COMPOSED
 
 
 def _wrong_keys(plain: Mapping[Any, Any], types: Mapping[str, Any]) -> list[str]:

@@ -54,18 +54,18 @@ class Change(NamedTuple):
         key: its key.
         before: the run's value.
         now: the new value.
-        is_of_place: whether only the path of the content changed, and not the content itself.
+        is_path_only: whether only the path of the content changed, and not the content itself.
     """
 
     key: str
     before: Any
     now: Any
-    is_of_place: bool = False
+    is_path_only: bool = False
 
     @property
     def takes_effect(self) -> bool:
         """Whether a run can resume with the new value. With any other new value, it would be another run."""
-        return self.is_of_place or meaning_of(self.key).on_resume == "take effect"
+        return self.is_path_only or meaning_of(self.key).on_resume == "take effect"
 
     def __str__(self) -> str:
         return f"{printable(self.key)} was {_shortened(self.before)} and is {_shortened(self.now)}"

@@ -40,7 +40,7 @@ def environment_reads() -> Iterator[list[str]]:
         environment.__getitem__ = read
 
 
-class AsWritten(str):
+class UnresolvedText(str):
     """An expression that depends on the environment, unresolved."""
 
 
@@ -49,7 +49,7 @@ def without_secrets(config: DictConfig) -> dict[str, Any]:
 
     The digests under `FROM_ENVIRONMENT`, by key, show whether such a value has changed.
     """
-    plain: Any = changed_texts(partly_resolved(config), str)
+    plain: Any = changed_texts(resolved_except_secrets(config), str)
     assert isinstance(plain, dict)
     digests = {
         key: _digest(key, json.dumps(value, sort_keys=True, default=str))
@@ -68,10 +68,10 @@ def _digest(key: str, text: str) -> str:
     return hashlib.pbkdf2_hmac("sha256", text.encode("utf-8", "surrogatepass"), key.encode(), 200_000, 4).hex()
 
 
-def partly_resolved(node: Any) -> Any:
+def resolved_except_secrets(node: Any) -> Any:
     """Return a node as plain data, resolved except for values that may be secrets from the environment.
 
-    Such a value stays an expression, as `AsWritten`.
+    Such a value stays an expression, as `UnresolvedText`.
     """
     if not isinstance(node, (DictConfig, ListConfig)):
         return node
@@ -121,10 +121,10 @@ def _partly_resolved_value(node: DictConfig | ListConfig, key: Any) -> Any:
     if OmegaConf.is_missing(node, key):
         return "???"
     if not OmegaConf.is_interpolation(node, key):
-        return partly_resolved(node[key])
+        return resolved_except_secrets(node[key])
     with environment_reads() as names:
         value = _resolved(node, key)
-    return AsWritten(_as_written(node, key)) if names and is_secret(value) else value
+    return UnresolvedText(_as_written(node, key)) if names and is_secret(value) else value
 
 
 def _from_environment(node: Any, path: str = "") -> Iterator[tuple[str, str, Any, list[str]]]:

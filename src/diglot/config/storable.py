@@ -127,7 +127,7 @@ def check_parts(record: dict[str, Any], trust: Collection[str] = ()) -> None:
     for key, node in nodes.items():
         _refuse_references(node, key)
     for path, target in [found for key, node in nodes.items() for found in targets_in(node, key)]:
-        if not _is_known(target) and (problem := _not_vouched_for(target, trust)):
+        if not _is_known(target) and (problem := _distrust_reason(target, trust)):
             raise UserError(f"{path} names {target!r}, {problem}")
     if found := [mistake for key, node in nodes.items() for mistake in mistakes(node, key)]:
         raise UserError("; ".join(found[:3]))
@@ -200,7 +200,7 @@ def _imported(target: str) -> Any:
     return vars(sys.modules[module]).get(name) if module in sys.modules else None
 
 
-def _not_vouched_for(target: Any, trust: Collection[str]) -> str | None:
+def _distrust_reason(target: Any, trust: Collection[str]) -> str | None:
     """Return the reason why a class from outside diglot and torch is not created, or None if the user trusts it.
 
     The reason continues a sentence that starts with the class's name.

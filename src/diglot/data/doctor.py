@@ -154,7 +154,7 @@ def _from_plain(plain: dict[str, Any]) -> Diagnosis:
 def _diagnose(
     train: Parallel, held_out: dict[str, ParallelText], shards: Shards, tokenizer: Tokenizer, advance: Any
 ) -> Diagnosis:
-    known = {split: _Known(text) for split, text in held_out.items()}
+    known = {split: _OverlapIndex(text) for split, text in held_out.items()}
     hashes: list[np.ndarray] = []
     identical = scripts = changed = sampled = 0
     every = max(1, shards.count("read") // _HASHED)  # keep one in this many of all possible hashes
@@ -285,7 +285,7 @@ def _changed(pairs: ParallelText, tokenizer: Tokenizer) -> int:
 # ------------------------------------------------------------------------------------------------------------ overlap
 
 
-class _Known:
+class _OverlapIndex:
     """A held-out split, indexed to find its overlap with train."""
 
     def __init__(self, text: ParallelText) -> None:

@@ -123,7 +123,7 @@ def writing_of(code: str, lines: Iterable[str]) -> Writing:
     return writing_of_text(lines, is_alphabetic=of_code == SPACED) or SPACED
 
 
-def is_blind(tokenizer: str, writing: Writing) -> bool:
+def lacks_segmentation(tokenizer: str, writing: Writing) -> bool:
     """Return whether a tokenizer would take entire sentences for words in a text of this writing."""
     if tokenizer in ("13a", "intl", "none"):
         return not writing.has_blanks
@@ -176,25 +176,25 @@ def language_of_file(path: str | None) -> str | None:
     stem, *parts = Path(path or "").name.split(".")
     while parts and parts[-1].lower() in _COMPRESSED:
         parts.pop()
-    if parts and _may_be_one(parts[-1]):
+    if parts and _may_be_code(parts[-1]):
         return parts[-1]
-    return next((part for part in (*reversed(parts), stem) if _is_surely_one(part)), None)
+    return next((part for part in (*reversed(parts), stem) if _is_surely_code(part)), None)
 
 
 def language_of_column(name: object) -> str | None:
     """Return a column's name if it is a known language code; else None."""
-    is_code = isinstance(name, str) and _may_be_one(name) and writing_of_code(name) is not None
+    is_code = isinstance(name, str) and _may_be_code(name) and writing_of_code(name) is not None
     return str(name) if is_code else None
 
 
-def _may_be_one(part: str) -> bool:
+def _may_be_code(part: str) -> bool:
     """Return whether part of a name may be a language code."""
     return bool(_LOOKS_LIKE_ONE.fullmatch(part)) and part.lower() not in _ENDINGS and not _is_pair(part)
 
 
-def _is_surely_one(part: str) -> bool:
+def _is_surely_code(part: str) -> bool:
     """Return whether part of a name must be a language code; three letters alone may as well be a word."""
-    if not _may_be_one(part) or part.lower() in _WORDS or not langcodes.tag_is_valid(part):
+    if not _may_be_code(part) or part.lower() in _WORDS or not langcodes.tag_is_valid(part):
         return False
     language = langcodes.Language.get(part)
     return len(language.language or "") == 2 or language.script is not None
@@ -215,7 +215,7 @@ def _is_pair(part: str) -> bool:
     return subtags[0] != subtags[1] and not is_own_region and "-".join(subtags) not in _REGIONAL
 
 
-def other_pair_of_file(path: str, code: str) -> tuple[str, ...]:
+def ambiguous_pair(path: str, code: str) -> tuple[str, ...]:
     """Return the two languages that a file's name may consist of, such as fr and ca.
 
     Return an empty tuple if the name contains a certain language code or no such pair, or if the pair includes the

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from diglot.data.corpus import Corpus, Files, refuse_equal_sides
-from diglot.data.language import other_pair_of_file
+from diglot.data.language import ambiguous_pair
 from diglot.data.text import MixedText, Parallel
 from diglot.errors import UserError
 
@@ -151,6 +151,6 @@ def _refuse_pairs(key: str, paths: Mapping[str, Sequence[str]], corpus: Corpus, 
         name, taken = f"{side}_lang", getattr(corpus, f"{side}_lang")
         if side not in paths or name in given or taken == side:
             continue
-        if halves := other_pair_of_file(paths[side][0], taken):
+        if halves := ambiguous_pair(paths[side][0], taken):
             told = f"the name of {paths[side][0]} may mean {' and '.join(halves)}, or {'-'.join(halves)}"
             raise UserError(f"{key}: {told}, but its {name} would be {taken}; type {key}.{name}=CODE")

@@ -42,10 +42,10 @@ from diglot.data.text import MixedText, Parallel, ParallelText, UnequalLinesErro
 from diglot.data.tokenizer import Tokenizer, TokenizerSource, is_blank
 from diglot.errors import UserError
 from diglot.system.children import end_with_parent, how_it_ended, n_cores
-from diglot.system.interruption import again_where_ignored, send_again
+from diglot.system.interruption import retry_if_ignored, send_again
 from diglot.system.progress import step
 
-LOOKED_AT = 5_000_000  # a run looks for faults in at most this many train pairs; more would take minutes
+MAX_DIAGNOSED_PAIRS = 5_000_000  # a run looks for faults in at most this many train pairs; more would take minutes
 
 
 class TranslationData(L.LightningDataModule):
@@ -99,9 +99,10 @@ class TranslationData(L.LightningDataModule):
         """Fetch the corpus, train the tokenizer, tokenise and look for faults, once for all processes.
 
         Args:
-            diagnosed: greatest number of train pairs to look for faults in; None: `LOOKED_AT`, which takes two minutes.
+            diagnosed: greatest number of train pairs to look for faults in; None: `MAX_DIAGNOSED_PAIRS`, which takes
+                two minutes.
         """
-        diagnosed = LOOKED_AT if diagnosed is None else diagnosed
+        diagnosed = MAX_DIAGNOSED_PAIRS if diagnosed is None else diagnosed
         self.corpus.prepare(self.cache_dir)
         self._read()
         try:
@@ -422,7 +423,7 @@ def _answer_lost_workers_anew() -> None:
         try:
             by_torch(number, frame)
         except RuntimeError as error:
-            again_where_ignored(error, lambda: send_again(number))
+            retry_if_ignored(error, lambda: send_again(number))
             raise
 
     answer.is_answered_anew = True  # type: ignore[attr-defined]

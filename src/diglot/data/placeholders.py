@@ -52,7 +52,7 @@ class Placeholders:
         if is_empty:
             raise ValueError(f"placeholder ({self._shown}) must not match the empty string")
 
-    def stands_in(self, line: str) -> bool:
+    def occurs_in(self, line: str) -> bool:
         """Return whether a line contains a placeholder."""
         return self._in_time(lambda: self._pattern.search(line, timeout=SECONDS) is not None, line)
 

@@ -190,7 +190,7 @@ class Tokenizer:
         """Return the indices of the lines that contain placeholders or slots."""
         if not self._hidden:
             return []
-        return [i for i, line in enumerate(lines) if self._hidden.stands_in(line)]
+        return [i for i, line in enumerate(lines) if self._hidden.occurs_in(line)]
 
     def _hide(self, line: str, names: list[str], may_add: bool) -> str:
         """Replace placeholders with slots.

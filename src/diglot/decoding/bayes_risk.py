@@ -10,7 +10,7 @@ from diglot.data.language import SPACED, writing_of_text
 from diglot.decoding.state import Hypothesis
 
 
-def by_expected_utility(
+def mbr_rerank(
     hypotheses: list[Hypothesis], read: Callable[[list[int]], str], utility: Literal["chrf", "bleu"]
 ) -> list[Hypothesis]:
     """Return one hypothesis per distinct text, sorted by expected utility, which becomes its score.

@@ -121,8 +121,8 @@ class BeamSearch(Search):
                 scores = scores + self.coverage_penalty * looked_at.gather(1, parents[:, :n])
             scores = scores.masked_fill(~ending, -torch.inf)
             cut = torch.zeros_like(ending)
-            if state.at_limit is not None and state.wants_more is not None:
-                cut = state.at_limit[:, None] & state.wants_more.gather(1, parents[:, :n])
+            if state.at_limit is not None and state.prefers_to_continue is not None:
+                cut = state.at_limit[:, None] & state.prefers_to_continue.gather(1, parents[:, :n])
             ranked, order = torch.cat((state.ended_scores, scores), 1).topk(k + 1)
             state.note_near_ties(ranked[:, :-1] - ranked[:, 1:])
             state.ended_scores, order = ranked[:, :k], order[:, :k]

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from diglot.decoding.bayes_risk import by_expected_utility
+from diglot.decoding.bayes_risk import mbr_rerank
 from diglot.decoding.search import Search
 from diglot.decoding.state import Choice, Hypothesis, State, topk
 
@@ -74,7 +74,7 @@ class SamplingSearch(Search):
         self.utility, self.n_first = utility, n_samples
 
     def ranked(self, hypotheses: list[Hypothesis], read: Callable[[list[int]], str]) -> list[Hypothesis]:
-        return hypotheses if self.utility is None else by_expected_utility(hypotheses, read, self.utility)
+        return hypotheses if self.utility is None else mbr_rerank(hypotheses, read, self.utility)
 
     def start(self, state: State, src: Tensor) -> None:
         # Drawn by the CPU's generator, so that a GPU uses the same keys.
@@ -99,8 +99,8 @@ class SamplingSearch(Search):
         state.ended_log_probs = torch.where(ends, log_probs, state.ended_log_probs)
         slots = torch.arange(self.n_samples, device=tokens.device).expand_as(tokens)
         state.ended_parents = slots
-        if state.at_limit is not None and state.wants_more is not None:
-            state.ended_cut = state.ended_cut | (ends & state.at_limit[:, None] & state.wants_more)
+        if state.at_limit is not None and state.prefers_to_continue is not None:
+            state.ended_cut = state.ended_cut | (ends & state.at_limit[:, None] & state.prefers_to_continue)
         state.scores = totals.masked_fill(ends, -torch.inf)
         return Choice(slots, tokens, log_probs)
 

@@ -12,7 +12,7 @@ from diglot.data.special_ids import SpecialIds
 from diglot.decoding.state import Choice, History, Hypothesis, State, log_softmax
 from diglot.model import EncoderDecoder
 
-MOST_A, MOST_B = 1_000, 1_000_000  # a greater value is almost certainly a typing error
+MAX_LEN_A, MAX_LEN_B = 1_000, 1_000_000  # a greater value is almost certainly a typing error
 
 
 class Search:
@@ -41,8 +41,10 @@ class Search:
     ) -> None:
         if not (max_len_a >= 0 and max_len_b >= 0 and max_len_a + max_len_b > 0):
             raise ValueError(f"max_len_a ({max_len_a}) and max_len_b ({max_len_b}) must allow some output")
-        if not (max_len_a <= MOST_A and max_len_b <= MOST_B):
-            raise ValueError(f"max_len_a ({max_len_a}) must be at most {MOST_A}, and max_len_b ({max_len_b}) {MOST_B}")
+        if not (max_len_a <= MAX_LEN_A and max_len_b <= MAX_LEN_B):
+            raise ValueError(
+                f"max_len_a ({max_len_a}) must be at most {MAX_LEN_A}, and max_len_b ({max_len_b}) {MAX_LEN_B}"
+            )
         if not 0 <= min_len_a <= max_len_a:
             raise ValueError(f"min_len_a ({min_len_a}) must be from 0 to max_len_a ({max_len_a})")
         if not 0 <= min_len_b <= max_len_b:
@@ -116,7 +118,7 @@ class Search:
         n_all, n, device = src.size(0), self.n_live, src.device
         limits = self.limits(src_mask.sum(1), model.max_tgt_positions)
         minima = (self.min_len_a * (src_mask.sum(1) - 1) + self.min_len_b).long().minimum(limits)
-        rules = _Rules(special, prefixes, limits)
+        rules = _TokenConstraints(special, prefixes, limits)
         n_steps = int(limits.max()) + 1
         memory, cache = model.encode(src, src_mask), model.new_cache()
         tgt = torch.cat((torch.full((n_all, 1), special.bos, device=device), rules.shared), 1)
@@ -138,7 +140,7 @@ class Search:
             cache.select(torch.arange(n_all, device=device).repeat_interleave(n))
             for length in range(n_shared + 1, n_steps + 1):
                 if self.watches_source:
-                    _cover(state, seen, n)
+                    _update_coverage(state, seen, n)
                 choice = self.extend(state, rules.apply(state, log_probs, length), length)
                 history.add(state, length - 1, choice)
                 state.done |= ~state.scores.isfinite().any(1)
@@ -168,7 +170,7 @@ class Search:
         return history.hypotheses()
 
 
-class _Rules:
+class _TokenConstraints:
     """Constraints on the next token. Log-probabilities are not renormalised after tokens are forbidden.
 
     Args:
@@ -213,7 +215,7 @@ class _Rules:
         log_probs[:, :, self.banned] = -torch.inf
         if length > self.soonest_limit:
             state.at_limit = state.limits < length
-            state.wants_more = log_probs.argmax(-1) != self.eos
+            state.prefers_to_continue = log_probs.argmax(-1) != self.eos
             ending = log_probs[:, :, self.eos].nan_to_num(-1e4, neginf=-1e4)  # must end even if </s> has probability 0
             log_probs = log_probs.masked_fill(state.at_limit[:, None, None], -torch.inf)
             log_probs[:, :, self.eos] = ending
@@ -243,7 +245,7 @@ def _watching(model: EncoderDecoder, wanted: bool) -> Iterator[list[Tensor]]:
             attention.watcher = None
 
 
-def _cover(state: State, seen: list[Tensor], n: int) -> None:
+def _update_coverage(state: State, seen: list[Tensor], n: int) -> None:
     """Add the attention weights of the last call, averaged over layers, to the coverage of each hypothesis."""
     looked = torch.stack(seen).mean(0)  # (R, Q, S)
     seen.clear()

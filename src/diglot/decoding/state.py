@@ -61,7 +61,8 @@ class State:
         keys: random number keys (R, n, T), if the search uses any.
         coverage: total attention of each hypothesis to each source token (R, n, S), if the search uses it.
         at_limit: whether only </s> may follow (R,); None: no sentence is at its limit.
-        wants_more: whether the model prefers another token to </s> (R, n); set while sentences are at their limit.
+        prefers_to_continue: whether the model prefers another token to </s> (R, n); set while sentences are at their
+            limit.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class State:
         self.coverage: Tensor | None = None
         self.keys: Tensor | None = None
         self.at_limit: Tensor | None = None
-        self.wants_more: Tensor | None = None
+        self.prefers_to_continue: Tensor | None = None
 
     def note_near_ties(self, gaps: Tensor) -> None:
         """Mark the sentences in which a choice was close.

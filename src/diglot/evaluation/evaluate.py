@@ -27,7 +27,7 @@ from diglot.data.text import (
 from diglot.errors import UserError
 from diglot.evaluation.breakdown import by_length, output_counts
 from diglot.evaluation.metrics import Score, Scorer
-from diglot.evaluation.significance import FEWEST, compare
+from diglot.evaluation.significance import MIN_SENTENCES, compare
 from diglot.evaluation.translation_memory import nearest
 from diglot.inference.scoring import search_errors
 from diglot.inference.translator import Translation, Translator
@@ -40,7 +40,7 @@ SIMILAR = 80.0
 
 
 @dataclass(frozen=True)
-class Remembered:
+class MemoryMatch:
     """The answer of a translation memory for a source: the target of the most similar training source."""
 
     target: str
@@ -64,7 +64,7 @@ class EvaluationSet:
     name: str
     split: str
     pairs: ParallelText
-    memory: tuple[Remembered, ...] = ()
+    memory: tuple[MemoryMatch, ...] = ()
     more: tuple[list[str], ...] = ()
     where: str = "the text"
     src_lang: str | None = None
@@ -75,9 +75,9 @@ class EvaluationSet:
         return [self.pairs.tgt, *self.more]
 
 
-def remember(train: ParallelText, sources: Sequence[str]) -> tuple[Remembered, ...]:
+def remember(train: ParallelText, sources: Sequence[str]) -> tuple[MemoryMatch, ...]:
     """Look up sources in the training text, used as a translation memory."""
-    return tuple(Remembered(train.tgt[m.index], m.similarity) for m in nearest(list(sources), train.src))
+    return tuple(MemoryMatch(train.tgt[m.index], m.similarity) for m in nearest(list(sources), train.src))
 
 
 def keep_text(folder: Path, evaluated: EvaluationSet, src_lang: str, tgt_lang: str) -> list[Path]:
@@ -107,7 +107,7 @@ def kept_text(folder: Path, split: str, src_lang: str, tgt_lang: str) -> Evaluat
     src, tgt = sides
     try:
         content = json.loads("\n".join(read_lines(about)))
-        memory = tuple(Remembered(target, similarity) for similarity, target in content["memory"])
+        memory = tuple(MemoryMatch(target, similarity) for similarity, target in content["memory"])
         return EvaluationSet(content["name"], split, read_parallel(src, tgt, split), memory, where=str(tgt))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{about}: damaged ({error})") from None
@@ -337,7 +337,7 @@ def _comparison(found: dict[str, Any], n_sentences: int) -> list[str]:
     told = f"In brackets: mean and 95% confidence interval of {n:,} resamples; {n_trials:,} trials of randomisation"
     if not n:
         told = f"No p-values or confidence intervals: {n_sentences} sentences are too few to resample; at least"
-        told = f"{told} {FEWEST} are needed"
+        told = f"{told} {MIN_SENTENCES} are needed"
     return [*render(_comparison_table(found)), told]
 
 

@@ -14,7 +14,7 @@ from diglot.data.language import (
     SPACED,
     TOKENIZERS,
     Writing,
-    is_blind,
+    lacks_segmentation,
     writing_of,
     writing_of_code,
     writing_of_text,
@@ -64,7 +64,7 @@ class Scorer:
         of_text = writing_of_text(references, is_alphabetic=of_code == SPACED)
         self.tgt_lang = tgt_lang
         # Explicitly choosing a tokenizer that splits at spaces confirms that the language code is right.
-        is_confirmed = of_code == SPACED and tokenizer is not None and is_blind(tokenizer, CHINESE)
+        is_confirmed = of_code == SPACED and tokenizer is not None and lacks_segmentation(tokenizer, CHINESE)
         self.writing = SPACED if is_confirmed else writing_of(tgt_lang, references)
         self.tokenizer = tokenizer or self.writing.tokenizer
         self.bleu = _bleu(self.tokenizer, tgt_lang if self.writing == of_code else self.writing.name)
@@ -79,7 +79,7 @@ class Scorer:
         """Return a note if the script of the references chose the tokenizer, or if the tokenizer does not suit it."""
         if of_text is None:
             return []
-        if is_blind(self.tokenizer, of_text):
+        if lacks_segmentation(self.tokenizer, of_text):
             return [
                 f"BLEU's tokenizer {self.tokenizer} treats a complete sentence as one word: the references are in "
                 f"{of_text.name}, but the target language is {self.tgt_lang}; "

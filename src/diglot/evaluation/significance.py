@@ -12,7 +12,7 @@ TESTS = {"paired_bootstrap": "bs", "paired_approximate_randomisation": "ar"}  # 
 
 # Resampling needs enough sentences: all resamples of a single sentence are equal, so any difference would be
 # "significant". Thirty is a rule of thumb for a meaningful bootstrap distribution.
-FEWEST = 30
+MIN_SENTENCES = 30
 
 
 def compare(
@@ -35,7 +35,7 @@ def compare(
         come from the same system, and the signature. With fewer than 30 sentences, the number of samples is 0, and
         means, intervals and p-values are None.
     """
-    if len(hypotheses) < FEWEST:
+    if len(hypotheses) < MIN_SENTENCES:
         scores = zip(scorer(baseline, *references), scorer(hypotheses, *references), strict=True)
         few = [_untested(one, other) for one, other in scores]
         return {name: {"n": 0, "metrics": few} for name in TESTS}

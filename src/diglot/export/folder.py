@@ -30,7 +30,7 @@ def export_folder(folder: Path) -> Iterator[Path]:
     Raises:
         UserError: `folder` exists and is not an export, or it cannot be written.
     """
-    refuse_foreign(folder)
+    check_replaceable(folder)
     try:
         with scratch_folder(folder) as temporary:
             yield temporary
@@ -38,7 +38,7 @@ def export_folder(folder: Path) -> Iterator[Path]:
                 with file.open("rb") as written:
                     sync(written.fileno())
             sync_folder(temporary)
-            refuse_foreign(folder)
+            check_replaceable(folder)
             earlier = temporary_name(folder)  # if this process is killed, a later process removes it
             with suppress(FileNotFoundError):
                 folder.rename(earlier)
@@ -49,7 +49,7 @@ def export_folder(folder: Path) -> Iterator[Path]:
         raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from None
 
 
-def refuse_foreign(folder: Path) -> None:
+def check_replaceable(folder: Path) -> None:
     """Check that a folder is missing, empty, or an earlier export without any other files.
 
     Raises:
@@ -59,7 +59,7 @@ def refuse_foreign(folder: Path) -> None:
     if not (folder.exists() or folder.is_symlink()):
         return
     names = [file.name for file in folder.iterdir()] if folder.is_dir() and not folder.is_symlink() else None
-    if names is None or (names and not any(_says_so(folder / name) for name in ABOUT)):
+    if names is None or (names and not any(_identifies_export(folder / name) for name in ABOUT)):
         raise UserError(f"output={folder} already exists and is not an export: choose another folder")
     for name in sorted(names):
         if not any(fnmatch.fnmatchcase(name, pattern) for pattern in WRITTEN):
@@ -68,7 +68,7 @@ def refuse_foreign(folder: Path) -> None:
             )
 
 
-def _says_so(file: Path) -> bool:
+def _identifies_export(file: Path) -> bool:
     try:
         return "diglot" in dict(json.loads(file.read_bytes()))
     except (OSError, ValueError, TypeError, RecursionError):

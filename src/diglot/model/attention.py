@@ -10,22 +10,22 @@ from torch.nn import functional as F
 from diglot.model.position import PositionEncoding
 
 
-class Visibility(NamedTuple):
+class AttentionMask(NamedTuple):
     """The mask arguments of `scaled_dot_product_attention`, computed once and shared by all layers of a stack.
 
     Attributes:
-        mask: boolean, True where attention is allowed, or a float bias with -inf where it is not; broadcasts to
+        values: boolean, True where attention is allowed, or a float bias with -inf where it is not; broadcasts to
             (B, H, Q, M). None: no restriction.
         is_causal: whether attention is causal; used instead of a mask, because the fused kernels need this flag.
     """
 
-    mask: Tensor | None = None
+    values: Tensor | None = None
     is_causal: bool = False
 
 
-def visibility(
+def merge_masks(
     mask: Tensor | None, bias: Tensor | None, queries: Tensor, keys: Tensor, causal: bool, dtype: torch.dtype
-) -> Visibility:
+) -> AttentionMask:
     """Combine mask, bias and causality into the mask arguments of a stack's self-attention.
 
     Args:
@@ -41,16 +41,16 @@ def visibility(
         mask = mask[:, None, None] if mask.dim() == 2 else mask[:, None]
     if causal and len(queries) > 1:  # a single query is the newest token, which may attend to all keys
         if mask is None and bias is None and len(queries) == len(keys):
-            return Visibility(is_causal=True)
+            return AttentionMask(is_causal=True)
         past = keys[None, :] <= queries[:, None]
         mask = past if mask is None else mask & past
     if bias is not None:
         bias = bias.to(dtype)
         mask = bias[None] if mask is None else bias.masked_fill(~mask, float("-inf"))
-    return Visibility(mask)
+    return AttentionMask(mask)
 
 
-def weights_of(q: Tensor, k: Tensor, visible: Visibility) -> Tensor:
+def compute_attention_weights(q: Tensor, k: Tensor, attn_mask: AttentionMask) -> Tensor:
     """Compute the attention weights (B, H, Q, M) of `scaled_dot_product_attention`, in float32.
 
     Each row sums to one, or is all zeros if the query may attend to nothing. If there are fewer key heads than query
@@ -58,8 +58,8 @@ def weights_of(q: Tensor, k: Tensor, visible: Visibility) -> Tensor:
     """
     k = k.repeat_interleave(q.size(1) // k.size(1), 1)
     scores = q.float() @ k.float().transpose(-2, -1) / q.size(-1) ** 0.5  # (B, H, Q, K) -> (B, H, Q, M)
-    mask = visible.mask
-    if visible.is_causal:
+    mask = attn_mask.values
+    if attn_mask.is_causal:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else scores + mask
@@ -163,13 +163,13 @@ class Attention(nn.Module):
     def split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)  # (B, T, H K) -> (B, H, T, K)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Visibility) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, attn_mask: AttentionMask) -> Tensor:
         """Attend from queries (B, H, Q, K) to keys and values (B, n_kv_heads, M, K); return (B, Q, D)."""
         if self.watcher is not None:
-            self.watcher(weights_of(q, k, visible))
+            self.watcher(compute_attention_weights(q, k, attn_mask))
         dropout = self.dropout if self.training else 0.0
         heads = F.scaled_dot_product_attention(
-            q, k, v, visible.mask, dropout, visible.is_causal, enable_gqa=self.is_grouped
+            q, k, v, attn_mask.values, dropout, attn_mask.is_causal, enable_gqa=self.is_grouped
         )
         return self.out(heads.transpose(1, 2).flatten(2))  # (B, H, Q, K) -> (B, Q, D)
 
@@ -180,7 +180,7 @@ class SelfAttention(Attention):
     def forward(
         self,
         x: Tensor,
-        visible: Visibility,
+        attn_mask: AttentionMask,
         position: PositionEncoding,
         positions: Tensor,
         cache: KeyValueCache | None = None,
@@ -194,13 +194,15 @@ class SelfAttention(Attention):
         v = self.values(x)
         if cache is not None:
             k, v = cache.append(k, v)
-        return self.attend(q, k, v, visible)
+        return self.attend(q, k, v, attn_mask)
 
 
 class CrossAttention(Attention):
     """Attention from target tokens to the encoded source, whose keys and values are projected once per search."""
 
-    def forward(self, x: Tensor, memory: Tensor, visible: Visibility, cache: KeyValueCache | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, memory: Tensor, attn_mask: AttentionMask, cache: KeyValueCache | None = None
+    ) -> Tensor:
         """Attend from target tokens x (n B, T, D) to memory (B, S, D); return (n B, T, D).
 
         n neighbouring rows share the memory, keys and values of a sentence, without n copies of them.
@@ -212,4 +214,4 @@ class CrossAttention(Attention):
             if cache is not None:
                 cache.append(k, v)
         q = self.queries(x.reshape(memory.size(0), -1, x.size(-1)))  # (n B, T, D) -> (B, H, n T, K)
-        return self.attend(q, k, v, visible).view_as(x)
+        return self.attend(q, k, v, attn_mask).view_as(x)

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 import torch
 from torch import Tensor, nn
 
-from diglot.model.attention import Attention, CrossAttention, KeyValueCache, SelfAttention, Visibility, visibility
+from diglot.model.attention import Attention, AttentionMask, CrossAttention, KeyValueCache, SelfAttention, merge_masks
 from diglot.model.dropout import Dropout
 from diglot.model.encoder_decoder import EncoderDecoder, Watchable
 from diglot.model.feed_forward import FeedForward
@@ -19,8 +19,8 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.self_attention, self.feed_forward = self_attention, feed_forward
 
-    def forward(self, x: Tensor, visible: Visibility, position: PositionEncoding, positions: Tensor) -> Tensor:
-        x = self.self_attention(x, visible, position, positions)
+    def forward(self, x: Tensor, attn_mask: AttentionMask, position: PositionEncoding, positions: Tensor) -> Tensor:
+        x = self.self_attention(x, attn_mask, position, positions)
         return self.feed_forward(x)
 
 
@@ -40,14 +40,14 @@ class DecoderLayer(nn.Module):
         self,
         x: Tensor,
         memory: Tensor,
-        visible: Visibility,
-        visible_memory: Visibility,
+        attn_mask: AttentionMask,
+        memory_mask: AttentionMask,
         position: PositionEncoding,
         positions: Tensor,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        x = self.self_attention(x, visible, position, positions, cache and cache.target)
-        x = self.cross_attention(x, memory, visible_memory, cache and cache.source)
+        x = self.self_attention(x, attn_mask, position, positions, cache and cache.target)
+        x = self.cross_attention(x, memory, memory_mask, cache and cache.source)
         return self.feed_forward(x)
 
 
@@ -273,9 +273,9 @@ class Transformer(EncoderDecoder):
         position, positions = self.encoder_position, torch.arange(src.size(1), device=src.device)
         x = self.embed(src, self.src_embedding, position, positions)
         bias = position.bias(positions, positions)
-        visible = visibility(src_mask, bias, positions, positions, causal=False, dtype=self._attention_dtype(x))
+        attn_mask = merge_masks(src_mask, bias, positions, positions, causal=False, dtype=self._attention_dtype(x))
         for layer in self.encoder:
-            x = layer(x, visible, position, positions)
+            x = layer(x, attn_mask, position, positions)
         return self.encoder_norm(x)
 
     def decode(
@@ -293,10 +293,10 @@ class Transformer(EncoderDecoder):
             tgt = tgt.reshape(n_sentences, -1)  # (n B, T) -> (B, n T)
         x = self.embed(tgt, self.tgt_embedding, position, positions)
         bias = position.bias(positions, keys)
-        visible = visibility(mask, bias, positions, keys, causal=mask is None, dtype=self._attention_dtype(x))
-        visible_memory = Visibility(None if src_mask is None else src_mask[:, None, None, :])
+        attn_mask = merge_masks(mask, bias, positions, keys, causal=mask is None, dtype=self._attention_dtype(x))
+        memory_mask = AttentionMask(None if src_mask is None else src_mask[:, None, None, :])
         for layer, layer_cache in zip(self.decoder, layers, strict=True):
-            x = layer(x, memory, visible, visible_memory, position, positions, layer_cache)
+            x = layer(x, memory, attn_mask, memory_mask, position, positions, layer_cache)
         return self.output(self.decoder_norm(x)).view(*shape, -1)
 
     def new_cache(self) -> DecoderCache:

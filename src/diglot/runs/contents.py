@@ -86,6 +86,6 @@ def _file_hash(path: Path) -> str:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def unique_key(config: Mapping[str, Any]) -> str:
+def inputs_key(config: Mapping[str, Any]) -> str:
     """Return a key that differs between configs that may read different inputs."""
     return json.dumps([config.get(key) for key in ("data", "tokenizer", "init_from")], sort_keys=True, default=str)

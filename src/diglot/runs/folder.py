@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from diglot.config.carried import CONFIG
+from diglot.config.composed import CONFIG
 from diglot.data.text import refuse_address, write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
@@ -38,7 +38,7 @@ FOLDERS = ("text", "evaluation", "figures")
 JOB = "job.json"
 
 HOLD_ATTEMPTS = 5
-held: list[int] = []  # descriptors of the folders that this process keeps locked until it ends
+locked_folders: list[int] = []  # descriptors of the folders that this process keeps locked until it ends
 
 
 def run_folder(budget: "Budget", name: str, resume: str | None, processes: "Processes") -> Path:
@@ -55,11 +55,11 @@ def run_folder(budget: "Budget", name: str, resume: str | None, processes: "Proc
     folder: Any = None
     if processes.is_first:
         folder = budget.new_folder(name) if resume is None else resumable_folder(resume)
-        hold(folder)
+        lock_folder(folder)
         for each in (folder, folder / "text"):
             remove_leftovers(each)
     folder = Path(processes.shared(folder))
-    if not processes.are_met:
+    if not processes.has_group:
         os.environ["DIGLOT_RUN_FOLDER"] = str(folder.absolute())
     return folder
 
@@ -119,7 +119,7 @@ def is_finished(folder: Path) -> bool:
         return False
 
 
-def is_held(folder: Path) -> bool:
+def is_folder_locked(folder: Path) -> bool:
     """Return whether a running process trains in a run's folder."""
     descriptor = open_folder(folder)
     if descriptor is None:
@@ -131,7 +131,7 @@ def is_held(folder: Path) -> bool:
 
 
 @contextmanager
-def one_at_a_time(budget: "Budget", processes: "Processes") -> Iterator[None]:
+def folder_lock(budget: "Budget", processes: "Processes") -> Iterator[None]:
     """Let one process at a time find and lock its run's folder, so that the next process sees that it is taken.
 
     If the lock cannot be created, the block runs without it: the folder of a run to resume may still be writable, and
@@ -148,7 +148,7 @@ def one_at_a_time(budget: "Budget", processes: "Processes") -> Iterator[None]:
         yield
 
 
-def hold(folder: Path) -> None:
+def lock_folder(folder: Path) -> None:
     """Keep other processes from writing to a run's folder while this one lives.
 
     Raises:
@@ -163,8 +163,8 @@ def hold(folder: Path) -> None:
         if not attempts_left:
             os.close(descriptor)
             raise UserError(f"{folder}: another process is training in it")
-        time.sleep(0.1)  # a process that only checks the lock (is_held) holds it for a moment
-    held.append(descriptor)
+        time.sleep(0.1)  # a process that only checks the lock (is_folder_locked) holds it for a moment
+    locked_folders.append(descriptor)
 
 
 def environment(typed: Sequence[str], contents: Mapping[str, str]) -> dict[str, Any]:
@@ -220,8 +220,8 @@ def restore_folder(folder: Path, files: dict[Path, bytes]) -> list[str]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not any(os.path.samestat(folder.stat(), os.fstat(descriptor)) for descriptor in held):
-            hold(folder)
+        if not any(os.path.samestat(folder.stat(), os.fstat(descriptor)) for descriptor in locked_folders):
+            lock_folder(folder)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
     return write_missing(files)

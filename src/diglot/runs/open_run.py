@@ -17,14 +17,22 @@ from diglot.runs.contents import Contents, contents, contents_now
 from diglot.runs.folder import (
     LOG,
     environment,
-    one_at_a_time,
+    folder_lock,
     restore_folder,
     resumable_folder,
     run_folder,
     write_about,
 )
 from diglot.runs.plan import Plan
-from diglot.runs.resume import AUTO, ResumePoint, finished_line, newest_unfinished, outcome, refuse_other_job, take_up
+from diglot.runs.resume import (
+    AUTO,
+    ResumePoint,
+    finished_line,
+    load_resume_point,
+    newest_unfinished,
+    outcome,
+    refuse_other_job,
+)
 from diglot.system import interruption
 from diglot.system.console import log_to, say
 from diglot.system.quoting import masked_words, printable
@@ -99,7 +107,7 @@ class OpenRun:
         config_yaml = as_yaml(plain)
         about = environment(masked_words(sys.argv[1:]), reads) if processes.is_first else {}
         resume = config.resume
-        with one_at_a_time(plan.budget, processes):
+        with folder_lock(plan.budget, processes):
             if resume == AUTO:
                 resume = newest_unfinished(config.run.folder, plain, reads) if processes.is_first else None
                 if processes.is_first:
@@ -128,7 +136,7 @@ class OpenRun:
         self.finished_line = finished_line(self.folder, plain, lambda: self.reads)
         if self.finished_line is not None:
             return
-        self.begun = take_up(self.folder, plain, data.tokenizer, data.shards, self.reads)
+        self.begun = load_resume_point(self.folder, plain, data.tokenizer, data.shards, self.reads)
         if self.begun.bleu_tokenizer not in (None, self.scorer.tokenizer):  # chosen by an earlier version
             self.scorer = Scorer(plan.corpus.tgt_lang, data.held_out["dev"].tgt, self.begun.bleu_tokenizer)
             self.record["bleu_tokenizer"] = self.scorer.tokenizer

@@ -99,7 +99,7 @@ class Plan:
         """Read, tokenise and split the text, once for all processes."""
         self.processes.rendezvous()
         refuse_other_config(self.config, self.processes)
-        with self.processes.first_alone():
+        with self.processes.main_process_first():
             self.data.prepare_data()
         self.data.setup()
 

@@ -10,7 +10,7 @@ from diglot.config import (
     Change,
     changes,
     meaning_of,
-    read_carried,
+    read_composed,
     read_config,
     refuse_other_run,
     trusted,
@@ -23,7 +23,7 @@ from diglot.data.tokenizer import Tokenizer
 from diglot.errors import RESUME_ME, UserError
 from diglot.evaluation.metrics import recorded_tokenizer
 from diglot.runs.contents import NAMES, Contents, changed_contents, contents_in, how_compared, same_contents
-from diglot.runs.folder import CONFIG, RESULTS, is_finished, is_held
+from diglot.runs.folder import CONFIG, RESULTS, is_finished, is_folder_locked
 from diglot.system.console import say
 from diglot.system.quoting import reading, resuming
 from diglot.training.state import RunState
@@ -67,12 +67,12 @@ def newest_unfinished(folder: str | None, config: dict[str, Any], now: Contents)
         before = contents_in(each)
         try:
             differ = changes(read_config(each / CONFIG), config, same_contents(before, now))
-            if all(change.is_of_place for change in differ):
+            if all(change.is_path_only for change in differ):
                 refuse_other_contents(str(each), before, now)
                 found.append(each)
         except UserError as error:
             say(f"resume=auto: skipping a run, {error}")
-    if held := next((each for each in found if is_held(each)), None):
+    if held := next((each for each in found if is_folder_locked(each)), None):
         raise UserError(f"resume=auto: another process is training in {held}/")
     return str(found[0]) if found else None
 
@@ -105,7 +105,7 @@ def finished_line(folder: Path, config: dict[str, Any], read_now: Callable[[], C
     found = [
         str(change)
         for change in changes(before, config, same_contents(read_before, now))
-        if not meaning_of(change.key).settled and not change.is_of_place
+        if not meaning_of(change.key).settled and not change.is_path_only
     ]
     if found:
         raise UserError(
@@ -127,7 +127,7 @@ def outcome(folder: Path) -> tuple[int | None, str]:
     """
     if not (folder / CONFIG).is_file():
         return None, ""
-    if checkpoints.has_whole(folder):
+    if checkpoints.has_intact(folder):
         return RESUME_ME, f"{resuming(folder)} resumes the run from its last checkpoint."
     return None, f"There is no checkpoint yet. {resuming(folder)} resumes the run from the start."
 
@@ -138,12 +138,14 @@ def refuse_other_job(folder: Path, config: Any) -> None:
     Raises:
         UserError: naming the keys whose values differ.
     """
-    if not (folder / CONFIG).exists() and (carried := read_carried(folder)) is not None:
+    if not (folder / CONFIG).exists() and (carried := read_composed(folder)) is not None:
         found = changes(without_secrets(carried), without_secrets(config))
         refuse_other_run(f"resume={folder}: the config differs from that of the sweep's job", found)
 
 
-def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: Shards, now: Contents) -> ResumePoint:
+def load_resume_point(
+    folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: Shards, now: Contents
+) -> ResumePoint:
     """Return the point where the run in a folder resumes, from its newest intact checkpoint.
 
     Args:
@@ -161,7 +163,7 @@ def take_up(folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: 
     changed = changes(read_config(folder / CONFIG), config, same) if (folder / CONFIG).exists() else []
     refuse_other_run(f"resume={folder}: these values cannot change in a run", changed)
     refuse_other_contents(f"resume={folder}", before, now)
-    found = checkpoints.newest_whole(folder)
+    found = checkpoints.newest_intact(folder)
     if found is None:
         return ResumePoint(changed=tuple(changed))
     checkpoint, content, damaged = found
@@ -199,14 +201,14 @@ def refuse_other_contents(what: str, before: Contents, now: Contents) -> None:
         raise UserError(f"{what}: {changed} is no longer the one that the run began with{how_compared(changed)}")
 
 
-def begin_again(folder: Path, begun: ResumePoint, config_yaml: str) -> None:
+def mark_unfinished(folder: Path, begun: ResumePoint, config_yaml: str) -> None:
     """Mark a finished run as unfinished, and save a copy of its former config if the config changes."""
     if is_finished(folder):
         (folder / RESULTS).rename(folder / f"results_until_{begun.state.update}.json")
     for change in begun.changed:
         from_now = (
             "its content is the same"
-            if change.is_of_place
+            if change.is_path_only
             else f"the new value applies from update {begun.state.update + 1:,} on"
         )
         say(f"{change}: {from_now}")

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
-from diglot.config import build, carrying, write_carried
+from diglot.config import build, composed_command, write_composed
 from diglot.data.module import TranslationData
 from diglot.data.text import ending_of
 from diglot.errors import UserError
@@ -23,7 +23,7 @@ from diglot.runs.folder import write_about
 from diglot.runs.open_run import OpenRun
 from diglot.runs.plan import Plan
 from diglot.runs.report import start_report
-from diglot.runs.resume import begin_again
+from diglot.runs.resume import mark_unfinished
 from diglot.system.console import say
 from diglot.system.quoting import quoted, resuming
 from diglot.training import loggers
@@ -73,12 +73,12 @@ class Session:
         if not plan.processes.is_first:
             return
         folder, data = run.folder, plan.data
-        begin_again(folder, run.begun, run.config_yaml)
+        mark_unfinished(folder, run.begun, run.config_yaml)
         run.keep(write_about(folder, run.config_yaml, data.tokenizer, run.about))
         self.held_out, text = keep_held_out(folder, data)
         run.keep(text)
         if plan.processes.starts_others:
-            write_carried(folder, plan.config)
+            write_composed(folder, plan.config)
         report = start_report(folder, data, self.task.model, self.trainer, plan.options["precision"])
         say("\n".join([report, *run.scorer.notes]))
 
@@ -174,7 +174,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
     others: list[str] = []
     if processes.starts_others:
         resumes = quoted(str(run.folder)) if run.goes_on else "null"  # this process decides for the others
-        others = [*carrying("diglot.commands.train", HydraConfig.get(), run.folder), f"resume={resumes}"]
+        others = [*composed_command("diglot.commands.train", HydraConfig.get(), run.folder), f"resume={resumes}"]
     trainer = L.Trainer(
         **plan.options,
         strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout, others),

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from diglot.config import carrying
+from diglot.config import composed_command
 from diglot.data.text import write_json
 from diglot.errors import RESUME_ME, UserError
 from diglot.runs.contents import Contents, changed_contents, contents_in
 from diglot.runs.folder import JOB, RESULTS, refuse_links
 from diglot.system.children import be_signalled_with_parent, how_it_ended
-from diglot.system.interruption import ASKING
+from diglot.system.interruption import STOP_SIGNALS
 from diglot.system.masking import shortened
 from diglot.system.quoting import quoted
 
@@ -143,7 +143,7 @@ def command(module: str, hydra: Any, folder: Path) -> list[str]:
         hydra: the hydra node of the sweep's config. The user's overrides of Hydra's own keys are passed on.
         folder: the job's folder.
     """
-    return [*carrying(module, hydra, folder), f"resume={quoted(str(folder))}"]
+    return [*composed_command(module, hydra, folder), f"resume={quoted(str(folder))}"]
 
 
 def run(job: Job, words: Sequence[str], signals: "Signals | None" = None, tries_only: bool = False) -> None:
@@ -266,7 +266,7 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
-        for number in ASKING:
+        for number in STOP_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._note)
         return self

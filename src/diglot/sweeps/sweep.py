@@ -11,10 +11,10 @@ from typing import Any, TypedDict
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from diglot.config import config_hash, read_carried, without_secrets, write_carried
+from diglot.config import config_hash, read_composed, without_secrets, write_composed
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
-from diglot.runs.contents import Contents, contents_in, contents_now, unique_key
+from diglot.runs.contents import Contents, contents_in, contents_now, inputs_key
 from diglot.runs.folder import JOB, refuse_links
 from diglot.sweeps.comparison import as_csv, as_markdown, as_text, direction, label, outcome, picture
 from diglot.sweeps.job import OUTPUT, Job, Signals, command, run, say, slug
@@ -98,16 +98,16 @@ class Sweep:
         same = [job for job in self.jobs if job.hash == hash and job.status != "outdated"]
         job = same[0] if same else self._new_job(overrides, varies, hash, number)
         if job.status != "finished":
-            write_carried(job.folder, config)
+            write_composed(job.folder, config)
         return job
 
     def find_outdated(self) -> None:
         """Mark jobs as outdated if their input has changed since they ran. The comparison shows no results for them."""
         known: dict[str, Contents] = {}
         for job in self.jobs:
-            config = read_carried(job.folder)
+            config = read_composed(job.folder)
             if config is not None and contents_in(job.folder):
-                key = unique_key(without_secrets(config))
+                key = inputs_key(without_secrets(config))
                 if key not in known:
                     known[key] = contents_now(config)
                 if job.compare_contents(known[key]) and job.status == "outdated":
@@ -172,7 +172,7 @@ def some_failed(errors: Iterable[object], n_jobs: int) -> UserError:
     return UserError(f"{len(each)} of {n_jobs} jobs failed: {named}. To resume them, type the same command again")
 
 
-def run_alone(config: DictConfig, module: str = "diglot.commands.train") -> float | None:
+def run_in_subprocess(config: DictConfig, module: str = "diglot.commands.train") -> float | None:
     """Run one job in a new process, if a launcher other than diglot's has started this process for the job.
 
     Returns:

@@ -25,7 +25,7 @@ _TEMPORARY = re.compile(r"\.(.+)\.diglot-[0-9a-f]{8}\.tmp", re.DOTALL)
 _LOCK = re.compile(r"\.(.+)\.diglot\.lock", re.DOTALL)
 # Error codes of calls that a file system does not support (FUSE, SMB, NFS, 9p, exFAT). Those of a full or broken disk
 # are not included.
-_LACKING = {
+_UNSUPPORTED_ERRNOS = {
     *(errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY, errno.ENODEV),
     *(errno.EACCES, errno.EPERM, errno.EBADF, errno.EISDIR),
 }
@@ -208,7 +208,7 @@ def sync(descriptor: int) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in _LACKING:
+        if error.errno not in _UNSUPPORTED_ERRNOS:
             raise
 
 
@@ -221,7 +221,7 @@ def open_folder(folder: Path) -> int | None:
     try:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        if error.errno not in _LACKING:
+        if error.errno not in _UNSUPPORTED_ERRNOS:
             raise
         return None
 

@@ -13,24 +13,24 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 STARTED_BY = "DIGLOT_FIRST_PROCESS"  # ID of the process that started this one for its run
 
-received = 0  # the first signal that `answer_by_exception` has handled
+received = 0  # the first signal that `raise_on_signal` has handled
 
 
 Outcome = Callable[[], tuple[int | None, str]]
 
 
-def _nothing_to_go_on_with() -> tuple[int | None, str]:
+def _default_outcome() -> tuple[int | None, str]:
     return None, ""
 
 
-_outcome: Outcome = _nothing_to_go_on_with
+_outcome: Outcome = _default_outcome
 
 
-def set_outcome(asked: Outcome = _nothing_to_go_on_with) -> None:
+def set_outcome(asked: Outcome = _default_outcome) -> None:
     """Set the exit status and the advice for a signal that ends the command from now on.
 
     Args:
@@ -49,7 +49,7 @@ class Interrupted(KeyboardInterrupt):
     """Raised when a signal asks this process to end. Libraries do not suppress subclasses of KeyboardInterrupt."""
 
 
-def answer_at_once(command: str) -> None:
+def exit_on_signal(command: str) -> None:
     """Make signals end the process immediately.
 
     An exception would pass through the import of compiled modules, which turn it into an error of their own.
@@ -63,7 +63,7 @@ def answer_at_once(command: str) -> None:
     _answer(leave)
 
 
-def answer_by_exception() -> None:
+def raise_on_signal() -> None:
     """Make a signal raise `Interrupted`, so that files and terminals are left in order.
 
     A second signal ends the process, except SIGHUP, which a terminal that hangs up sends twice.
@@ -73,7 +73,7 @@ def answer_by_exception() -> None:
         global received
         if not received:
             received = number
-            raise again_where_ignored(Interrupted(signal.Signals(number).name), lambda: answer_anew(number))
+            raise retry_if_ignored(Interrupted(signal.Signals(number).name), lambda: answer_anew(number))
         if number != signal.SIGHUP:
             os._exit(128 + number)
 
@@ -85,7 +85,7 @@ def answer_by_exception() -> None:
     _answer(leave)
 
 
-def again_where_ignored(error: BaseException, again: Callable[[], None]) -> BaseException:
+def retry_if_ignored(error: BaseException, again: Callable[[], None]) -> BaseException:
     """Return an exception for a signal handler to raise, with a function to call if Python ignores the exception.
 
     Python ignores exceptions raised in a destructor or a weak reference's callback, which may run at any time. In that
@@ -117,7 +117,7 @@ _before: Callable[[Any], Any] = sys.unraisablehook
 
 
 def _answer(handler: Callable[[int, FrameType | None], None]) -> None:
-    for number in ASKING:
+    for number in STOP_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # it is ignored after nohup, for example
             signal.signal(number, handler)
 
@@ -131,7 +131,7 @@ def leave(command: str) -> NoReturn:
 def tell(command: str, number: int) -> int:
     """Report that a signal has ended a command, and return the exit status."""
     known, how = outcome()
-    if _is_heard():
+    if _is_main_process():
         print(_line(command, number) + (f". {how}" if how else ""), file=sys.stderr, flush=True)
     return status(number, known)
 
@@ -142,10 +142,10 @@ def status(number: int, known: int | None) -> int:
     In a process that another process has started for its run, it is always the latter: from this status, the other
     process knows the signal.
     """
-    return 128 + number if known is None or not _is_heard() else known
+    return 128 + number if known is None or not _is_main_process() else known
 
 
-def _is_heard() -> bool:
+def _is_main_process() -> bool:
     """Return whether this process itself reports how a run ends; otherwise the process that started it does."""
     return os.environ.get(STARTED_BY) in (None, str(os.getpid()))
 

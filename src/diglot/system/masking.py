@@ -125,14 +125,14 @@ def _pattern(units: tuple[str, ...], is_long: bool) -> re.Pattern[str]:
 
     Blanks and line ends match each other, because messages are joined into one line.
     """
-    found = "".join(map(_ways_to_write, units))
+    found = "".join(map(_escaped_forms, units))
     # If a match begins with a run of backslashes, it takes the whole run and never begins within it.
     begin = "" if re.match(WORD, units[0]) else r"(?<!\\)(?<!%5[Cc])"
     return re.compile(begin + found if is_long else rf"(?<!\w)(?:{begin}|(?<=\w\\)){found}(?!\w)")
 
 
 @cache
-def _ways_to_write(unit: str) -> str:
+def _escaped_forms(unit: str) -> str:
     """Return a pattern for all forms of a unit, which may be escaped more than once."""
     backslash = r"(?:\\|%5[Cc])"  # possessive (*+, ++), so that a run is not split in all possible ways
     if unit.startswith("\\"):

@@ -19,7 +19,7 @@ TYPED = "DIGLOT_TYPED"  # environment variable with what the user typed, for pro
 
 # Overrides that make passes on as variables of its command line. Others must go through ARGS: see the head of the
 # Makefile.
-_CARRIED = re.compile(r"\+{0,2}(?!(ARGS|PYTHON|LOGDIR|PIP_\w+)=)[A-Za-z_][\w./@]*=(\S.*)?", re.ASCII | re.DOTALL)
+_TYPED_BY_MAKE = re.compile(r"\+{0,2}(?!(ARGS|PYTHON|LOGDIR|PIP_\w+)=)[A-Za-z_][\w./@]*=(\S.*)?", re.ASCII | re.DOTALL)
 
 _KEY = re.compile(r"[+~]*[A-Za-z_][^=]*=|~.*", re.DOTALL)  # start of an override
 _TAKES_VALUE = re.compile("--(config-(path|name|dir)|package)|-(cp|cn|cd|p)")  # the next word is no override
@@ -66,10 +66,11 @@ def command_line(command: str, typed: Iterable[str] = (), **values: object) -> s
     """
     words = [*typed, *(f"{key}={quoted(str(value))}" for key, value in values.items())]
     split = list(_by_key(words))
-    carried = {key: rest for key, rest in split if key and _CARRIED.fullmatch(key + rest)}  # make keeps one per key
-    others = [(key, rest) for key, rest in split if not key or carried.get(key) != rest]
+    # make keeps one per key
+    by_key = {key: rest for key, rest in split if key and _TYPED_BY_MAKE.fullmatch(key + rest)}
+    others = [(key, rest) for key, rest in split if not key or by_key.get(key) != rest]
     through_args = [_args(others)] if others else []
-    return " ".join(["make", command, *through_args, *(shell_word(key + typable(carried[key])) for key in carried)])
+    return " ".join(["make", command, *through_args, *(shell_word(key + typable(by_key[key])) for key in by_key)])
 
 
 def masked_words(words: Sequence[str]) -> list[str]:

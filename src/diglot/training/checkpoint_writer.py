@@ -100,12 +100,12 @@ class CheckpointWriter(L.Callback):
 
     def _write(self, trainer: L.Trainer) -> None:
         if trainer.is_global_zero:
-            self._make_whole()
+            self._restore_files()
             if self.last.exists():
                 _link(self.last, self.previous)
         trainer.save_checkpoint(self.last)
 
-    def _make_whole(self) -> None:
+    def _restore_files(self) -> None:
         """Restore removed files of the run's folder, so that the run can be resumed and evaluated from it."""
         has_gone = not self.last.parent.exists()
         missing = self.restore()

@@ -17,7 +17,7 @@ from diglot.system.masking import in_one_line
 from diglot.system.quoting import override, printable, resuming
 from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.largest import OutOfMemoryProbe
-from diglot.training.processes import Processes, end_lost, end_others, lost_another
+from diglot.training.processes import Processes, end_others, is_peer_failure, kill_unresponsive
 from diglot.training.task import NonFiniteError
 
 
@@ -70,10 +70,10 @@ def fail(
         if number:
             sys.exit(interruption.status(number, known))
         return
-    is_lost = lost_another(error, processes.world_size)
+    is_lost = is_peer_failure(error, processes.world_size)
     end_others(trainer)
     if is_lost:
-        end_lost(processes.neighbours)
+        kill_unresponsive(processes.neighbours)
     goes_on = f"{resuming(folder)} resumes the run. {writer.describe()}"
     if probe.refusal and probe.is_training:  # a run cannot resume with other batches
         new = f" in a new run ({override('init_from', writer.last)} starts it with these weights)"

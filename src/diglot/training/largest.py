@@ -40,7 +40,7 @@ class OutOfMemoryProbe(L.Callback):
         if pl_module.device.type != "cuda" and not self.everywhere:
             return
         for batch in self.data.largest_batches():
-            mine = _rows(batch, -(-len(batch.src) // self._sharing(trainer)))
+            mine = _rows(batch, -(-len(batch.src) // self._row_divisor(trainer)))
             if not _fits(self._train, trainer, pl_module, mine):
                 raise UserError(self._refused(trainer, pl_module, mine, "the largest batch"))
 
@@ -69,14 +69,14 @@ class OutOfMemoryProbe(L.Callback):
         while fitting := fitting // 2:
             if _fits(compute, trainer, task, _rows(batch, fitting)):
                 break
-        budget = fitting * longest * (self._sharing(trainer) if self.is_training else trainer.world_size)
+        budget = fitting * longest * (self._row_divisor(trainer) if self.is_training else trainer.world_size)
         advice = f"data.{key}={budget} would fit" if fitting else "not even one row of it fits"
         if fitting and self.is_training and budget < self.data.options.max_len:
             advice += f", with data.max_len={budget}"
         shape = f"{n_rows} x {batch.src.size(1)} source and {batch.labels.size(1)} target tokens"
         return f"out of memory in {which} ({shape}) of data.{key}={getattr(self.data.options, key)}: {advice}"
 
-    def _sharing(self, trainer: L.Trainer) -> int:
+    def _row_divisor(self, trainer: L.Trainer) -> int:
         """Return the number of processes that share a training batch's rows."""
         return trainer.world_size if self.data.options.batches_per_update is None else 1
 

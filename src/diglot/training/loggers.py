@@ -69,11 +69,11 @@ def tensorboard(folder: Path, resumed: Resumed | None = None, **options: Any) ->
 
 def csv(folder: Path, resumed: Resumed | None = None, flush_logs_every_n_steps: int = 100) -> Logger:
     """Return a logger that writes one table, metrics.csv. For the arguments see `tensorboard`."""
-    keep = None if resumed is None else functools.partial(_stays, resumed)
+    keep = None if resumed is None else functools.partial(_keeps_row, resumed)
     return CSVLogger(folder, flush_logs_every_n_steps, keep)
 
 
-def _stays(resumed: Resumed, row: Mapping[str, str]) -> bool:
+def _keeps_row(resumed: Resumed, row: Mapping[str, str]) -> bool:
     """Return whether a row was written before the point where the run resumes."""
     if not (row["step"] or "").isdigit() or int(row["step"]) > resumed.update:
         return False
@@ -136,7 +136,7 @@ def forgiven(logger: Logger) -> Iterator[None]:
 _failed: WeakSet[Logger] = WeakSet()
 
 # Logger methods that Lightning calls itself, including through `self.log`.
-CALLED_BY_LIGHTNING = (*("log_metrics", "log_hyperparams", "log_graph", "save", "finalize", "after_save_checkpoint"),)
+CALLED_BY_LIGHTNING = ("log_metrics", "log_hyperparams", "log_graph", "save", "finalize", "after_save_checkpoint")
 
 
 def forgiving(logger: Logger) -> Logger:

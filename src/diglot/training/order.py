@@ -6,7 +6,7 @@ import lightning as L
 
 from diglot.training.checkpoint_writer import CheckpointWriter, MissedValidation
 from diglot.training.run import StopAfterLastUpdate
-from diglot.training.signals import LeaveFirst, Signals
+from diglot.training.signals import Signals, StopBeforeBatch
 
 
 def in_order(
@@ -40,7 +40,7 @@ def in_order(
         n_updates: length of the run.
     """
     return [
-        LeaveFirst(signals),
+        StopBeforeBatch(signals),
         probe,
         scores,
         *users,

@@ -22,7 +22,7 @@ from lightning.pytorch.plugins.environments import ClusterEnvironment, SLURMEnvi
 from diglot.errors import UserError
 from diglot.system import interruption
 from diglot.system.children import be_signalled_with_parent, how_it_ended
-from diglot.system.interruption import ASKING, STARTED_BY
+from diglot.system.interruption import STARTED_BY, STOP_SIGNALS
 from diglot.system.quoting import TYPED
 from diglot.training.lightning_seams import LaunchingStrategy, ScriptLauncher, set_num_threads_if_needed
 
@@ -65,7 +65,7 @@ def check_number(trainer: L.Trainer) -> None:
             )
 
 
-def lost_another(error: BaseException, world_size: int) -> bool:
+def is_peer_failure(error: BaseException, world_size: int) -> bool:
     """Return whether an error came from waiting for a process that has died or does not respond."""
     of_torch = isinstance(error, torch.distributed.DistError) or (
         isinstance(error, RuntimeError) and re.search(r"gloo|NCCL|ProcessGroup|[Tt]imed out|closed by peer", str(error))
@@ -130,8 +130,8 @@ class Launcher(ScriptLauncher):
 def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) -> None:
     """End this process when one of the processes that it started fails; runs in a thread.
 
-    If the main thread is waiting for the failed process, it notices the failure itself. It then has `_PATIENCE` seconds
-    to end this process before this function does.
+    If the main thread is waiting for the failed process, it notices the failure itself. It then has `_GRACE_SECONDS`
+    seconds to end this process before this function does.
     """
     while not is_over.wait(_INTERVAL):
         failed = {rank: other.returncode for rank, other in enumerate(others, start=2) if other.poll()}
@@ -139,12 +139,12 @@ def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) 
             break
     else:
         return
-    if is_over.wait(_PATIENCE):
+    if is_over.wait(_GRACE_SECONDS):
         return
     number, status = next(iter(failed.items()))
     # A process that is asked to end before it has installed its handler is killed by the signal.
     asked = -status if status < 0 else status - 128
-    if asked in ASKING:  # this process was also asked to end, but waits in compiled code
+    if asked in STOP_SIGNALS:  # this process was also asked to end, but waits in compiled code
         code = interruption.tell("train", asked)
     else:
         code = 2
@@ -165,7 +165,7 @@ def end_with_first() -> None:
     def watch() -> None:
         while os.getppid() == int(first):
             time.sleep(_INTERVAL)
-        time.sleep(_PATIENCE)  # the main thread may report it first
+        time.sleep(_GRACE_SECONDS)  # the main thread may report it first
         print("diglot-train: the process that started this one has died", file=sys.stderr, flush=True)
         os._exit(2)
 
@@ -174,7 +174,7 @@ def end_with_first() -> None:
 
 def end_others(trainer: L.Trainer) -> None:
     """End the processes that this failed process has started, because they would wait for it forever."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _GRACE_SECONDS
     for other in getattr(trainer.strategy.launcher, "procs", []):
         try:
             other.wait(max(0.0, deadline - time.monotonic()))
@@ -182,10 +182,10 @@ def end_others(trainer: L.Trainer) -> None:
             other.kill()
 
 
-def end_lost(others: Iterable[int]) -> None:
+def kill_unresponsive(others: Iterable[int]) -> None:
     """Kill processes that do not end by themselves."""
     # Wait longer than these processes wait for this one, so that they can report why they end.
-    deadline = time.monotonic() + 1.5 * _PATIENCE
+    deadline = time.monotonic() + 1.5 * _GRACE_SECONDS
     for other in others:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             while time.monotonic() < deadline:
@@ -194,7 +194,7 @@ def end_lost(others: Iterable[int]) -> None:
             os.kill(other, signal.SIGKILL)
 
 
-_PATIENCE = 10.0  # seconds for a process to end by itself
+_GRACE_SECONDS = 10.0  # seconds for a process to end by itself
 _INTERVAL = 0.2  # seconds between checks
 
 
@@ -208,7 +208,7 @@ class Processes:
         trainer: a trainer with the run's options, used only to read the strategy and ranks.
 
     Attributes:
-        are_met: whether the processes form a process group before training.
+        has_group: whether the processes form a process group before training.
         starts_others: whether this process starts the others.
         neighbours: IDs of the known processes on this machine that this one did not start.
     """
@@ -218,7 +218,7 @@ class Processes:
         self.local_rank = trainer.local_rank
         environment = getattr(trainer.strategy, "cluster_environment", None)
         from_outside = environment is not None and environment.creates_processes_externally
-        self.are_met = self.world_size > 1 and from_outside and "DIGLOT_RUN_FOLDER" not in os.environ
+        self.has_group = self.world_size > 1 and from_outside and "DIGLOT_RUN_FOLDER" not in os.environ
         self.starts_others = self.world_size > 1 and not from_outside and self.rank == 0
         first = int(os.environ.get(STARTED_BY, 0))
         self.neighbours = [first] if first and first == os.getppid() else []
@@ -233,7 +233,7 @@ class Processes:
         Raises:
             UserError: if they do not all arrive.
         """
-        if self.are_met:
+        if self.has_group:
             with self._waiting("the processes cannot find each other"):
                 self.strategy.setup_environment()
                 known: list[Any] = [None] * self.world_size
@@ -241,17 +241,17 @@ class Processes:
             self.neighbours = [pid for node, pid in known if node == platform.node() and pid != os.getpid()]
 
     @contextmanager
-    def first_alone(self) -> Iterator[None]:
+    def main_process_first(self) -> Iterator[None]:
         """Run the block in the first process of each node, then in the others, which find its results."""
-        if self.are_met and self.local_rank:
+        if self.has_group and self.local_rank:
             self._wait_for_all()
         yield
-        if self.are_met and not self.local_rank:
+        if self.has_group and not self.local_rank:
             self._wait_for_all()
 
     def shared(self, value: Any) -> Any:
         """Return the first process's value on all processes of the group."""
-        if not self.are_met:
+        if not self.has_group:
             return value
         with self._waiting(f"process {self.rank + 1} of {self.world_size} got no answer from another one"):
             return self.strategy.broadcast(value)
@@ -265,5 +265,5 @@ class Processes:
         try:
             yield
         except (RuntimeError, ValueError, torch.distributed.DistError) as error:
-            end_lost(self.neighbours)
+            kill_unresponsive(self.neighbours)
             raise UserError(f"{told}: {str(error).splitlines()[0]}") from None

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from diglot.data.batch import Batch
-from diglot.system.interruption import ASKING, again_where_ignored, send_again
+from diglot.system.interruption import STOP_SIGNALS, retry_if_ignored, send_again
 from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.lightning_seams import loops_state
 
@@ -40,7 +40,7 @@ def leaving_at_once() -> Iterator[None]:
         for asking in before:
             # A second signal ends the process, except SIGHUP: a terminal that hangs up sends it twice.
             signal.signal(asking, signal.SIG_IGN if asking == signal.SIGHUP else signal.SIG_DFL)
-        raise again_where_ignored(Stopped(number), lambda: answer_anew(number))
+        raise retry_if_ignored(Stopped(number), lambda: answer_anew(number))
 
     def answer_anew(number: int) -> None:
         for asking in before:
@@ -49,7 +49,7 @@ def leaving_at_once() -> Iterator[None]:
 
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for number in ASKING:
+        for number in STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, leave)
     try:
@@ -74,15 +74,15 @@ class Signals(L.Callback):
     def __init__(self, writer: CheckpointWriter, validate_every: int) -> None:
         self.writer, self.validate_every = writer, validate_every
         self.received = 0
-        self.breaks_off = False  # whether a signal takes effect immediately
+        self.interrupts_immediately = False  # whether a signal takes effect immediately
         self._before: dict[int, Any] = {}
         self._asked_before: Tensor | None = None
-        self._leaves = 0  # the signal that ends the run after the next checkpoint
+        self._pending_signal = 0  # the signal that ends the run after the next checkpoint
         self._loops: dict[str, Any] = {}
 
     def on_train_start(self, *_: Any) -> None:  # not earlier: Lightning installs its own handlers
         if threading.current_thread() is threading.main_thread():
-            for number in ASKING:
+            for number in STOP_SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._note)
 
@@ -92,8 +92,8 @@ class Signals(L.Callback):
                 os._exit(128 + number)
             return
         self.received = number
-        if self.breaks_off:  # if the exception is ignored, the run ends at the next check
-            raise again_where_ignored(Stopped(number), lambda: None)
+        if self.interrupts_immediately:  # if the exception is ignored, the run ends at the next check
+            raise retry_if_ignored(Stopped(number), lambda: None)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
@@ -105,10 +105,10 @@ class Signals(L.Callback):
         if number and trainer.global_step % self.validate_every and not trainer.should_stop:
             # Do not end the run yet: this update's values have not been logged, and a checkpoint must never be ahead of
             # the curves. Keep the current state of Lightning's loops, from which the run will resume.
-            self._leaves, self._loops = number, loops_state(trainer)
+            self._pending_signal, self._loops = number, loops_state(trainer)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        if self._leaves:
+        if self._pending_signal:
             checkpoint["loops"] = self._loops
 
     def leave_before_batch(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -117,12 +117,12 @@ class Signals(L.Callback):
         Raises:
             Stopped: naming the signal.
         """
-        if self._leaves:
+        if self._pending_signal:
             self.writer.save(trainer)
-            raise Stopped(self._leaves)
+            raise Stopped(self._pending_signal)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self.breaks_off = trainer.world_size == 1  # otherwise the other processes would wait for this one
+        self.interrupts_immediately = trainer.world_size == 1  # otherwise the other processes would wait for this one
         self._leave(trainer)
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
@@ -130,7 +130,7 @@ class Signals(L.Callback):
 
     def let_validation_end(self) -> None:
         """Let the validation finish: signals no longer interrupt it."""
-        self.breaks_off = False
+        self.interrupts_immediately = False
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._leave(trainer)
@@ -146,7 +146,7 @@ class Signals(L.Callback):
         self._restore()
 
     def _restore(self) -> None:
-        self.breaks_off = False
+        self.interrupts_immediately = False
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
@@ -165,7 +165,7 @@ class Signals(L.Callback):
         return 0 if before is None else int(before)
 
 
-class LeaveFirst(L.Callback):
+class StopBeforeBatch(L.Callback):
     """Callback that lets `Signals` end a run before other callbacks see the batch that will not be trained on.
 
     It also keeps `Signals` from interrupting the work of other callbacks at the end of a validation.

@@ -106,7 +106,7 @@ class TranslationTask(L.LightningModule):
             # update and halves the scale. Without a scale, the gradients themselves are not finite.
             scaler = getattr(self.trainer.precision_plugin, "scaler", None)
             if scaler is None or scaler.get_scale() <= 1.0:
-                self._pass_over()
+                self._skip_update()
         # Clip without Lightning. It refuses to clip for a fused optimizer in any precision, because such an optimizer
         # unscales float16 gradients itself.
         elif gradient_clip_val and gradient_clip_algorithm != "value":
@@ -114,7 +114,7 @@ class TranslationTask(L.LightningModule):
         else:
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
-    def _pass_over(self) -> None:
+    def _skip_update(self) -> None:
         """Skip this update, because its gradient is not finite.
 
         Raises:

@@ -110,14 +110,15 @@ class DiglotSweeper(Sweeper):
 
     def typed_params(self) -> list[str]:
         """Return the overrides of `params`. Choices that read the environment stay expressions."""
-        from diglot.config import AsWritten, partly_resolved
+        from diglot.config import UnresolvedText, resolved_except_secrets
 
         assert self.config is not None
-        written = partly_resolved(self.config.hydra.sweeper.params) or {}
+        written = resolved_except_secrets(self.config.hydra.sweeper.params) or {}
         words = {key: f"{key}={value}" for key, value in (self.params or {}).items()}
         for key, value in written.items():
             word = f"{key}={value}"
-            if isinstance(value, AsWritten) and OverridesParser.create().parse_overrides([word])[0].is_sweep_override():
+            parsed = OverridesParser.create().parse_overrides([word])[0]
+            if isinstance(value, UnresolvedText) and parsed.is_sweep_override():
                 words[key] = word  # otherwise the variable itself holds the list of choices
         return list(words.values())
 
@@ -147,25 +148,25 @@ def product(overrides: Sequence[Override]) -> list[list[str]]:
 
 def filled_in(rows: Sequence[Mapping[str, Any]], config: DictConfig) -> list[list[str]]:
     """Return rows as lists of overrides, with their interpolations resolved against a config."""
-    from diglot.config import partly_resolved
+    from diglot.config import resolved_except_secrets
 
     found = []
     for row in rows:
-        values = partly_resolved(OmegaConf.create(dict(row), parent=config))
+        values = resolved_except_secrets(OmegaConf.create(dict(row), parent=config))
         found.append([f"{key!s}={as_override(value)}" for key, value in values.items()])
     return found
 
 
 def as_override(value: Any) -> str:
     """Return a value in the syntax of an override."""
-    from diglot.config import AsWritten
+    from diglot.config import UnresolvedText
     from diglot.system.quoting import quoted
 
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{as_override(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(as_override(item) for item in value) + "]"
-    if isinstance(value, AsWritten):
+    if isinstance(value, UnresolvedText):
         is_one = re.fullmatch(r"\$\{[^{}]*\}", value) is not None
         return str(value) if is_one else "'" + value.replace("'", r"\'") + "'"
     if isinstance(value, str):
