@@ -33,6 +33,7 @@ from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import Search
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
+from diglot.model.meta import meta_device
 from diglot.system.atomic import atomic_file
 from diglot.system.console import warn
 from diglot.system.masking import shortened
@@ -273,7 +274,7 @@ def rebuild(content: dict[str, Any], file: Path, trust: Collection[str] = ()) ->
     try:
         tokenizer, search = _tokenizer(ours), _search(ours, trust)
         sizes = tokenizer.vocab_sizes
-        with torch.device("meta"), _no_more_than(content["state_dict"]):  # a model that does not fit is never allocated
+        with meta_device(), _no_more_than(content["state_dict"]):  # a model that does not fit is never allocated
             _check_weights(_model(ours, sizes), content["state_dict"])
         model = _model(ours, sizes)
         load_weights(model, content["state_dict"])

@@ -25,6 +25,7 @@ from diglot.data.sampling import Sampling
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
+from diglot.model.meta import meta_device
 
 if TYPE_CHECKING:
     from diglot.data.module import TranslationData
@@ -172,7 +173,7 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
     Raises:
         UserError: a value is invalid. The message names the node.
     """
-    with torch.device("meta"):
+    with meta_device():
         model = build(config.model, "model", src_vocab_size=300, tgt_vocab_size=300)
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     memory = _memory()

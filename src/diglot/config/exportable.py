@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from diglot.errors import UserError
+from diglot.model.meta import meta_device
 from diglot.model.position import RelativeBias, bucket_starts
 
 # The classes with a counterpart in CTranslate2, in each spelling that a config may use, with the name of their choice.
@@ -94,7 +95,7 @@ def _buckets(key: str, node: Mapping[str, Any], stacks: tuple[bool, ...]) -> Ite
     def moved(max_distance: int) -> Iterator[int]:
         """Yield the distances whose bucket may differ."""
         for causal in stacks:
-            with torch.device("meta"):
+            with meta_device():
                 position = RelativeBias(1, 1, 1, causal, **{**options, "max_distance": max_distance})
             n_buckets = position.table.num_embeddings // (1 if causal else 2)
             n_exact = n_buckets // 2

@@ -5,9 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
-
-import langcodes
+from typing import Any, Literal, NamedTuple, get_args
 
 # sacreBLEU's tokenizers (a test compares the lists). Those with a trained model take it from sacreBLEU's cache.
 BleuTokenizer = Literal[
@@ -68,7 +66,7 @@ def writing_of_code(code: str) -> Writing | None:
     tag = re.split(r"[.@]", code)[0].strip().replace("_", "-")  # drop a locale's encoding and variant
     for candidate in (tag, tag.split("-")[0]):
         try:
-            language = langcodes.Language.get(candidate) if langcodes.tag_is_valid(candidate) else None
+            language = _language(candidate)
         except ValueError:
             language = None
         if language is not None:
@@ -194,9 +192,9 @@ def _may_be_code(part: str) -> bool:
 
 def _is_surely_code(part: str) -> bool:
     """Return whether part of a name must be a language code; three letters alone may as well be a word."""
-    if not _may_be_code(part) or part.lower() in _WORDS or not langcodes.tag_is_valid(part):
+    language = _language(part) if _may_be_code(part) and part.lower() not in _WORDS else None
+    if language is None:
         return False
-    language = langcodes.Language.get(part)
     return len(language.language or "") == 2 or language.script is not None
 
 
@@ -210,8 +208,8 @@ def _is_pair(part: str) -> bool:
     subtags = re.split("[-_]", part)
     if len(subtags) != 2 or not part.islower() or not all(map(writing_of_code, subtags)):
         return False
-    regions = [langcodes.Language.get(subtag).maximize().territory for subtag in subtags]
-    is_own_region = regions[0] == subtags[1].upper() != regions[1]
+    first, second = (language and language.maximize().territory for language in map(_language, subtags))
+    is_own_region = first == subtags[1].upper() != second
     return subtags[0] != subtags[1] and not is_own_region and "-".join(subtags) not in _REGIONAL
 
 
@@ -231,4 +229,12 @@ def ambiguous_pair(path: str, code: str) -> tuple[str, ...]:
 def _base(code: str) -> str | None:
     """Return the language of a code in its shortest spelling, without script and region; an invalid code unchanged."""
     tag = code.replace("_", "-")
-    return langcodes.Language.get(tag).language if langcodes.tag_is_valid(tag) else code
+    language = _language(tag)
+    return code if language is None else language.language
+
+
+def _language(tag: str) -> Any | None:
+    """Return a tag's langcodes.Language, or None if the tag is invalid."""
+    import langcodes  # imported only here: its tables take longer to load than a sentence takes to translate
+
+    return langcodes.Language.get(tag) if langcodes.tag_is_valid(tag) else None

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Literal
 
-import sacrebleu
-
 from diglot.data.language import SPACED, writing_of_text
 from diglot.decoding.state import Hypothesis
 
@@ -24,6 +22,8 @@ def mbr_rerank(
         utility: chrf (sacrebleu's chrF2) or bleu (its sentence BLEU; on characters if the script does not separate
             words by spaces).
     """
+    import sacrebleu  # imported only here, so that other searches start faster
+
     texts = [read(hypothesis.tokens) for hypothesis in hypotheses]
     writing = writing_of_text(texts) or SPACED
     tokenizer = "13a" if writing.has_blanks else "char"
