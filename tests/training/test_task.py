@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from diglot.data.batch import Batch
 from diglot.data.batching import StreamPosition
@@ -23,10 +25,13 @@ from diglot.decoding import BeamSearch, Hypothesis, SamplingSearch
 from diglot.decoding.layout import PackedLinear
 from diglot.evaluation.metrics import Scorer
 from diglot.model import Transformer
+from diglot.training import gradients
 from diglot.training.dev_scores import DevScores
+from diglot.training.gradients import NonFiniteError
 from diglot.training.schedule import Constant
 from diglot.training.state import RunState
-from diglot.training.task import NonFiniteError, TranslationTask
+from diglot.training.task import TranslationTask
+from diglot.training.throughput import Throughput
 
 V = 400
 SMOOTHING = 0.1
@@ -280,3 +285,51 @@ def test_only_a_scale_excuses_a_gradient_that_is_not_finite(
         with pytest.raises(NonFiniteError, match="gradient of update 5 is not finite in"):
             task.configure_gradient_clipping(optimizer, 1.0, "norm")
     assert task.state.skipped == 0
+
+
+class WaitingOperations(TorchDispatchMode):
+    """Mode that records the operations for which a GPU's host would wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        by_mask = name == "index" and any(index is not None and index.dtype is torch.bool for index in args[1])
+        if by_mask or name in ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero"):
+            self.names.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_update_waits_for_the_device_except_those_that_are_logged(
+    task: TranslationTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Count the waiting operations between the beginnings of updates, with the callbacks of a run."""
+    monkeypatch.setattr(gradients, "decides_on_device", lambda *_: True)
+    task.make_optimizer = partial(torch.optim.Adam, fused=True)
+    mode, counts = WaitingOperations(), []
+
+    class Count(L.Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            counts.append(len(mode.names))
+
+    batches = [batch_of([0, 1], position=i) for i in range(8)]
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    with warnings.catch_warnings(), mode:
+        warnings.simplefilter("ignore")
+        trainer = L.Trainer(
+            accelerator="cpu",
+            max_steps=8,
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+            log_every_n_steps=4,
+            gradient_clip_val=1.0,
+            callbacks=[Count(), Throughput()],
+        )
+        trainer.fit(task, torch.utils.data.DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
+    waits = [after - before for before, after in pairwise(counts)]
+    assert waits[3] > 0  # update 4 is logged: the mode sees what it should
+    assert [waits[i] for i in (0, 1, 2, 4, 5, 6)] == [0] * 6, mode.names

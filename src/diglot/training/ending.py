@@ -16,9 +16,9 @@ from diglot.system.console import say
 from diglot.system.masking import in_one_line
 from diglot.system.quoting import override, printable, resuming
 from diglot.training.checkpoint_writer import CheckpointWriter
+from diglot.training.gradients import NonFiniteError
 from diglot.training.largest import OutOfMemoryProbe
 from diglot.training.processes import Processes, end_others, is_peer_failure, kill_unresponsive
-from diglot.training.task import NonFiniteError
 
 
 def leave(name: str, folder: Path, trainer: L.Trainer, writer: CheckpointWriter) -> NoReturn:

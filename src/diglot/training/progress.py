@@ -27,6 +27,9 @@ class UpdateBar(DescribedBar):
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         metrics = super().get_metrics(trainer, pl_module)
         metrics.pop("v_num", None)
+        # Read here instead of logged with prog_bar=True, with which Lightning waits for the device in every update.
+        if (perplexity := trainer.logged_metrics.get("train/perplexity")) is not None:
+            metrics["train/perplexity"] = f"{float(perplexity):.3g}"
         return metrics
 
     def on_train_batch_end(

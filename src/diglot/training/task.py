@@ -1,6 +1,5 @@
 """The LightningModule, which computes the training and validation steps."""
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,27 +15,9 @@ from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import Hypothesis, Search
 from diglot.decoding.layout import packed_for_decoding
 from diglot.model import EncoderDecoder
-from diglot.system.console import say
+from diglot.training.gradients import GradientCheck, Update, gradient_norms
 from diglot.training.loss import batch_loss, token_loss
 from diglot.training.state import RunState
-
-
-class NonFiniteError(Exception):
-    """Raised if the gradient of an update is not finite; the update was not made.
-
-    Attributes:
-        update: number of the update.
-        pairs: numbers of the update's pairs on this process.
-        norms: gradient norm of each parameter.
-        learning_rate: learning rate of the update.
-    """
-
-    def __init__(self, update: int, pairs: list[int], norms: dict[str, float], learning_rate: float) -> None:
-        wrong = [name for name, norm in norms.items() if not math.isfinite(norm)]
-        super().__init__(
-            f"the gradient of update {update:,} is not finite in {len(wrong):,} of {len(norms):,} parameters"
-        )
-        self.update, self.pairs, self.norms, self.learning_rate = update, pairs, norms, learning_rate
 
 
 class TranslationTask(L.LightningModule):
@@ -79,7 +60,8 @@ class TranslationTask(L.LightningModule):
         skip_non_finite: int = 0,
     ) -> None:
         super().__init__()
-        self.skip_non_finite, self.state = skip_non_finite, state or RunState()
+        self.state = state or RunState()
+        self.gradient_check = GradientCheck(self.state, skip_non_finite)
         self._pairs: list[Tensor] = []  # numbers of the pairs of the current update
         self.model, self.search = model, search
         self.read = read or (lambda pair, tokens: tokenizer.decode(tokens))
@@ -98,38 +80,29 @@ class TranslationTask(L.LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
-        # DDP has already reduced the gradients, so all processes take the same decision.
-        if not torch.isfinite(self._gradient_norm):
-            # In float16, gradients overflow routinely because the loss scale is too large. The scaler then skips the
-            # update and halves the scale. Without a scale, the gradients themselves are not finite.
-            scaler = getattr(self.trainer.precision_plugin, "scaler", None)
-            if scaler is None or scaler.get_scale() <= 1.0:
-                self._skip_update()
+        names, norms, norm = gradient_norms(self)
+        self._gradient_norm = norm
+        # In float16, gradients overflow routinely because the loss scale is too large. The scaler then skips the update
+        # and halves the scale. Without a scale, the gradients themselves are not finite.
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        if scaler is None or scaler.get_scale() <= 1.0:
+            own = self.trainer.optimizers[0]  # Lightning may have wrapped the other one
+            update = Update(
+                self.trainer.global_step + 1, own.param_groups[0]["lr"], list(self._pairs), names, norms, norm
+            )
+            # DDP has already reduced the gradients, so all processes take the same decision.
+            if not self.gradient_check.accept(update, own):
+                for parameter in self.parameters():
+                    parameter.grad = None  # optimizers skip parameters without a gradient
+                return
+        elif not torch.isfinite(norm):
+            return
         # Clip without Lightning. It refuses to clip for a fused optimizer in any precision, because such an optimizer
         # unscales float16 gradients itself.
-        elif gradient_clip_val and gradient_clip_algorithm != "value":
-            torch.nn.utils.clip_grads_with_norm_(self.parameters(), gradient_clip_val, self._gradient_norm)
+        if gradient_clip_val and gradient_clip_algorithm != "value":
+            torch.nn.utils.clip_grads_with_norm_(self.parameters(), gradient_clip_val, norm)
         else:
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
-
-    def _skip_update(self) -> None:
-        """Skip this update, because its gradient is not finite.
-
-        Raises:
-            NonFiniteError: if too many updates have been skipped.
-        """
-        update = self.trainer.global_step + 1
-        if self.state.skipped >= self.skip_non_finite:
-            norms = {name: float(p.grad.norm()) for name, p in self.named_parameters() if p.grad is not None}
-            pairs = torch.cat(self._pairs).tolist()
-            raise NonFiniteError(update, pairs, norms, self.trainer.optimizers[0].param_groups[0]["lr"])
-        self.state.skipped += 1
-        count = f"{self.state.skipped} of at most {self.skip_non_finite}"
-        say(f"update {update:,}: the gradient is not finite; update skipped, {count}")
-        for parameter in self.parameters():
-            parameter.grad = None  # optimizers skip parameters without a gradient
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         # Dropout depends only on the position in the stream, so that no random state needs to be saved. The
@@ -158,7 +131,7 @@ class TranslationTask(L.LightningModule):
         assert self._newest is not None
         smoothed, nll, tokens = self.trainer.strategy.reduce(self._newest[0], reduce_op="sum").unbind()
         self.log("train/loss", smoothed / tokens)
-        self.log("train/perplexity", (nll / tokens).exp(), prog_bar=True)
+        self.log("train/perplexity", (nll / tokens).exp())
         self.log("train/learning_rate", self._newest[1])
         self.log("step", float(update))  # otherwise Lightning logs one less, and a constant epoch
 
@@ -172,6 +145,7 @@ class TranslationTask(L.LightningModule):
             self._log_newest(update)
         if self._gradient_norm is not None and (stops or self._is_logged(update)):
             self.log("train/gradient_norm", self._gradient_norm)
+            self.gradient_check.report()
         self._gradient_norm = None
 
     def _is_logged(self, update: int) -> bool:
@@ -212,5 +186,12 @@ class TranslationTask(L.LightningModule):
             for group in state["param_groups"]:
                 group.update({k: v for k, v in own.items() if k not in ("params", "lr", "initial_lr")})
 
+    def on_validation_start(self) -> None:
+        self.gradient_check.report()
+
+    def on_train_end(self) -> None:
+        self.gradient_check.report()
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.gradient_check.report()
         checkpoint["diglot"] = {**self.record, **self.state.to_record()}
