@@ -1,9 +1,11 @@
 """Building objects from config nodes: which keys go to which object."""
 
-import pytest
-from omegaconf import OmegaConf
+from collections.abc import Callable
 
-from diglot.config import build_corpus, build_data, keys_of, mistakes
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from diglot.config import build_corpus, build_data, keys_of, mistakes, settle_shapes
 from diglot.data.corpus import Corpus, Sample
 from diglot.data.options import DataOptions
 from diglot.data.sampling import Sampling
@@ -68,3 +70,27 @@ def test_a_corpus_without_an_attribute_is_refused_by_one_line():
 def test_a_key_of_a_data_node_is_one_of_its_corpus_or_of_its_batches(key, wanted):
     (said,) = mistakes({"_target_": "diglot.data.corpus.Sample", key: "x"}, "data", ours=keys_of(DataOptions))
     assert said.startswith(wanted)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "accelerator", "shapes"),
+    [
+        ([], "cpu", "free"),
+        ([], "cuda", "fine_buckets"),
+        (["run.compile=true"], "cpu", "buckets"),
+        (["run.compile=true", "data.shapes=fine_buckets"], "cuda", "fine_buckets"),
+        (["data.shapes=free"], "cuda", "free"),
+    ],
+)
+def test_shapes_of_batches_suit_the_device_unless_they_are_typed(
+    overrides: list[str], accelerator: str, shapes: str, compose_train: Callable[..., DictConfig]
+) -> None:
+    config = compose_train(*overrides).copy()
+    settle_shapes(config, accelerator)
+    assert config.data.shapes == shapes
+
+
+def test_a_model_is_not_compiled_for_free_shapes(compose_train: Callable[..., DictConfig]) -> None:
+    config = compose_train("run.compile=true", "data.shapes=free").copy()
+    with pytest.raises(UserError, match=r"data\.shapes=free: run\.compile=true compiles a graph for each shape"):
+        settle_shapes(config, "cpu")

@@ -168,7 +168,7 @@ def is_value(override: Override) -> bool:
         ("data.clean.max_ratio=0.5", "max_ratio (0.5) must be at least 1"),
         ("data.clean.control=3", "data.clean.control=3: must be true or false"),
         ("+data.clean.identic=true", "no key data.clean.identic; did you mean data.clean.identical?"),
-        ("data.shapes=bucket", "data.shapes='bucket': must be free or buckets"),
+        ("data.shapes=bucket", "data.shapes='bucket': must be auto or free or buckets or fine_buckets"),
         ("data.max_rows=0", "max_rows (0) must be at least 1"),
         ("data=mixed", "data.corpora is empty"),
         ("trainer.precision=16-mixed", "trainer.precision=16-mixed: a CPU does not compute in float16"),

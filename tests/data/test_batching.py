@@ -111,6 +111,25 @@ def test_buckets_are_few_shapes_that_hold_every_pair_once(
     assert sum(len(batch) < shape.rows for batch, shape in found) <= made.n_pools
 
 
+def test_fine_buckets_have_eight_lengths_per_doubling() -> None:
+    lengths = [shape.length for shape in bucket_shapes(4096, 70, "fine_buckets")]
+    assert lengths == [*range(8, 16), *range(16, 32, 2), *range(32, 64, 4), 64, 72]
+
+
+def test_fine_buckets_pad_less_than_a_tenth() -> None:
+    """Check the fill for sentences of 2 to 150 tokens whose sides differ as in WMT's training data."""
+    draw = np.random.default_rng(0)
+    src = np.clip(np.exp(draw.normal(3.15, 0.6, 200_000)), 2, 150)
+    tgt = np.clip(src * np.exp(draw.normal(0.03, 0.12, 200_000)), 2, 150)
+    pairs = [(int(a), int(b)) for a, b in zip(np.ceil(src), np.ceil(tgt), strict=True)]
+    fill = {}
+    for shapes in ("buckets", "fine_buckets"):
+        made = batching(pairs, 32_768, shapes=shapes, longest=150)
+        area = sum(2 * shape.rows * shape.length for _, shape in made.pool(0, 0))
+        fill[shapes] = sum(map(sum, pairs)) / area
+    assert fill["fine_buckets"] > 0.9 > fill["buckets"]
+
+
 def test_bucket_lengths_grow_by_a_half_and_a_third_in_turn() -> None:
     shapes = bucket_shapes(4096, 200)
     assert [shape.length for shape in shapes] == [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]

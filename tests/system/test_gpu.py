@@ -1,9 +1,9 @@
-"""The reason why no GPU can be used."""
+"""The reason why no GPU can be used, and the choice of attention kernels."""
 
 import pytest
 import torch
 
-from diglot.system.gpu import why_no_gpu
+from diglot.system.gpu import exclude_cudnn_attention, why_no_gpu
 
 
 def test_the_reason_is_the_build_a_variable_or_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,3 +19,10 @@ def test_the_reason_is_the_build_a_variable_or_the_driver(monkeypatch: pytest.Mo
     assert "does nvidia-smi list one" in str(why_no_gpu())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert str(why_no_gpu()).endswith("the environment variable CUDA_VISIBLE_DEVICES is ''")
+
+
+def test_attention_is_never_computed_by_cudnn_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bool] = []
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", calls.append)
+    exclude_cudnn_attention()
+    assert calls == [False]

@@ -98,6 +98,7 @@ class Parts:
             users=[self.user],
             scores=L.Callback(),
             probe=L.Callback(),
+            compilation=[],
             n_updates=8,
         )
 

@@ -33,6 +33,9 @@ TORCH = {
     ("diglot/decoding/kernels.py", "_int_mm"),
     ("diglot/decoding/kernels.py", "_linear_pointwise"),  # of torch.ops.mkldnn
     ("diglot/decoding/kernels.py", "_reorder_linear_weight"),
+    ("diglot/training/compilation.py", "_dynamo"),  # its config has the limit on graphs
+    ("diglot/training/gradients.py", "_foreach_norm"),
+    ("diglot/training/gradients.py", "_step_supports_amp_scaling"),  # of fused optimizers, see torch.amp.GradScaler
     ("diglot/training/event_file.py", "_get_file_writer"),  # of SummaryWriter
 }
 

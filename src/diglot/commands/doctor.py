@@ -24,7 +24,7 @@ from rich.table import Table
 
 from diglot.commands.frame import command
 from diglot.commands.schema import TrainKeys
-from diglot.config import build, build_corpus, build_data, check_tying, trial_build
+from diglot.config import build, build_corpus, build_data, check_tying, settle_shapes, trial_build
 from diglot.data.batching import Batching, widths
 from diglot.data.doctor import N_GRAM, Diagnosis, some_lengths
 from diglot.data.forms import mixed_forms
@@ -65,6 +65,7 @@ def main(config: DictConfig) -> None:
     corpus = build_corpus(config.data)
     Scorer(corpus.tgt_lang, tokenizer=config.bleu_tokenizer)  # fails now if a package is missing that training needs
     tokenizer: TokenizerSource = build(config.tokenizer, "tokenizer")
+    settle_shapes(config, _device(config).type)
     data = build_data(config.data, corpus, tokenizer, tokenizer.sampling, config.seed)
     check_tying(model, tokenizer)
     data.prepare_data(diagnosed=math.inf)
@@ -124,9 +125,13 @@ def passed(batching: Batching, most: int = 3) -> tuple[float, float]:
     return n_batches * len(batching) / n_pairs, 1 - real / area
 
 
+def _device(config: DictConfig) -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu")
+
+
 def probed(config: DictConfig, data: TranslationData, n_updates: int, n_probed: int) -> dict[str, Any]:
     """Estimate a run's training time in seconds and its memory in bytes, by training a model for `n_probed` updates."""
-    device = torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu")
+    device = _device(config)
     torch.manual_seed(config.seed)
     model = build(config.model, "model", **data.tokenizer.vocab_sizes).to(device)
     optimizer = build(config.optimizer, "optimizer")(model.parameters(), lr=1e-6)

@@ -22,6 +22,7 @@ from diglot.sweeps import sweep
 from diglot.system import interruption
 from diglot.system.console import only_warnings, quiet, say
 from diglot.system.glibc import keep_freed_memory
+from diglot.system.gpu import exclude_cudnn_attention
 from diglot.training.processes import end_with_first
 
 
@@ -38,6 +39,7 @@ def train(config: DictConfig) -> Path:
     end_with_first()
     quiet()
     keep_freed_memory()
+    exclude_cudnn_attention()
     interruption.set_outcome()
     trial = trial_build(config)
     watchers = build_watchers(config, trial)

@@ -22,6 +22,7 @@ from diglot.config.build import (
     config_hash,
     plain_path,
     resolved,
+    settle_shapes,
     trial_build,
     without_folders,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "refuse_other_run",
     "resolved",
     "resolved_except_secrets",
+    "settle_shapes",
     "trial_build",
     "trusted",
     "without_folders",

@@ -191,7 +191,7 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
     check_number_of_weights(model)
     if config.export is not None:
         check_format(config.export, resolved(config.model), "export")
-    if config.run.compile and not model.compiles_whole:
+    if config.run.compile and not model.can_compile:
         raise UserError(f"run.compile: {type(model).__name__} loops over target tokens and cannot be compiled")
     if not 0 <= config.label_smoothing < 1:
         raise UserError(f"label_smoothing={config.label_smoothing}: must be at least 0 and below 1")
@@ -233,6 +233,29 @@ def check_tying(model: EncoderDecoder, tokenizer: TokenizerSource | Tokenizer) -
             "model.tying=all needs one vocabulary for both sides, but source and target have separate ones: "
             "type model.tying=target, or use one tokenizer"
         )
+
+
+def settle_shapes(config: DictConfig, accelerator: str) -> None:
+    """Replace `data.shapes=auto` in a config by what suits the device.
+
+    These are buckets for a compiled model, because a graph is compiled for each shape, and fine_buckets for a GPU,
+    where memory and kernels are reused if shapes return. On a CPU, new shapes cost nothing.
+
+    Args:
+        config: the run's config.
+        accelerator: cpu, cuda, ...
+
+    Raises:
+        UserError: a model would be compiled for each of many shapes.
+    """
+    shapes = config.data.get("shapes", "free")
+    if config.run.compile and shapes == "free":
+        raise UserError(
+            "data.shapes=free: run.compile=true compiles a graph for each shape of a batch; type data.shapes=buckets"
+        )
+    if shapes == "auto":
+        on_device = "fine_buckets" if accelerator == "cuda" else "free"
+        config.data.shapes = "buckets" if config.run.compile else on_device
 
 
 def choose_precision(wanted: Any, accelerator: str) -> str:

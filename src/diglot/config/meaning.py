@@ -80,6 +80,7 @@ MEANINGS: dict[str, Meaning] = {
     "data.vocab_size": Meaning(is_hyper_parameter=True, of_vocabulary=True),
     "data.tokens_per_batch": Meaning(is_hyper_parameter=True),
     "data.batches_per_update": Meaning(is_hyper_parameter=True),
+    "data.shapes": Meaning(settled=True),
     "data.cache_dir": Meaning("ignore", "as typed"),
     "data.n_workers": Meaning("ignore"),
     "data.n_processes": Meaning("ignore"),

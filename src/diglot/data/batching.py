@@ -180,17 +180,23 @@ def in_batches(
             batches += np.array_split(numbers, 2)
 
 
-def bucket_shapes(budget: int, longest: int) -> list[Shape]:
-    """Return the shapes that batches have with `data.shapes=buckets`.
+Shapes = Literal["free", "buckets", "fine_buckets"]
+_LENGTHS_PER_DOUBLING = {"buckets": 2, "fine_buckets": 8}
 
-    Their lengths are 8, 12, 16, 24, 32, 48, ... up to the first that holds `longest`. Each has as many rows as the
-    budget allows, rounded down to a multiple of 8 if more than 8.
+
+def bucket_shapes(budget: int, longest: int, shapes: Shapes = "buckets") -> list[Shape]:
+    """Return the shapes that batches have with `data.shapes=buckets` or `fine_buckets`.
+
+    Their lengths are 8, 12, 16, 24, 32, 48, ... (two per doubling) or 8, 9, 10, ..., 16, 18, 20, ..., 32, 36, ...
+    (eight per doubling), up to the first that holds `longest`. Each has as many rows as the budget allows, rounded down
+    to a multiple of 8 if more than 8.
 
     A compiled graph is built once for each shape, and never again.
     """
-    lengths = [8]
+    lengths, step = [8], 8 // _LENGTHS_PER_DOUBLING[shapes]
     while lengths[-1] < longest:
-        lengths.append(lengths[-1] * 3 // 2 if lengths[-1] & (lengths[-1] - 1) == 0 else lengths[-1] * 4 // 3)
+        doublings = lengths[-1].bit_length() - 4  # from 8 on
+        lengths.append(lengths[-1] + (step << doublings))
     lengths = [min(length, budget) for length in lengths]  # a pair as long as the budget is a batch of its own
     rows = [budget // length for length in lengths]
     return [Shape(n // 8 * 8 if n > 8 else n, length) for n, length in zip(rows, lengths, strict=True)]
@@ -244,8 +250,8 @@ class Batching:
         data_hash: hash of the data; other data get another order.
         pool_size: number of pairs sorted at a time.
         max_rows: greatest number of rows in a batch, even if the budget allows more; None: no limit.
-        shapes: free: a batch is as long as its longest pair; buckets: see `bucket_shapes`.
-        longest: greatest length in the data; required for buckets.
+        shapes: free: a batch is as long as its longest pair; others: see `bucket_shapes`.
+        longest: greatest length in the data; required for shapes other than free.
         mixture: pairs of a pass; None: each pair once.
     """
 
@@ -259,7 +265,7 @@ class Batching:
         pool_size: int = POOL_SIZE,
         *,
         max_rows: int | None = None,
-        shapes: Literal["free", "buckets"] = "free",
+        shapes: Shapes = "free",
         longest: int = 0,
         mixture: Mixture | None = None,
     ) -> None:
@@ -268,8 +274,8 @@ class Batching:
         self.max_rows = max_rows
         self.mixture = Mixture([len(src_lengths)]) if mixture is None else mixture  # not `or`: an empty one is false
         self.shapes = None
-        if shapes == "buckets":
-            fitting = bucket_shapes(tokens_per_batch, longest)
+        if shapes != "free":
+            fitting = bucket_shapes(tokens_per_batch, longest, shapes)
             self.shapes = [Shape(min(rows, max_rows or rows), length) for rows, length in fitting]
 
     def __len__(self) -> int:
@@ -371,6 +377,14 @@ class Updates:
         """Number of micro-batches per update on one process."""
         return 1 if self.shares_rows else self.batches_per_update // self.world_size
 
+    @property
+    def shapes(self) -> list[Shape]:
+        """Shapes of one process's micro-batches, if these are fixed."""
+        return [self._share_of(shape) for shape in self.batching.shapes or ()]
+
+    def _share_of(self, shape: Shape) -> Shape:
+        return Shape(-(-shape.rows // self.world_size), shape.length) if self.shares_rows else shape
+
     def __len__(self) -> int:
         return self.n_updates * self.accumulation
 
@@ -389,8 +403,7 @@ class Updates:
             pairs, shape, pass_number, progress, _ = group[0]
             mine, is_dummy = share_rows(pairs, self.rank, self.world_size)
             position = update * self.world_size + self.rank
-            if shape:
-                shape = Shape(-(-shape.rows // self.world_size), shape.length)
+            shape = self._share_of(shape) if shape else None
             yield MicroBatch(mine, pass_number, progress, position, target_tokens, is_dummy, shape, after)
             return
         for i in range(self.rank, self.batches_per_update, self.world_size):

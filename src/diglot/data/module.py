@@ -147,8 +147,8 @@ class TranslationData(L.LightningDataModule):
             self.seed,
             self.shards.key,
             max_rows=self.options.max_rows,
-            shapes=self.options.shapes,
-            longest=max(src.lengths.max(), tgt.lengths.max()) if self.options.shapes == "buckets" else 0,
+            shapes="free" if self.options.shapes == "auto" else self.options.shapes,
+            longest=0 if self.options.shapes == "free" else max(src.lengths.max(), tgt.lengths.max()),
             mixture=self.mixture,
         )
 

@@ -19,8 +19,9 @@ class DataOptions:
         batches_per_update: number of batches whose gradients make one update, over all processes; None: one batch,
             whose rows the processes share.
         max_rows: greatest number of rows in a training batch, even if the budget allows more; None: no limit.
-        shapes: shapes of training batches. free: as long as the longest pair in the batch; buckets: one of a few
-            (`bucket_shapes`), so that few graphs are compiled.
+        shapes: shapes of training batches. free: as long as the longest pair in the batch; buckets or fine_buckets:
+            one of a few or of some dozen (`bucket_shapes`), so that a GPU meets the same shapes again; auto: what suits
+            the device (see diglot.config.build.choose_shapes); where there is no device, free.
         eval_tokens_per_batch: budget of a dev batch.
         max_len: greatest number of tokens per side, including </s>. Longer training pairs are left out; dev and test
             pairs never are.
@@ -39,7 +40,7 @@ class DataOptions:
     tokens_per_batch: int = 4096
     batches_per_update: int | None = None
     max_rows: int | None = None
-    shapes: Literal["free", "buckets"] = "free"
+    shapes: Literal["auto", "free", "buckets", "fine_buckets"] = "free"
     eval_tokens_per_batch: int = 4096
     max_len: int = 256
     clean: Cleaning | None = None

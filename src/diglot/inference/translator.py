@@ -19,7 +19,7 @@ from diglot.decoding import BeamSearch, Ensemble, Hypothesis, Search
 from diglot.decoding.layout import Precision, check_precision, pack_for_decoding
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
-from diglot.system.gpu import why_no_gpu
+from diglot.system.gpu import exclude_cudnn_attention, why_no_gpu
 from diglot.system.progress import step
 
 warn = logging.getLogger("diglot").warning
@@ -143,6 +143,8 @@ class Translator:
             reason = why_no_gpu() if device.startswith("cuda") else None
             told = f": {reason}; to use the CPU, type device=cpu" if reason else f" ({str(error).splitlines()[0]})"
             raise UserError(f"device={device}: cannot be used{told}") from None
+        if device.startswith("cuda"):
+            exclude_cudnn_attention()
         check_precision(precision, torch.device(device))
         pack_for_decoding(model, precision)
         return cls(model, loaded.tokenizer, search or loaded.search, loaded.record, tgt_lang, precision)

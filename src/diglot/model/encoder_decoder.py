@@ -80,7 +80,7 @@ class EncoderDecoder(nn.Module):
 
     max_src_positions: int | None = None  # the longest source that the model accepts, in tokens; None: any length
     max_tgt_positions: int | None = None  # the longest target
-    compiles_whole = True  # whether torch.compile captures a single graph for all lengths
+    can_compile = False  # whether the model has `compile_layers`
 
     def __init__(
         self, src_vocab_size: int, tgt_vocab_size: int, d_model: int, tying: Literal["none", "target", "all"]
@@ -123,6 +123,19 @@ class EncoderDecoder(nn.Module):
         """Map target tokens (n B, T) to logits (n B, T, V); with a cache, `tgt` holds the new tokens only.
 
         `memory` (B, S, ...) and `src_mask` (B, S) have one row per sentence; `tgt` has n neighbouring rows for each.
+        """
+        raise NotImplementedError
+
+    def compile_layers(self, backend: str | Callable[..., Any] = "inductor") -> int:
+        """Compile the repeated layers, each on its own, for training; in evaluation mode they stay uncompiled.
+
+        A graph is compiled for each kind of layer and each shape that it meets.
+
+        Args:
+            backend: see torch.compile.
+
+        Returns:
+            The number of kinds of layers.
         """
         raise NotImplementedError
 

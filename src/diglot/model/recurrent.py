@@ -88,8 +88,6 @@ class GruAttention(EncoderDecoder):
         ValueError: a size is not positive, or dropout is not in [0, 1).
     """
 
-    compiles_whole = False  # the decoder loops over target tokens
-
     def __init__(
         self,
         *,

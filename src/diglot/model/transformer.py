@@ -162,6 +162,9 @@ class Transformer(EncoderDecoder):
         ValueError: a size, a dropout probability or a norm's eps is out of range, or sizes are incompatible.
     """
 
+    can_compile = True
+    _compiled_layer: Callable[..., Tensor] | None = None
+
     def __init__(
         self,
         *,
@@ -275,7 +278,7 @@ class Transformer(EncoderDecoder):
         bias = position.bias(positions, positions)
         attn_mask = merge_masks(src_mask, bias, positions, positions, causal=False, dtype=self._attention_dtype(x))
         for layer in self.encoder:
-            x = layer(x, attn_mask, position, positions)
+            x = self._apply_layer(layer, x, attn_mask, position, positions)
         return self.encoder_norm(x)
 
     def decode(
@@ -296,8 +299,17 @@ class Transformer(EncoderDecoder):
         attn_mask = merge_masks(mask, bias, positions, keys, causal=mask is None, dtype=self._attention_dtype(x))
         memory_mask = AttentionMask(None if src_mask is None else src_mask[:, None, None, :])
         for layer, layer_cache in zip(self.decoder, layers, strict=True):
-            x = layer(x, memory, attn_mask, memory_mask, position, positions, layer_cache)
+            x = self._apply_layer(layer, x, memory, attn_mask, memory_mask, position, positions, layer_cache)
         return self.output(self.decoder_norm(x)).view(*shape, -1)
+
+    def compile_layers(self, backend: str | Callable[..., Any] = "inductor") -> int:
+        self._compiled_layer = torch.compile(_call, dynamic=False, backend=backend)
+        return 2  # encoder and decoder layers
+
+    def _apply_layer(self, layer: nn.Module, *args: Any) -> Tensor:
+        # Lengths vary too much in evaluation for one graph per shape.
+        apply = self._compiled_layer if self.training and self._compiled_layer is not None else _call
+        return apply(layer, *args)  # type: ignore[no-any-return]
 
     def new_cache(self) -> DecoderCache:
         return DecoderCache(len(self.decoder))
@@ -316,6 +328,10 @@ class Transformer(EncoderDecoder):
         if x.is_meta:  # the meta device does not support autocast
             return x.dtype
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def _call(layer: nn.Module, *args: Any) -> Tensor:
+    return layer(*args)  # type: ignore[no-any-return]
 
 
 def heads_of(

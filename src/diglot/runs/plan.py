@@ -19,6 +19,7 @@ from diglot.config import (
     choose_precision,
     meaning_of,
     resolved,
+    settle_shapes,
     trusted,
     without_secrets,
 )
@@ -88,8 +89,9 @@ class Plan:
         source: TokenizerSource = build(config.tokenizer, "tokenizer")
         tokenizer: TokenizerSource | Tokenizer = initial.tokenizer if initial else source
         check_tying(trial, tokenizer)
-        data = build_data(config.data, corpus, tokenizer, source.sampling, config.seed)
         options, processes = build_trainer_options(config)
+        settle_shapes(config, processes.strategy.root_device.type)
+        data = build_data(config.data, corpus, tokenizer, source.sampling, config.seed)
         callbacks = build_callbacks(config.callbacks, "callbacks")
         loggers.check(config.logger)
         data.check_processes(processes.world_size)

@@ -28,6 +28,7 @@ from diglot.system.console import say
 from diglot.system.quoting import quoted, resuming
 from diglot.training import loggers
 from diglot.training.checkpoint_writer import CheckpointWriter
+from diglot.training.compilation import Compilation
 from diglot.training.dev_scores import DevScores
 from diglot.training.ending import fail, leave
 from diglot.training.largest import OutOfMemoryProbe
@@ -162,15 +163,13 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
         read=data.decode_dev,
         skip_non_finite=budget.skip_non_finite,
     )
-    if budget.compile:
-        model.compile(dynamic=True)
     scores = DevScores(data, run.scorer, run.folder / "text" / f"dev.translated.{ending_of(plan.corpus.tgt_lang)}")
     writer = CheckpointWriter(
         run.folder, budget.keep_best, budget.keep_last, state=begun.state, restore=run.restore_files
     )
     throughput, probe, signals = Throughput(), OutOfMemoryProbe(data), Signals(writer, budget.validate_every)
     resumed = loggers.Resumed(begun.state.update, begun.state.validation_due_since) if run.goes_on else None
-    accumulation = data.updates(world_size=processes.world_size).accumulation
+    updates = data.updates(world_size=processes.world_size)
     others: list[str] = []
     if processes.starts_others:
         resumes = quoted(str(run.folder)) if run.goes_on else "null"  # this process decides for the others
@@ -180,6 +179,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
         strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout, others),
         logger=make_loggers(config.logger, run.folder, resumed) if processes.is_first else [DummyLogger()],
         callbacks=in_order(
+            compilation=[Compilation(updates.shapes)] if budget.compile else [],
             probe=probe,
             scores=scores,
             users=[*plan.watchers, *plan.callbacks],
@@ -192,8 +192,8 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
         plugins=[AtomicCheckpointIO(checkpoints.read)],
         max_epochs=1,
         max_steps=data.n_updates + (begun.state.update >= data.n_updates),
-        accumulate_grad_batches=accumulation,
-        val_check_interval=budget.validate_every * accumulation,
+        accumulate_grad_batches=updates.accumulation,
+        val_check_interval=budget.validate_every * updates.accumulation,
         check_val_every_n_epoch=None,
         use_distributed_sampler=False,
         enable_checkpointing=False,

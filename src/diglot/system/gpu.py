@@ -1,4 +1,4 @@
-"""The likely reason why PyTorch finds no GPU."""
+"""GPUs: the likely reason why PyTorch finds none, and its choice of attention kernels."""
 
 import os
 
@@ -16,3 +16,12 @@ def why_no_gpu() -> str | None:
         if name in os.environ:
             return f"no GPU can be used: the environment variable {name} is {os.environ[name]!r}"
     return "no GPU was found: does nvidia-smi list one, and is its driver recent enough for this build of torch?"
+
+
+def exclude_cudnn_attention() -> None:
+    """Let torch choose among its attention kernels without cuDNN's, in this process.
+
+    cuDNN plans a kernel for every new shape, for up to a second each, and lengths of sentences vary. Its kernels would
+    otherwise be preferred on recent GPUs.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)

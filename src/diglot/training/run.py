@@ -19,7 +19,7 @@ class Budget:
         passes: length of the run in passes over the training pairs; None if `updates` is given.
         validate_every: number of updates between validations; one always follows the last update.
         folder: the run's folder; None creates a new folder under runs/.
-        compile: whether to compile the model with torch.compile.
+        compile: whether to compile the layers of the model with torch.compile; see diglot.training.compilation.
         skip_non_finite: number of updates with a gradient that is not finite that may be skipped before the run ends.
         keep_best: number of validations with the best dev BLEU whose checkpoints are kept.
         keep_last: number of most recent validations whose checkpoints are kept.
