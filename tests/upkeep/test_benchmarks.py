@@ -18,6 +18,7 @@ SHORT = ["search=greedy", "search.max_len_a=0", "search.max_len_b=4", "data.eval
 TINY = {
     "checkpoints": ["--models", "tiny", "--rounds=1", "--folder=."],
     "decode": ["--threads=1", "--rounds=1", "--sentences=3"],
+    "gpu": ["--device=cpu", "--tokens=300", "--vocabulary=50", "--seconds=0.01", *SMALL],
     "loader": ["2000"],
     "preparation": ["200", "1"],
     "training": ["--threads=1", "--rounds=1"],
@@ -25,6 +26,7 @@ TINY = {
 }
 SIZES: dict[str, dict[str, object]] = {
     "checkpoints": {"VOCAB_SIZE": 50},
+    "gpu": {"N_PAIRS": 300, "MATRIX": 16, "BACKEND": "eager", "whole_run": lambda folder, words: " ".join(words)},
     "loader": {"SECONDS": 0.05},
     "training": {"VOCAB_SIZE": 50, "ROWS": 2, "LENGTH": 5, "compose": lambda name: compose(name, SMALL)},
     "watching": {"N_VALIDATIONS": 2},
@@ -32,6 +34,7 @@ SIZES: dict[str, dict[str, object]] = {
 SAID = {
     "checkpoints": "tiny   safetensors",
     "decode": "beam 4  diglot, not packed",
+    "gpu": "diglot, buckets, compiled",
     "loader": '"shapes": "buckets"',
     "preparation": "200 pairs, 1 processes",
     "training": "target tokens a second",
