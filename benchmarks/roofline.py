@@ -58,11 +58,8 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=32)
     options = parser.parse_args()
     tokens = options.rows * options.length
-    print(
-        f"{'':8}{'parameters':>12}{'TFLOP':>8}{'GB':>8}{'of products':>12}{'ms, operations':>16}{'ms, memory':>12}",
-        end="",
-    )
-    print(f"{'target tokens/s at most':>26}")
+    print(f"{'':8}{'parameters':>12}{'TFLOP':>8}{'GB':>8}{'of products':>12}", end="")
+    print(f"{'ms, operations':>16}{'ms, memory':>12}{'target tokens/s at most':>26}")
     for name in options.models:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             config = compose("train", [f"model={name}"]).model

@@ -21,6 +21,7 @@ TINY = {
     "gpu": ["--device=cpu", "--tokens=300", "--vocabulary=50", "--seconds=0.01", *SMALL],
     "loader": ["2000"],
     "preparation": ["200", "1"],
+    "roofline": ["--models", "tiny", "--rows=2", "--length=3"],
     "training": ["--threads=1", "--rounds=1"],
     "watching": ["--threads=1", "--rounds=1", "--updates=4", *SMALL, *SHORT],
 }
@@ -37,6 +38,7 @@ SAID = {
     "gpu": "diglot, buckets, compiled",
     "loader": '"shapes": "buckets"',
     "preparation": "200 pairs, 1 processes",
+    "roofline": "target tokens/s at most",
     "training": "target tokens a second",
     "watching": "updates per second by the processor",
 }
