@@ -306,48 +306,49 @@ def names(files: list[Path]) -> list[str]:
 
 
 def test_the_last_are_those_of_the_newest_validations_and_the_best_those_of_the_best_score(run):
-    assert names(averaging.chosen(run, "last", 2)) == ["800", "700"]
-    assert names(averaging.chosen(run, "last", 1)) == ["800"]
-    assert names(averaging.chosen(run, "best", 3)) == ["400", "200", "500"]  # the earlier of two equal scores first
-    assert names(averaging.chosen(run, "best", 1)) == ["400"]
-    assert names(averaging.chosen(run, "last")) == ["800", "700"]
-    assert names(averaging.chosen(run, "best")) == ["400", "200", "500"]
+    assert names(averaging.validation_files(run, "last", 2)) == ["800", "700"]
+    assert names(averaging.validation_files(run, "last", 1)) == ["800"]
+    # The earlier of two equal scores comes first.
+    assert names(averaging.validation_files(run, "best", 3)) == ["400", "200", "500"]
+    assert names(averaging.validation_files(run, "best", 1)) == ["400"]
+    assert names(averaging.validation_files(run, "last")) == ["800", "700"]
+    assert names(averaging.validation_files(run, "best")) == ["400", "200", "500"]
 
 
 def test_of_equally_good_validations_the_better_chrf_and_then_the_smaller_loss_comes_first(make, tmp_path):
     ranks = {100: [0.0, 6.0, -5.0], 200: [0.0, 36.0, -4.0], 300: [0.0, 36.0, -3.0]}
     for update, rank in ranks.items():
         make(f"update_{update}.ckpt", update // 100, "run.keep_best=3", dev_bleu=rank[0], dev_rank=rank)
-    assert names(averaging.chosen(tmp_path, "best")) == ["300", "200", "100"]
+    assert names(averaging.validation_files(tmp_path, "best")) == ["300", "200", "100"]
 
 
 def test_fewer_than_asked_for_are_counted_and_the_key_is_named(run):
     """Check a folder of five checkpoints with gaps between them: they are not those of the last five validations."""
     with pytest.raises(UserError, match=r"n=5: .* has only 2 checkpoints of its last validations; .* run\.keep_last=2"):
-        averaging.chosen(run, "last", 5)
+        averaging.validation_files(run, "last", 5)
     with pytest.raises(UserError, match=r"n=4: .* has only 3 checkpoints of its best validations; .* run\.keep_best=3"):
-        averaging.chosen(run, "best", 4)
+        averaging.validation_files(run, "best", 4)
     for update in (200, 400, 700):
         (run / f"update_{update}.ckpt").unlink()
     with pytest.raises(UserError, match=r"n=3: .* only 2 checkpoints .* run\.keep_best=3"):
-        averaging.chosen(run, "best", 3)
+        averaging.validation_files(run, "best", 3)
 
 
 def test_a_run_that_keeps_one_has_its_last_and_its_best(make, tmp_path):
     make("last.ckpt", 2)
     with pytest.raises(UserError, match=r"no best\.ckpt"):
-        averaging.chosen(tmp_path, "best")
+        averaging.validation_files(tmp_path, "best")
     make("best.ckpt")
-    assert averaging.chosen(tmp_path, "last") == [tmp_path / "last.ckpt"]
-    assert averaging.chosen(tmp_path, "best") == [tmp_path / "best.ckpt"]
+    assert averaging.validation_files(tmp_path, "last") == [tmp_path / "last.ckpt"]
+    assert averaging.validation_files(tmp_path, "best") == [tmp_path / "best.ckpt"]
     with pytest.raises(UserError, match=r"n=2: .* only 1 checkpoint .* run\.keep_last=1"):
-        averaging.chosen(tmp_path, "last", 2)
+        averaging.validation_files(tmp_path, "last", 2)
 
 
 def test_a_damaged_one_among_the_best_is_named(run):
     (run / "update_500.ckpt").write_bytes(b"")
     with pytest.raises(UserError, match=r"update_500\.ckpt"):
-        averaging.chosen(run, "best", 2)
+        averaging.validation_files(run, "best", 2)
 
 
 def test_files_are_taken_as_they_are_named(make, tmp_path):

@@ -26,7 +26,7 @@ OF_THE_MODEL = ("format", *checkpoint.KINDS, "languages", "bleu_tokenizer")
 Which = Literal["last", "best"]
 
 
-def chosen(folder: Path, which: Which = "last", n: int | None = None) -> list[Path]:
+def validation_files(folder: Path, which: Which = "last", n: int | None = None) -> list[Path]:
     """Return checkpoints of a run's validations.
 
     Args:
@@ -54,9 +54,10 @@ def chosen(folder: Path, which: Which = "last", n: int | None = None) -> list[Pa
     n_kept = run.get(key, 1) if isinstance(run, dict) else 1  # configs of earlier versions lack the key
     files = files[:n_kept]
     if n is not None and len(files) < n:
-        there = f"{len(files)} checkpoint{'s' if len(files) > 1 else ''}"
+        available = f"{len(files)} checkpoint{'s' if len(files) > 1 else ''}"
         raise UserError(
-            f"n={n}: {folder} has only {there} of its {which} validations; the run was trained with run.{key}={n_kept}"
+            f"n={n}: {folder} has only {available} of its {which} validations; "
+            f"the run was trained with run.{key}={n_kept}"
         )
     return files[:n]
 
@@ -73,8 +74,8 @@ def _rank(record: dict[str, Any]) -> list[float]:
     Older checkpoints hold only dev BLEU.
     """
     rank = record.get("dev_rank", [record.get("dev_bleu")])
-    is_one = isinstance(rank, list) and all(isinstance(score, float) for score in rank)
-    return rank if is_one else []
+    is_valid = isinstance(rank, list) and all(isinstance(score, float) for score in rank)
+    return rank if is_valid else []
 
 
 def refuse_output(output: Path) -> None:
@@ -167,30 +168,30 @@ class Mean:
 
     def _check_same_model(self, loaded: checkpoint.Checkpoint, weights: dict[tuple[str, ...], Tensor]) -> None:
         """Check that a checkpoint is of the same model as the first one."""
-        first = self.members[0]["file"]
-        mine, theirs = self.record, loaded.record
+        first_file = self.members[0]["file"]
+        first_record, record = self.record, loaded.record
         for key in ("src_lang", "tgt_lang", "languages"):
-            if mine.get(key) != theirs.get(key):
-                raise UserError(f"its {key} is {theirs.get(key)}, but {mine.get(key)} in {first}")
+            if first_record.get(key) != record.get(key):
+                raise UserError(f"its {key} is {record.get(key)}, but {first_record.get(key)} in {first_file}")
         if loaded.tokenizer.digest() != self._tokenizer:
-            raise UserError(f"its tokenizer differs from the one in {first}")
+            raise UserError(f"its tokenizer differs from the one in {first_file}")
         try:
-            checkpoint.refuse_other_model(mine["model"], theirs["model"])
+            checkpoint.refuse_other_model(first_record["model"], record["model"])
         except UserError as error:
-            raise UserError(f"{error} (in {first})") from None
-        if other := weights.keys() ^ self._sums.keys():
-            raise UserError(f"it ties other weights than {first}, for example {min(other)[0]}")
+            raise UserError(f"{error} (in {first_file})") from None
+        if different_weights := weights.keys() ^ self._sums.keys():
+            raise UserError(f"it ties other weights than {first_file}, for example {min(different_weights)[0]}")
         for names, weight in weights.items():
             if weight.dtype != self._sums[names].first.dtype:
-                raise UserError(f"{names[0]} is {weight.dtype}, but {self._sums[names].first.dtype} in {first}")
+                raise UserError(f"{names[0]} is {weight.dtype}, but {self._sums[names].first.dtype} in {first_file}")
 
     def weights(self) -> dict[str, Tensor]:
         """Return the mean weights. No checkpoint can be added afterwards."""
-        found: dict[str, Tensor] = {}
+        means: dict[str, Tensor] = {}
         while self._sums:
             names, total = self._sums.popitem()  # one by one, so that the next mean can reuse the memory
-            found |= dict.fromkeys(names, total.mean(len(self.members)))
-        return found
+            means |= dict.fromkeys(names, total.mean(len(self.members)))
+        return means
 
 
 class _Sum:
@@ -232,7 +233,7 @@ def members_of(checkpoints: str | Sequence[str], which: Which | None, n: int | N
         refuse_address("checkpoint", checkpoints)
         folder = Path(checkpoints).expanduser()
         if folder.is_dir():
-            return chosen(folder, which or "last", n)
+            return validation_files(folder, which or "last", n)
         checkpoints = [checkpoints]
     for key, value in (("which", which), ("n", n)):
         if value is not None:

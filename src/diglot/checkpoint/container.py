@@ -157,18 +157,18 @@ def _header_bytes(text: str, checksums: Mapping[str, str], tensors: Mapping[str,
         begin, end = end, end + tensor.numel() * tensor.dtype.itemsize
         entries[name] = _Entry(tensor.dtype, tuple(tensor.shape), begin, end)
     metadata = {"format": "pt", "diglot": text, "checksums": sums, "sha256": _digest(text, sums, entries)}
-    told = {
+    tensor_entries = {
         name: {"dtype": DTYPE_NAMES[dtype], "shape": shape, "data_offsets": [begin, end]}
         for name, (dtype, shape, begin, end) in entries.items()
     }
-    header = _dumped({_METADATA: metadata, **told}).encode()
+    header = _dumped({_METADATA: metadata, **tensor_entries}).encode()
     header += b" " * (-len(header) % 8)
     return struct.pack("<Q", len(header)) + header
 
 
 def _digest(text: str, checksums: str, entries: Mapping[str, _Entry]) -> str:
-    told = {name: [DTYPE_NAMES[entries[name].dtype], entries[name].shape] for name in sorted(entries)}
-    return hashlib.sha256("\n".join((text, checksums, _dumped(told))).encode()).hexdigest()
+    types_and_shapes = {name: [DTYPE_NAMES[entries[name].dtype], entries[name].shape] for name in sorted(entries)}
+    return hashlib.sha256("\n".join((text, checksums, _dumped(types_and_shapes))).encode()).hexdigest()
 
 
 def _bytes_of(tensor: Tensor) -> Any:
@@ -183,13 +183,13 @@ def _read_header(file: BinaryIO, path: Path) -> _Header:
         raise UserError("damaged, or not a checkpoint (it does not begin like one)")
     if length > LONGEST_HEADER:
         raise UserError(f"refused, its header of {length:,} bytes is too long")
-    found = _parsed(file.read(length).decode("ascii"), MOST_MEMORY_OF_HEADER)
-    metadata = found.pop(_METADATA, None) if isinstance(found, dict) else None
+    content = _parsed(file.read(length).decode("ascii"), MOST_MEMORY_OF_HEADER)
+    metadata = content.pop(_METADATA, None) if isinstance(content, dict) else None
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise UserError("not a diglot checkpoint (a safetensors file without diglot's metadata)")
     if metadata.keys() != _KEYS or metadata["format"] != "pt":
         raise UserError("not a diglot checkpoint (a safetensors file with other metadata)")
-    entries = {name: _entry(name, found.pop(name)) for name in list(found)}
+    entries = {name: _entry(name, content.pop(name)) for name in list(content)}
     if _digest(metadata["diglot"], metadata["checksums"], entries) != metadata["sha256"]:
         raise UserError("damaged, the checksum of its header is wrong")
     checksums = _parsed(metadata["checksums"])
@@ -203,10 +203,10 @@ def _read_header(file: BinaryIO, path: Path) -> _Header:
     return _Header(entries, metadata["diglot"], checksums, 8 + length)
 
 
-def _entry(name: str, found: Any) -> _Entry:
-    match found:
+def _entry(name: str, value: Any) -> _Entry:
+    match value:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]} if (
-            len(found) == 3
+            len(value) == 3
             and dtype in DTYPES
             and len(shape) <= MOST_DIMENSIONS
             and all(type(n) is int and 0 <= n < 2**63 for n in shape)
@@ -233,12 +233,12 @@ def _read_tensor(file: BinaryIO, header: _Header, name: str, entry: _Entry) -> T
     return tensor
 
 
-def check_json(text: str, most: int = MOST_MEMORY) -> int:
+def check_json(text: str, max_memory: int = MOST_MEMORY) -> int:
     """Check, before parsing, that JSON is not nested too deeply and takes no more memory than a checkpoint needs.
 
     Args:
         text: the JSON.
-        most: maximum memory of the parsed JSON, in bytes.
+        max_memory: maximum memory of the parsed JSON, in bytes.
 
     Returns:
         The number of values in its objects.
@@ -246,39 +246,39 @@ def check_json(text: str, most: int = MOST_MEMORY) -> int:
     Raises:
         UserError: if it is nested too deeply or takes too much memory.
     """
-    depth = place = n = 0
+    depth = position = n = 0
     memory = len(text) * WIDEST if "\\u" in text and _WIDE.search(text) else 0
-    while depth <= DEEPEST_JSON and memory <= most and (match := _NEXT.match(text, place)):
-        place, character = match.end(), match[1]
+    while depth <= DEEPEST_JSON and memory <= max_memory and (match := _NEXT.match(text, position)):
+        position, character = match.end(), match[1]
         memory += MEMORY[character]
         depth += DEPTH[character]
         n += character == ":"
     if depth > DEEPEST_JSON:
         raise UserError("refused, its content is nested too deeply")
-    if memory > most:
+    if memory > max_memory:
         raise UserError("refused, its content other than tensors has too many values")
     return n
 
 
-def _parsed(text: str, most: int = MOST_MEMORY) -> Any:
+def _parsed(text: str, max_memory: int = MOST_MEMORY) -> Any:
     """Return the value of JSON in which no key occurs twice."""
-    left = check_json(text, most)
+    n_remaining = check_json(text, max_memory)
 
-    def count(found: dict[str, Any]) -> dict[str, Any]:
-        nonlocal left
-        left -= len(found)
-        return found
+    def count_keys(mapping: dict[str, Any]) -> dict[str, Any]:
+        nonlocal n_remaining
+        n_remaining -= len(mapping)
+        return mapping
 
     was_enabled = gc.isenabled()
     gc.disable()  # it would scan the growing result again and again, and JSON has no cycles
     try:
-        found = json.loads(text, object_hook=count, parse_constant=_refuse_constant)
+        value = json.loads(text, object_hook=count_keys, parse_constant=_refuse_constant)
     finally:
         if was_enabled:
             gc.enable()
-    if left:
+    if n_remaining:
         raise UserError("refused, a key occurs twice in its header")
-    return found
+    return value
 
 
 def _refuse_constant(name: str) -> None:

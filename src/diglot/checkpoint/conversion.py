@@ -22,11 +22,11 @@ def files_of(path: str) -> list[list[Path]]:
         UserError: if the path names no checkpoint.
     """
     refuse_address("checkpoint", path)
-    found = Path(path).expanduser().resolve()
-    if not found.is_dir():
-        return [[checkpoint.find(found)]]
+    resolved = Path(path).expanduser().resolve()
+    if not resolved.is_dir():
+        return [[checkpoint.find(resolved)]]
     files: dict[tuple[int, int], list[Path]] = {}
-    for file in sorted(found.glob("*.ckpt")):
+    for file in sorted(resolved.glob("*.ckpt")):
         if file.is_file() and not file.is_symlink():
             files.setdefault((file.stat().st_dev, file.stat().st_ino), []).append(file)
     if not files:
@@ -48,40 +48,40 @@ def convert(names: Sequence[Path]) -> bool:
     Raises:
         UserError: if it is damaged, would not be restored exactly, or cannot be written.
     """
-    first, *others = names
-    content = checkpoint.read(first, warns=False)
+    file, *other_names = names
+    content = checkpoint.read(file, warns=False)
     try:
-        if not checkpoint.is_of_old_format(first):
+        if not checkpoint.is_of_old_format(file):
             return False
-        with atomic_file(first) as whole:
-            container.write(content, whole)
-            whole.flush()
-            if not _same(container.read(Path(whole.name)), content):
+        with atomic_file(file) as temporary:
+            container.write(content, temporary)
+            temporary.flush()
+            if not _same(container.read(Path(temporary.name)), content):
                 raise UserError("it would not be restored exactly")
-        for name in others:
-            link(first, name)
+        for name in other_names:
+            link(file, name)
     except UserError as error:
-        raise UserError(f"checkpoint {first}: left unchanged: {error}") from None
+        raise UserError(f"checkpoint {file}: left unchanged: {error}") from None
     except OSError as error:
-        raise UserError(f"checkpoint {first}: cannot be written ({error.strerror or error})") from None
+        raise UserError(f"checkpoint {file}: cannot be written ({error.strerror or error})") from None
     return True
 
 
 def _same(a: Any, b: Any) -> bool:
     """Return whether two values are equal bit for bit, types included; strides may differ if one of them has gaps."""
-    waiting = [(a, b)]
-    while waiting:
-        a, b = waiting.pop()
+    pending = [(a, b)]
+    while pending:
+        a, b = pending.pop()
         if type(a) is not type(b):
             return False
         if isinstance(a, Tensor):
             if not _same_tensor(a, b):
                 return False
         elif isinstance(a, (dict, list, tuple)):
-            one, other = list(_parts(a)), list(_parts(b))
-            if len(one) != len(other):
+            parts_of_a, parts_of_b = list(_parts(a)), list(_parts(b))
+            if len(parts_of_a) != len(parts_of_b):
                 return False
-            waiting += zip(one, other)
+            pending += zip(parts_of_a, parts_of_b)
         elif repr(a) != repr(b):  # tells 0.0 from -0.0, and treats two NaNs as equal
             return False
     return True

@@ -80,7 +80,7 @@ class Checkpoint(NamedTuple):
 
 def record(config: DictConfig, tokenizer: Tokenizer, corpus: str, src_lang: str, tgt_lang: str) -> dict[str, Any]:
     """Return what a run's checkpoints hold besides Lightning's own state: plain data, and tokenizers as tensors."""
-    plain = {key: value for key, value in without_secrets(config).items() if key != FROM_ENVIRONMENT}
+    values = {key: value for key, value in without_secrets(config).items() if key != FROM_ENVIRONMENT}
     return {
         "format": FORMAT,
         "version": __version__,
@@ -93,7 +93,7 @@ def record(config: DictConfig, tokenizer: Tokenizer, corpus: str, src_lang: str,
         "corpus": corpus,
         "src_lang": src_lang,
         "tgt_lang": tgt_lang,
-        "config": without_folders(plain),
+        "config": without_folders(values),
     }
 
 
@@ -101,11 +101,15 @@ def _as_tensor(content: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
-def has_tokenizer(ours: dict[str, Any], tokenizer: Tokenizer) -> bool:
+def has_tokenizer(record: dict[str, Any], tokenizer: Tokenizer) -> bool:
     """Return whether a checkpoint's record holds this tokenizer, ignoring paths in the tokenizer's files."""
     a, b = (
-        ([model and without_paths(model) for model in (each.model, each.tgt_model)], each.placeholder, each.languages)
-        for each in (_tokenizer(ours), tokenizer)
+        (
+            [model and without_paths(model) for model in (t.model, t.tgt_model)],
+            t.placeholder,
+            t.languages,
+        )
+        for t in (_tokenizer(record), tokenizer)
     )
     return a == b
 
@@ -119,15 +123,15 @@ def find(path: str | Path) -> Path:
         UserError: if the path names no checkpoint.
     """
     refuse_address("checkpoint", path)
-    found = Path(path).expanduser()
-    if found.is_dir():
+    expanded = Path(path).expanduser()
+    if expanded.is_dir():
         for name in ("best.ckpt", "last.ckpt"):
-            if (found / name).is_file():
-                return found / name
+            if (expanded / name).is_file():
+                return expanded / name
         raise UserError(f"checkpoint {path}: the folder holds no best.ckpt or last.ckpt")
-    if not found.is_file():
+    if not expanded.is_file():
         raise UserError(f"checkpoint {path}: no such file")
-    return found
+    return expanded
 
 
 def read(path: Path, warns: bool = True) -> dict[str, Any]:
@@ -154,20 +158,20 @@ def read(path: Path, warns: bool = True) -> dict[str, Any]:
         raise UserError(f"checkpoint {path}: {_printable(error)}") from None
     except Exception as error:  # a damaged file can make the reader fail in any way
         raise UserError(f"checkpoint {path}: damaged, or not a checkpoint ({type(error).__name__})") from None
-    ours = content.get("diglot") if isinstance(content, dict) else None
-    if not isinstance(ours, dict) or not isinstance(content.get("state_dict"), dict):
+    record = content.get("diglot") if isinstance(content, dict) else None
+    if not isinstance(record, dict) or not isinstance(content.get("state_dict"), dict):
         raise UserError(f"checkpoint {path}: not written by diglot")
-    if ours.get("format") != (OLD_FORMAT if is_old else FORMAT):
+    if record.get("format") != (OLD_FORMAT if is_old else FORMAT):
         raise UserError(
-            f"checkpoint {path}: written in format {ours.get('format')}; this diglot reads formats {OLD_FORMAT} and "
+            f"checkpoint {path}: written in format {record.get('format')}; this diglot reads formats {OLD_FORMAT} and "
             f"{FORMAT}"
         )
-    for name, kinds in KINDS.items():
-        if not isinstance(ours.get(name), kinds):
-            raise UserError(f"checkpoint {path}: incomplete (its {name} is {type(ours.get(name)).__name__})")
+    for name, types in KINDS.items():
+        if not isinstance(record.get(name), types):
+            raise UserError(f"checkpoint {path}: incomplete (its {name} is {type(record.get(name)).__name__})")
     if is_old and warns:
         _warn_of_old_format(path.absolute())
-    ours["format"] = FORMAT
+    record["format"] = FORMAT
     return content
 
 
@@ -178,10 +182,10 @@ def write(content: dict[str, Any], path: Path) -> None:
         UserError: if a value in it cannot be stored exactly, or the file cannot be written.
     """
     try:
-        with atomic_file(path) as whole:
-            container.write(content, whole)
-            whole.flush()
-            container.check(Path(whole.name))
+        with atomic_file(path) as temporary:
+            container.write(content, temporary)
+            temporary.flush()
+            container.check(Path(temporary.name))
     except UserError as error:
         hint = "the state of your own callbacks must consist of plain data and tensors"
         raise UserError(f"{path}: the checkpoint cannot be written: {error} ({hint})") from None
@@ -211,8 +215,8 @@ def _warn_of_old_format(path: Path) -> None:
 
 def _printable(error: Exception) -> str:
     """Return an error's message in one short line of printable text: it may quote the content of a hostile file."""
-    said = "".join(c if c.isprintable() else " " for c in shortened(error, 500))
-    return " ".join(said.split())
+    message = "".join(c if c.isprintable() else " " for c in shortened(error, 500))
+    return " ".join(message.split())
 
 
 def newest_intact(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None:
@@ -270,13 +274,13 @@ def load(path: str | Path, trust: Collection[str] = ()) -> Checkpoint:
 
 def rebuild(content: dict[str, Any], file: Path, trust: Collection[str] = ()) -> Checkpoint:
     """Rebuild the content that `read` returned for a file; see `load`."""
-    ours = content["diglot"]
+    record = content["diglot"]
     try:
-        tokenizer, search = _tokenizer(ours), _search(ours, trust)
+        tokenizer, search = _tokenizer(record), _search(record, trust)
         sizes = tokenizer.vocab_sizes
-        with meta_device(), _no_more_than(content["state_dict"]):  # a model that does not fit is never allocated
-            _check_weights(_model(ours, sizes), content["state_dict"])
-        model = _model(ours, sizes)
+        with meta_device(), _limit_parameters(content["state_dict"]):  # a model that does not fit is never allocated
+            _check_weights(_model(record, sizes), content["state_dict"])
+        model = _model(record, sizes)
         load_weights(model, content["state_dict"])
     except UserError as error:
         raise UserError(f"checkpoint {file}: {_printable(error)}") from None
@@ -284,7 +288,7 @@ def rebuild(content: dict[str, Any], file: Path, trust: Collection[str] = ()) ->
         raise UserError(
             f"checkpoint {file}: incomplete or wrong ({type(error).__name__}: {_printable(error)})"
         ) from None
-    return Checkpoint(model.eval(), tokenizer, search, ours, file)
+    return Checkpoint(model.eval(), tokenizer, search, record, file)
 
 
 def check_readable(record: dict[str, Any], trust: Collection[str]) -> None:
@@ -305,56 +309,56 @@ def check_readable(record: dict[str, Any], trust: Collection[str]) -> None:
         raise UserError(f"the run's checkpoints could not be read again: {_printable(error)}") from None
 
 
-def _search(ours: dict[str, Any], trust: Collection[str]) -> Search:
+def _search(record: dict[str, Any], trust: Collection[str]) -> Search:
     """Return the search; all parts, including the model's, are checked before it is built."""
-    check_parts(ours, trust)
-    search = build(ours["search"], "search")
+    check_parts(record, trust)
+    search = build(record["search"], "search")
     if not isinstance(search, Search):
         raise UserError("it holds no search")
     check_search("search", search)
     return search
 
 
-def _tokenizer(ours: dict[str, Any]) -> Tokenizer:
+def _tokenizer(record: dict[str, Any]) -> Tokenizer:
     for name in ("tokenizer", "tgt_tokenizer"):
-        if ours.get(name) is not None:
-            check_tokenizer(f"its {name}", ours[name].nbytes)
+        if record.get(name) is not None:
+            check_tokenizer(f"its {name}", record[name].nbytes)
     try:
-        check_placeholder(ours["placeholder"])
+        check_placeholder(record["placeholder"])
     except ValueError as error:
         raise UserError(f"its {error}") from None
-    languages = ours.get("languages", ())
-    for name, code in [("src_lang", ours["src_lang"]), ("tgt_lang", ours["tgt_lang"])]:
+    languages = record.get("languages", ())
+    for name, code in [("src_lang", record["src_lang"]), ("tgt_lang", record["tgt_lang"])]:
         check_language(name, code)
     for code in languages:
         check_language("languages", code)
-    own = ours.get("tgt_tokenizer")
+    tgt_model = record.get("tgt_tokenizer")
     return Tokenizer(
-        ours["tokenizer"].numpy().tobytes(),
-        ours["placeholder"],
-        None if own is None else own.numpy().tobytes(),
+        record["tokenizer"].numpy().tobytes(),
+        record["placeholder"],
+        None if tgt_model is None else tgt_model.numpy().tobytes(),
         languages,
     )
 
 
-def _model(ours: dict[str, Any], sizes: dict[str, int]) -> EncoderDecoder:
-    model = build(ours["model"], "model", **sizes)
+def _model(record: dict[str, Any], sizes: dict[str, int]) -> EncoderDecoder:
+    model = build(record["model"], "model", **sizes)
     if not isinstance(model, EncoderDecoder):
         raise UserError("it holds no model")
     return model
 
 
 @contextmanager
-def _no_more_than(weights: dict[str, Any]) -> Iterator[None]:
+def _limit_parameters(weights: dict[str, Any]) -> Iterator[None]:
     """Refuse to build a model with more parameters than there are weights, before it becomes large."""
     tensors = [weight for weight in weights.values() if isinstance(weight, torch.Tensor)]
     n = len({tensor.data_ptr() for tensor in tensors})
-    left = n + 50  # a few parameters may be tied, replaced or temporary
+    n_remaining = n + 50  # a few parameters may be tied, replaced or temporary
 
     def count(*_: Any) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
+        nonlocal n_remaining
+        n_remaining -= 1
+        if n_remaining < 0:
             raise UserError(f"its model has more parameters than the {n:,} weights in the file")
 
     hook = register_module_parameter_registration_hook(count)
@@ -373,22 +377,22 @@ def check_training_state(content: dict[str, Any], file: Path) -> None:
     Raises:
         UserError: naming the part that is wrong.
     """
-    ours = content["diglot"]
-    place = ours.get("place") or []
-    due_since = ours.get("validation_due_since")
-    is_right = {
+    record = content["diglot"]
+    position = record.get("place") or []
+    due_since = record.get("validation_due_since")
+    is_valid = {
         "global_step": _is_count(content.get("global_step")),
         "loops": isinstance(content.get("loops"), dict) and _counts_only(content["loops"]),
         "optimizer_states": isinstance(content.get("optimizer_states"), list)
         and len(content["optimizer_states"]) == 1
         and all(_has_float_dtype(tensor) for tensor in _tensors(content["optimizer_states"])),
         "lr_schedulers": isinstance(content.get("lr_schedulers"), list),
-        "place": isinstance(place, list) and len(place) in (0, 3) and all(map(_is_count, place)),
+        "place": isinstance(position, list) and len(position) in (0, 3) and all(map(_is_count, position)),
         "validation_due_since": isinstance(due_since, (float, type(None))),
-        "has_stopped": isinstance(ours.get("has_stopped", False), bool),
+        "has_stopped": isinstance(record.get("has_stopped", False), bool),
     }
-    if wrong := [name for name, right in is_right.items() if not right]:
-        raise UserError(f"checkpoint {file}: no run can resume from it, because its {wrong[0]} is malformed")
+    if malformed := [name for name, valid in is_valid.items() if not valid]:
+        raise UserError(f"checkpoint {file}: no run can resume from it, because its {malformed[0]} is malformed")
     try:
         for part in ("state_dict", "current_model_state"):  # the latter exists beside a weight average
             _check_finite(content.get(part, {}))
@@ -431,14 +435,14 @@ def _check_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
         UserError: naming the weights that do not fit.
     """
     weights = _fitting_weights(model, state_dict)
-    own = model.state_dict(keep_vars=True)
+    expected = model.state_dict(keep_vars=True)
     for name, weight in weights.items():
-        if weight.dtype != own[name].dtype and not (weight.dtype in _FLOATS and own[name].dtype in _FLOATS):
-            raise UserError(f"its weight {name} is {weight.dtype}, but the model's is {own[name].dtype}")
-    n_needed = sum({id(weight): weight.numel() for weight in own.values()}.values())
-    n_there = sum({weight.data_ptr(): weight.numel() for weight in weights.values()}.values())
-    if n_needed > n_there:
-        raise UserError(f"its model needs {n_needed:,} numbers, but the file has {n_there:,}: other weights are tied")
+        if weight.dtype != expected[name].dtype and not (weight.dtype in _FLOATS and expected[name].dtype in _FLOATS):
+            raise UserError(f"its weight {name} is {weight.dtype}, but the model's is {expected[name].dtype}")
+    n_needed = sum({id(weight): weight.numel() for weight in expected.values()}.values())
+    n_stored = sum({weight.data_ptr(): weight.numel() for weight in weights.values()}.values())
+    if n_needed > n_stored:
+        raise UserError(f"its model needs {n_needed:,} numbers, but the file has {n_stored:,}: other weights are tied")
     _check_finite(weights)
 
 
@@ -450,8 +454,8 @@ def _check_finite(weights: dict[str, Any]) -> None:
     """
     for name, weight in weights.items():
         if isinstance(weight, torch.Tensor) and weight.dtype in _FLOATS and weight.numel():
-            least, greatest = (float(each) for each in weight.aminmax())  # allocates no memory
-            if not math.isfinite(least) or not math.isfinite(greatest):
+            minimum, maximum = (float(extreme) for extreme in weight.aminmax())  # allocates no memory
+            if not math.isfinite(minimum) or not math.isfinite(maximum):
                 raise UserError(f"its weight {name} is not finite: the training had failed when it was written")
 
 
@@ -466,22 +470,22 @@ def load_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
 
 def _fitting_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> dict[str, torch.Tensor]:
     weights = {name.removeprefix("model."): value for name, value in state_dict.items()}
-    own = model.state_dict()
+    expected = model.state_dict()
     differences = [f"{name} is not a tensor" for name in weights if not isinstance(weights[name], torch.Tensor)]
     differences += [
-        f"{name} is {tuple(weights[name].shape)} in the checkpoint, but {tuple(own[name].shape)} here"
-        for name in own
-        if isinstance(weights.get(name), torch.Tensor) and weights[name].shape != own[name].shape
+        f"{name} is {tuple(weights[name].shape)} in the checkpoint, but {tuple(expected[name].shape)} here"
+        for name in expected
+        if isinstance(weights.get(name), torch.Tensor) and weights[name].shape != expected[name].shape
     ]
-    differences += [f"{name} is missing in the checkpoint" for name in own if name not in weights]
-    differences += [f"{name} is missing here" for name in weights if name not in own]
+    differences += [f"{name} is missing in the checkpoint" for name in expected if name not in weights]
+    differences += [f"{name} is missing here" for name in weights if name not in expected]
     if differences:
-        more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
-        raise UserError(f"its weights do not fit this model: {'; '.join(differences[:3])}{more}")
+        remainder = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
+        raise UserError(f"its weights do not fit this model: {'; '.join(differences[:3])}{remainder}")
     return weights
 
 
-def refuse_other_model(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
+def refuse_other_model(current: dict[str, Any], stored: dict[str, Any]) -> None:
     """Check that two configs describe the same model, apart from dropout.
 
     Weights can be loaded into any model with the same shapes, but another model would compute something else with them.
@@ -489,6 +493,6 @@ def refuse_other_model(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
     Raises:
         UserError: naming the first key in which the configs differ.
     """
-    for key, a, b in different_values(theirs, mine, "model"):
+    for key, a, b in different_values(stored, current, "model"):
         if "dropout" not in key:
             raise UserError(f"{key} is {a} in the checkpoint, but {b} here")

@@ -140,16 +140,16 @@ def _check_records(records: list[zipfile.ZipInfo]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     folder, end = None, 0
     for record in records:
-        found = _RECORD.fullmatch(record.orig_filename)
-        if found is None or folder not in (None, found["folder"]):
+        match = _RECORD.fullmatch(record.orig_filename)
+        if match is None or folder not in (None, match["folder"]):
             raise UserError(f"refused, it holds more than weights and plain data ({record.orig_filename[:60]!r})")
-        folder = found["folder"]
+        folder = match["folder"]
         name = record.filename.removeprefix(f"{folder}/")
         if record.compress_type != zipfile.ZIP_STORED or record.compress_size != record.file_size:
             raise UserError(f"refused, its part {name} is compressed")
         # One bit of the attributes would mark the record as a folder, and torch would not read its content.
-        plain = not (record.external_attr or record.internal_attr or record.volume or record.comment)
-        if not plain or record.flag_bits & ~_FLAGS or record.extra[:2] not in (b"", b"\1\0"):
+        is_plain = not (record.external_attr or record.internal_attr or record.volume or record.comment)
+        if not is_plain or record.flag_bits & ~_FLAGS or record.extra[:2] not in (b"", b"\1\0"):
             raise UserError(f"damaged, its part {name} has unexpected attributes")
         if name in sizes or record.header_offset < end or (not sizes and record.header_offset):
             raise UserError(f"damaged, its part {name} is not where it should be")
@@ -175,17 +175,17 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:  # noqa: C901, P
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}
-    most = MOST_OPERATIONS + OPERATIONS_A_RECORD * len(sizes)
-    used: dict[str, _Storage] = {}  # by the names of their records
+    max_operations = MOST_OPERATIONS + OPERATIONS_A_RECORD * len(sizes)
+    storages: dict[str, _Storage] = {}  # by the names of their records
     n = 0
 
     def top(count: int) -> list[Any]:
         start = len(stack) - count
         if start < (marks[-1] if marks else 0):
             raise UserError("damaged, its pickle takes more from its stack than there is")
-        taken = stack[start:]
+        items_above = stack[start:]
         del stack[start:]
-        return taken
+        return items_above
 
     def since_mark() -> list[Any]:
         return top(len(stack) - marks.pop())
@@ -193,8 +193,8 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:  # noqa: C901, P
     argument: Any
     for operation, argument, _ in pickletools.genops(content):
         n += 1
-        if n > most:
-            raise UserError(f"refused, its pickle has more than {most:,} operations for {len(sizes):,} parts")
+        if n > max_operations:
+            raise UserError(f"refused, its pickle has more than {max_operations:,} operations for {len(sizes):,} parts")
         match operation.name:
             case "BINPUT" | "LONG_BINPUT":
                 (memo[argument],) = top(1)
@@ -204,8 +204,8 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:  # noqa: C901, P
             case "PROTO" if argument == 2 and n == 1:
                 pass
             case "STOP":
-                (made,) = top(1)
-                if stack or marks or made is not _DICT:
+                (result,) = top(1)
+                if stack or marks or result is not _DICT:
                     raise UserError("damaged, its pickle does not produce exactly one dictionary")
             case "BININT" | "BININT1" | "BININT2" | "BINFLOAT" | "BINUNICODE":
                 stack.append(argument)
@@ -240,24 +240,24 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:  # noqa: C901, P
             case "BINPERSID":
                 (identity,) = top(1)
                 storage = _storage(identity, sizes)
-                known = used.setdefault(f"data/{identity[2]}", storage)
-                if known.kind != storage.kind:
+                registered = storages.setdefault(f"data/{identity[2]}", storage)
+                if registered.kind != storage.kind:
                     raise UserError(f"refused, its part data/{identity[2]} is used with two types")
-                stack.append(known)
+                stack.append(registered)
             case "REDUCE":
                 function, arguments = top(2)
                 stack.append(_called(function, arguments))
             case "BUILD":  # torch stores the versions of modules beside their weights
-                (made, state) = top(2)
-                _check_target([made], stack, (_ORDERED_DICT,))
+                (result, state) = top(2)
+                _check_target([result], stack, (_ORDERED_DICT,))
                 if state is not _DICT:
                     raise UserError("refused, it holds more than weights and plain data (BUILD)")
             case other:
-                named = f"{other} {_dotted(argument)}" if isinstance(argument, str) else other
-                raise UserError(f"refused, it holds more than weights and plain data ({named})")
-    if unused := [name for name in sizes if name.startswith("data/") and name not in used]:
+                description = f"{other} {_dotted(argument)}" if isinstance(argument, str) else other
+                raise UserError(f"refused, it holds more than weights and plain data ({description})")
+    if unused := [name for name in sizes if name.startswith("data/") and name not in storages]:
         raise UserError(f"refused, its part {unused[0]} is unused")
-    for name, storage in used.items():
+    for name, storage in storages.items():
         _check_views(name, storage)
     return n
 
@@ -271,10 +271,10 @@ def _check_views(name: str, storage: _Storage) -> None:
         end = offset + 1 + sum((length - 1) * stride for length, stride in zip(shape, strides))
 
 
-def _check_target(taken: list[Any], stack: list[Any], kinds: tuple[object, ...]) -> None:
+def _check_target(popped: list[Any], stack: list[Any], containers: tuple[object, ...]) -> None:
     """Check that items are put into a container of one of these kinds, and push the container back onto the stack."""
-    (target,) = taken
-    if not any(target is kind for kind in kinds):
+    (target,) = popped
+    if not any(target is container for container in containers):
         raise UserError("refused, it holds more than weights and plain data (items added to what is not a container)")
     stack.append(target)
 
@@ -283,11 +283,11 @@ def _storage(identity: Any, sizes: dict[str, int]) -> _Storage:
     """Return the storage that a tensor lies in: a complete record."""
     match identity:
         case ("storage", _Global(kind), str(key), str(), int(n_elements)) if kind in _STORAGES:
-            held = sizes.get(f"data/{key}")
-            if held is None:
+            n_bytes = sizes.get(f"data/{key}")
+            if n_bytes is None:
                 raise UserError(f"damaged, it has no part data/{key[:20]}")
-            if n_elements * _STORAGES[kind] != held:
-                raise UserError(f"refused, its part data/{key} has {held:,} bytes, not {n_elements:,} numbers")
+            if n_elements * _STORAGES[kind] != n_bytes:
+                raise UserError(f"refused, its part data/{key} has {n_bytes:,} bytes, not {n_elements:,} numbers")
             return _Storage(kind, n_elements)
     raise UserError("refused, it holds more than weights and plain data (a malformed storage)")
 
@@ -299,14 +299,14 @@ def _called(function: Any, arguments: Any) -> object:
         case _Global(name), (_Storage() as storage, offset, tuple(shape), tuple(strides), False, hooks) if (
             name == _REBUILD
         ):
-            held = storage.n_elements
+            n_stored = storage.n_elements
             numbers = [offset, *shape, *strides]
-            plain = all(type(number) is int and 0 <= number < 2**63 for number in numbers)
-            if not plain or len(shape) != len(strides) or len(shape) > 8 or hooks is not _ORDERED_DICT:
+            is_valid = all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+            if not is_valid or len(shape) != len(strides) or len(shape) > 8 or hooks is not _ORDERED_DICT:
                 raise UserError("refused, it holds a malformed tensor")
-            last = offset + sum((length - 1) * stride for length, stride in zip(shape, strides))
-            if math.prod(shape) > held or (0 not in shape and last >= held):
-                raise UserError(f"refused, a tensor of shape {shape} claims more than the {held:,} numbers there")
+            last_index = offset + sum((length - 1) * stride for length, stride in zip(shape, strides))
+            if math.prod(shape) > n_stored or (0 not in shape and last_index >= n_stored):
+                raise UserError(f"refused, a tensor of shape {shape} claims more than the {n_stored:,} numbers there")
             if 0 not in shape:
                 if not _is_dense(shape, strides):
                     raise UserError(f"refused, elements of a tensor of shape {shape} share memory")
@@ -317,12 +317,12 @@ def _called(function: Any, arguments: Any) -> object:
 
 def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Return whether no two elements of a tensor share memory."""
-    reach = 0
+    extent = 0
     for stride, length in sorted(zip(strides, shape)):
         if length > 1:
-            if stride <= reach:
+            if stride <= extent:
                 return False
-            reach += (length - 1) * stride
+            extent += (length - 1) * stride
     return True
 
 
@@ -341,9 +341,9 @@ def check_tree(content: Any, n_operations: int) -> None:
     Raises:
         UserError: saying which limit is exceeded.
     """
-    waiting, n = [(content, 0)], 0
-    while waiting:
-        node, depth = waiting.pop()
+    pending, n = [(content, 0)], 0
+    while pending:
+        node, depth = pending.pop()
         n += 1
         if depth > DEEPEST:
             raise UserError(f"refused, its content is nested more than {DEEPEST} levels deep")
@@ -352,8 +352,8 @@ def check_tree(content: Any, n_operations: int) -> None:
         if isinstance(node, OrderedDict) and vars(node):
             if vars(node).keys() != {"_metadata"}:
                 raise UserError("refused, it holds more than weights and plain data (BUILD)")
-            waiting.append((vars(node)["_metadata"], depth + 1))
+            pending.append((vars(node)["_metadata"], depth + 1))
         if isinstance(node, dict):
-            waiting += [(value, depth + 1) for value in node.values()]
+            pending += [(value, depth + 1) for value in node.values()]
         elif isinstance(node, (list, tuple)) and not isinstance(node, torch.Size):
-            waiting += [(value, depth + 1) for value in node]
+            pending += [(value, depth + 1) for value in node]

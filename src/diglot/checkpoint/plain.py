@@ -68,10 +68,10 @@ class _Leaf(NamedTuple):
 
 
 def _dtype(name: str) -> torch.dtype:
-    found = vars(torch).get(name)
-    if type(found) is not torch.dtype:
+    dtype = vars(torch).get(name)
+    if type(dtype) is not torch.dtype:
         raise ValueError(name)
-    return found
+    return dtype
 
 
 _LEAVES: dict[type, _Leaf] = {
@@ -132,60 +132,60 @@ class _Encoder:
         self._n_nodes = 0
 
     def node(self, value: Any, path: Path) -> Any:
-        kind = type(value)
+        value_type = type(value)
         self._n_nodes += 1
         if len(path) > DEEPEST:
-            raise UserError(f"{_where(path)[:200]} is nested more than {DEEPEST} levels deep, or contains itself")
+            raise UserError(f"{_dotted(path)[:200]} is nested more than {DEEPEST} levels deep, or contains itself")
         if self._n_nodes > MOST_NODES:
-            raise UserError(f"{_where(path)}: there are more than {MOST_NODES:,} values up to here: write fewer")
-        if kind is int and abs(value) >= _TOO_LARGE:
-            raise UserError(f"{_where(path)} is an integer of more than {MOST_DIGITS:,} digits: write it as bytes")
-        if kind in (type(None), bool, int) or _is_plain(value):
+            raise UserError(f"{_dotted(path)}: there are more than {MOST_NODES:,} values up to here: write fewer")
+        if value_type is int and abs(value) >= _TOO_LARGE:
+            raise UserError(f"{_dotted(path)} is an integer of more than {MOST_DIGITS:,} digits: write it as bytes")
+        if value_type in (type(None), bool, int) or _is_plain(value):
             return value
-        if kind in _LEAVES:
-            return {_LEAVES[kind].tag: _LEAVES[kind].encode(value)}
-        if kind is list:
+        if value_type in _LEAVES:
+            return {_LEAVES[value_type].tag: _LEAVES[value_type].encode(value)}
+        if value_type is list:
             return self._items(value, path)
-        if kind in _SEQUENCES:
+        if value_type in _SEQUENCES:
             items = self._items(value, path)
-            if kind in (set, frozenset):  # their order differs between processes
+            if value_type in (set, frozenset):  # their order differs between processes
                 self._check_keys(value, path)
                 items.sort(key=json.dumps)
-            return {_SEQUENCES[kind]: items}
-        if kind is dict:
+            return {_SEQUENCES[value_type]: items}
+        if value_type is dict:
             return self._mapping(value, path)
-        if kind is OrderedDict:
+        if value_type is OrderedDict:
             return self._ordered(value, path)
-        if kind is Tensor:
+        if value_type is Tensor:
             return self._tensor(value, path)
-        raise UserError(f"{_where(path)} is {_kind(value)}: {_replacement_hint(value)}")
+        raise UserError(f"{_dotted(path)} is {_type_name(value)}: {_replacement_hint(value)}")
 
     def _items(self, values: Iterable[Any], path: Path) -> list[Any]:
         return [self.node(value, (*path, index)) for index, value in enumerate(values)]
 
     def _mapping(self, value: Mapping[Any, Any], path: Path) -> dict[str, Any]:
         if all(type(key) is str and _is_plain(key) and not key.startswith("$") for key in value):
-            return {key: self.node(each, (*path, key)) for key, each in value.items()}
-        pairs = [[self.node(key, (*path, key)), self.node(each, (*path, key))] for key, each in value.items()]
+            return {key: self.node(item, (*path, key)) for key, item in value.items()}
+        pairs = [[self.node(key, (*path, key)), self.node(item, (*path, key))] for key, item in value.items()]
         self._check_keys(value, path)
         return {"$dict": pairs}
 
     def _ordered(self, value: OrderedDict[Any, Any], path: Path) -> dict[str, Any]:
         """Encode an OrderedDict; torch's state dicts hold the versions of modules as `_metadata`."""
-        more = vars(value)
-        if more.keys() - {"_metadata"}:
-            raise UserError(f"{_where(path)} is an OrderedDict with attributes: write them as keys")
-        metadata = {name[1:]: self.node(each, (*path, name)) for name, each in more.items()}
+        attributes = vars(value)
+        if attributes.keys() - {"_metadata"}:
+            raise UserError(f"{_dotted(path)} is an OrderedDict with attributes: write them as keys")
+        metadata = {name[1:]: self.node(attribute, (*path, name)) for name, attribute in attributes.items()}
         return {"$ordered": self._mapping(value, path)} | metadata
 
     def _check_keys(self, keys: Iterable[Any], path: Path) -> None:
         for key in keys:
             if not _is_key(key):
-                raise UserError(f"{_where(path)}: a key or member is {_kind(key)}: write it as text or a number")
+                raise UserError(f"{_dotted(path)}: a key or member is {_type_name(key)}: write it as text or a number")
 
     def _tensor(self, value: Tensor, path: Path) -> dict[str, Any]:
         if problem := _problem(value):
-            raise UserError(f"{_where(path)} is {problem}")
+            raise UserError(f"{_dotted(path)} is {problem}")
         memory = value.untyped_storage().data_ptr() or id(value)  # an empty tensor may have no memory
         view = (value.storage_offset(), value.shape, value.stride(), value.dtype)
         name = self._names.get((value.device, memory, *view))
@@ -203,10 +203,10 @@ class _Encoder:
             name = path[1].removeprefix("model.")
         else:
             name = "/".join(map(str, path))
-        name = plain = name.encode("utf-8", "backslashreplace").decode()[:LONGEST_NAME] or "tensor"
+        name = base = name.encode("utf-8", "backslashreplace").decode()[:LONGEST_NAME] or "tensor"
         n = len(self.tensors)
         while name in self.tensors or name == "__metadata__":
-            name, n = f"{plain}#{n}", n + 1
+            name, n = f"{base}#{n}", n + 1
         return name
 
 
@@ -247,7 +247,7 @@ def _contiguous(shape: Iterable[int]) -> tuple[int, ...]:
 
 def _problem(value: Tensor) -> str | None:
     """Return why a tensor would not be restored exactly, and what to write instead; None if it would be."""
-    found = {
+    problems = {
         "a tensor that requires grad: write tensor.detach()": value.requires_grad,
         "a nested tensor: write its parts": value.is_nested,
         "a sparse tensor: write tensor.to_dense()": value.layout != torch.strided,
@@ -260,16 +260,16 @@ def _problem(value: Tensor) -> str | None:
         f"a tensor of more than {MOST_DIMENSIONS} dimensions: write a view of it": value.dim() > MOST_DIMENSIONS,
         "a tensor with extra attributes: write them as separate values": bool(vars(value)),
     }
-    if problem := next((problem for problem, is_there in found.items() if is_there), None):
+    if problem := next((problem for problem, applies in problems.items() if applies), None):
         return problem
     if layout(value.shape, value.stride()) == "overlaps":
         return "a tensor whose elements share memory, such as an expanded one: write tensor.clone()"
     return None
 
 
-def _kind(value: Any) -> str:
-    kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+def _type_name(value: Any) -> str:
+    cls = type(value)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _replacement_hint(value: Any) -> str:
@@ -282,18 +282,18 @@ def _replacement_hint(value: Any) -> str:
         return "write torch.from_numpy(value)"
     if isinstance(value, Tensor):
         return "write value.detach()" if isinstance(value, torch.nn.Parameter) else "write a plain torch.Tensor"
-    for kind in (*_KEYS[1:], list, *_SEQUENCES, OrderedDict, dict):
-        if isinstance(value, kind):
-            return f"write {kind.__name__}(value)"
+    for base in (*_KEYS[1:], list, *_SEQUENCES, OrderedDict, dict):
+        if isinstance(value, base):
+            return f"write {base.__name__}(value)"
     return "write plain data and tensors"
 
 
-def _where(path: Path) -> str:
+def _dotted(path: Path) -> str:
     """Return a path as Python would write it, such as callbacks.Mine.scores[3]."""
-    said = "".join(
+    text = "".join(
         f".{key}" if isinstance(key, str) and re.fullmatch(r"[\w./-]+", key) else f"[{key!r}]"[:80] for key in path
     )
-    return said.removeprefix(".") or "it"
+    return text.removeprefix(".") or "it"
 
 
 def decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
@@ -308,8 +308,8 @@ def decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
     """
     decoder = _Decoder(tensors)
     tree = decoder.value(node, 0)
-    if unnamed := tensors.keys() - decoder.restored.keys():
-        raise UserError(f"refused, its tensor {min(unnamed)[:60]!r} is unused")
+    if unused := tensors.keys() - decoder.restored.keys():
+        raise UserError(f"refused, its tensor {min(unused)[:60]!r} is unused")
     return tree
 
 
@@ -329,67 +329,67 @@ class _Decoder:
         if depth > DEEPEST:
             raise UserError(f"refused, its content is nested more than {DEEPEST} levels deep")
         if type(node) is list:
-            return [self.value(each, depth + 1) for each in node]
+            return [self.value(item, depth + 1) for item in node]
         if type(node) is not dict:
             return node
         tag = next((key for key in node if key.startswith("$")), None)
         if tag is None:
-            return {key: self.value(each, depth + 1) for key, each in node.items()}
-        value, more = node[tag], {key: each for key, each in node.items() if key != tag}
+            return {key: self.value(item, depth + 1) for key, item in node.items()}
+        value, extra = node[tag], {key: item for key, item in node.items() if key != tag}
         if tag == "$tensor":
-            return self._tensor(value, **more)
+            return self._tensor(value, **extra)
         if tag == "$ordered":
-            return self._ordered(value, depth, **more)
-        if more:
+            return self._ordered(value, depth, **extra)
+        if extra:
             raise UserError(f"refused, it has unexpected keys beside {tag[:60]!r}")
         if tag in _LEAF_BY_TAG:
             return _LEAF_BY_TAG[tag].decode(value)
         if tag in _SEQUENCE_BY_TAG:
-            return self._sequence(_SEQUENCE_BY_TAG[tag], _of(list, value), depth)
+            return self._sequence(_SEQUENCE_BY_TAG[tag], _of_type(list, value), depth)
         if tag == "$dict":
-            pairs = [(self.value(key, depth + 1), self.value(each, depth + 1)) for key, each in _of(list, value)]
+            pairs = [(self.value(key, depth + 1), self.value(item, depth + 1)) for key, item in _of_type(list, value)]
             return _check_no_duplicates(pairs, dict(pairs))
         raise UserError(f"refused, it holds a value that this diglot cannot read ({tag[:60]!r})")
 
-    def _sequence(self, kind: type, node: list[Any], depth: int) -> Any:
-        values = [self.value(each, depth + 1) for each in node]
-        return _check_no_duplicates(values, kind(values))
+    def _sequence(self, sequence_type: type, node: list[Any], depth: int) -> Any:
+        values = [self.value(item, depth + 1) for item in node]
+        return _check_no_duplicates(values, sequence_type(values))
 
-    def _ordered(self, node: Any, depth: int, **more: Any) -> OrderedDict[Any, Any]:
-        made = OrderedDict(_of(dict, self.value(node, depth)))
-        if more:
-            vars(made)["_metadata"] = self.value(more.pop("metadata"), depth + 1)
-        if more:
+    def _ordered(self, node: Any, depth: int, **extra: Any) -> OrderedDict[Any, Any]:
+        mapping = OrderedDict(_of_type(dict, self.value(node, depth)))
+        if extra:
+            vars(mapping)["_metadata"] = self.value(extra.pop("metadata"), depth + 1)
+        if extra:
             raise UserError("refused, it holds a malformed OrderedDict")
-        return made
+        return mapping
 
     def _tensor(self, name: Any, strides: Any = None) -> Tensor:
         if name not in self.tensors:
             raise UserError(f"refused, it names a tensor that does not exist ({str(name)[:60]!r})")
         if name not in self.restored:
             self.restored[name] = _with_strides(self.tensors[name], strides)
-        found = self.restored[name]
-        if strides is not None and found.stride() != tuple(strides):
+        tensor = self.restored[name]
+        if strides is not None and tensor.stride() != tuple(strides):
             raise UserError(f"refused, its tensor {name[:60]!r} has two layouts")
-        return found
+        return tensor
 
 
 def _with_strides(tensor: Tensor, strides: Any) -> Tensor:
     if strides is None:
         return tensor
-    numbers = all(type(stride) is int and 0 <= stride < 2**63 for stride in _of(list, strides))
-    if not numbers or len(strides) != tensor.dim() or layout(tensor.shape, strides) != "dense":
+    are_counts = all(type(stride) is int and 0 <= stride < 2**63 for stride in _of_type(list, strides))
+    if not are_counts or len(strides) != tensor.dim() or layout(tensor.shape, strides) != "dense":
         raise UserError("refused, a tensor has strides that do not fit its shape")
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
 
 
-def _of(kind: type[T], value: Any) -> T:
-    if type(value) is not kind:
-        raise UserError(f"refused, it holds a {type(value).__name__} where a {kind.__name__} belongs")
+def _of_type(expected: type[T], value: Any) -> T:
+    if type(value) is not expected:
+        raise UserError(f"refused, it holds a {type(value).__name__} where a {expected.__name__} belongs")
     return value
 
 
-def _check_no_duplicates(given: list[Any], made: T) -> T:
-    if len(given) != len(made):  # type: ignore[arg-type]
+def _check_no_duplicates(items: list[Any], container: T) -> T:
+    if len(items) != len(container):  # type: ignore[arg-type]
         raise UserError("refused, it holds a key or member twice")
-    return made
+    return container

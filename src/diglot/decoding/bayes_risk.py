@@ -9,7 +9,7 @@ from diglot.decoding.state import Hypothesis
 
 
 def mbr_rerank(
-    hypotheses: list[Hypothesis], read: Callable[[list[int]], str], utility: Literal["chrf", "bleu"]
+    hypotheses: list[Hypothesis], decode: Callable[[list[int]], str], utility: Literal["chrf", "bleu"]
 ) -> list[Hypothesis]:
     """Return one hypothesis per distinct text, sorted by expected utility, which becomes its score.
 
@@ -18,21 +18,21 @@ def mbr_rerank(
 
     Args:
         hypotheses: samples of one sentence.
-        read: converts token ids to text.
+        decode: converts token ids to text.
         utility: chrf (sacrebleu's chrF2) or bleu (its sentence BLEU; on characters if the script does not separate
             words by spaces).
     """
     import sacrebleu  # imported only here, so that other searches start faster
 
-    texts = [read(hypothesis.tokens) for hypothesis in hypotheses]
+    texts = [decode(hypothesis.tokens) for hypothesis in hypotheses]
     writing = writing_of_text(texts) or SPACED
     tokenizer = "13a" if writing.has_blanks else "char"
     metric = sacrebleu.CHRF() if utility == "chrf" else sacrebleu.BLEU(effective_order=True, tokenize=tokenizer)
     counts = Counter(texts)
-    first = dict(reversed(list(zip(texts, hypotheses, strict=True))))
+    first_hypotheses = dict(reversed(list(zip(texts, hypotheses, strict=True))))
 
-    def worth(text: str) -> float:
-        return sum(n * metric.sentence_score(text, [other]).score for other, n in counts.items()) / len(texts)
+    def expected_utility(text: str) -> float:
+        return sum(n * metric.sentence_score(text, [reference]).score for reference, n in counts.items()) / len(texts)
 
-    found = [first[text]._replace(score=worth(text)) for text in counts]
-    return sorted(found, key=lambda hypothesis: -hypothesis.score)
+    reranked = [first_hypotheses[text]._replace(score=expected_utility(text)) for text in counts]
+    return sorted(reranked, key=lambda hypothesis: -hypothesis.score)

@@ -79,18 +79,18 @@ class BeamSearch(Search):
         """Return a copy of this search with another beam size, which returns only the best hypothesis."""
         if beam_size < 1:
             raise ValueError(f"beam_size ({beam_size}) must be positive")
-        other = copy.copy(self)
-        other.beam_size = other.n_live = beam_size
-        other.n_best = 1
-        return other
+        search = copy.copy(self)
+        search.beam_size = search.n_live = beam_size
+        search.n_best = 1
+        return search
 
-    def ranked(self, hypotheses: list[Hypothesis], read: Callable[[list[int]], str]) -> list[Hypothesis]:
+    def ranked(self, hypotheses: list[Hypothesis], decode: Callable[[list[int]], str]) -> list[Hypothesis]:
         """Return the best hypothesis of each distinct text; several token sequences may decode to the same text."""
         if len(hypotheses) < 2:
             return hypotheses
         best_of_text: dict[str, Hypothesis] = {}
         for hypothesis in hypotheses:
-            best_of_text.setdefault(read(hypothesis.tokens), hypothesis)
+            best_of_text.setdefault(decode(hypothesis.tokens), hypothesis)
         return list(best_of_text.values())
 
     def norm(self, length: Any) -> Any:
@@ -106,9 +106,9 @@ class BeamSearch(Search):
         # is needed to detect near ties.
         log_probs, tokens = topk(log_probs, 2 * n + 1)  # (R, n, 2 n + 1)
         totals = (state.scores[..., None] + log_probs).flatten(1)
-        totals, places = totals.topk(min(2 * n + 1, totals.size(1)))  # (R, 2 n + 1)
-        parents = places // log_probs.size(2)
-        tokens, log_probs = tokens.flatten(1).gather(1, places), log_probs.flatten(1).gather(1, places)
+        totals, indices = totals.topk(min(2 * n + 1, totals.size(1)))  # (R, 2 n + 1)
+        parents = indices // log_probs.size(2)
+        tokens, log_probs = tokens.flatten(1).gather(1, indices), log_probs.flatten(1).gather(1, indices)
         ends = tokens == state.eos
         state.note_near_ties(totals[:, n - 1] - totals[:, n])
 
@@ -117,8 +117,8 @@ class BeamSearch(Search):
         if ending.any():
             scores = self.score(totals[:, :n], length)
             if state.coverage is not None:
-                looked_at = state.coverage.clamp(1e-10, 1.0).log().masked_fill(state.padding[:, None], 0.0).sum(-1)
-                scores = scores + self.coverage_penalty * looked_at.gather(1, parents[:, :n])
+                coverage_term = state.coverage.clamp(1e-10, 1.0).log().masked_fill(state.padding[:, None], 0.0).sum(-1)
+                scores = scores + self.coverage_penalty * coverage_term.gather(1, parents[:, :n])
             scores = scores.masked_fill(~ending, -torch.inf)
             cut = torch.zeros_like(ending)
             if state.at_limit is not None and state.prefers_to_continue is not None:
@@ -136,16 +136,16 @@ class BeamSearch(Search):
             state.ended_cut = merge(state.ended_cut, cut)
 
         # The best n of the rest continue.
-        going, kept = totals.masked_fill(ends, -torch.inf).topk(n + 1)
-        state.note_near_ties(going[:, n - 1] - going[:, n])
-        state.scores, kept = going[:, :n], kept[:, :n]
-        parents, tokens, log_probs = (x.gather(1, kept) for x in (parents, tokens, log_probs))
+        continuing, continuing_indices = totals.masked_fill(ends, -torch.inf).topk(n + 1)
+        state.note_near_ties(continuing[:, n - 1] - continuing[:, n])
+        state.scores, continuing_indices = continuing[:, :n], continuing_indices[:, :n]
+        parents, tokens, log_probs = (x.gather(1, continuing_indices) for x in (parents, tokens, log_probs))
 
         # An upper bound of the scores still attainable: log-probabilities only decrease, the norm is greatest at the
         # limit, and the coverage term is at most 0.
-        last = state.limits.to(state.scores.dtype) + 1
-        reward = self.word_reward * (last if self.word_reward > 0 else length + 1)
-        attainable = state.scores[:, 0] / self.norm(last) + reward
+        max_lengths = state.limits.to(state.scores.dtype) + 1
+        reward = self.word_reward * (max_lengths if self.word_reward > 0 else length + 1)
+        attainable = state.scores[:, 0] / self.norm(max_lengths) + reward
         state.note_near_ties(state.ended_scores[:, -1] - attainable)
         state.done |= state.ended_scores[:, -1] >= attainable
         if n == 1:

@@ -38,36 +38,36 @@ class Ensemble(EncoderDecoder):
 
     def __init__(self, models: Sequence[EncoderDecoder]) -> None:
         nn.Module.__init__(self)  # skips EncoderDecoder's, as an ensemble has no embeddings
-        self._each = list(models)
+        self._models = list(models)
         self.models = nn.ModuleList(models)  # registered, so that .to() and .eval() apply to them
         sizes = {(m.src_embedding.num_embeddings, m.tgt_embedding.num_embeddings) for m in models}
         if len(sizes) != 1:
             raise ValueError(f"models of an ensemble must share their vocabularies; these have {sorted(sizes)} tokens")
-        self.max_src_positions = _least(m.max_src_positions for m in models)
-        self.max_tgt_positions = _least(m.max_tgt_positions for m in models)
+        self.max_src_positions = _minimum(m.max_src_positions for m in models)
+        self.max_tgt_positions = _minimum(m.max_tgt_positions for m in models)
         self._widths: list[int] = []
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         """Encode with each model and concatenate the memories: (B, S, D of the first + D of the second + ...)."""
-        memories = [model.encode(src, src_mask) for model in self._each]
+        memories = [model.encode(src, src_mask) for model in self._models]
         self._widths = [memory.size(-1) for memory in memories]
         return torch.cat(memories, -1)
 
     def decode(
         self, tgt: Tensor, memory: Tensor, src_mask: Tensor | None = None, cache: EnsembleCache | None = None
     ) -> Tensor:
-        caches = [None] * len(self._each) if cache is None else cache.caches
-        parts = zip(self._each, memory.split(self._widths, -1), caches, strict=True)
-        each = [log_softmax(model.decode(tgt, own, src_mask, its)) for model, own, its in parts]
-        return torch.stack(each).logsumexp(0) - math.log(len(each))
+        caches = [None] * len(self._models) if cache is None else cache.caches
+        members = zip(self._models, memory.split(self._widths, -1), caches, strict=True)
+        log_probs = [log_softmax(model.decode(tgt, part, src_mask, its_cache)) for model, part, its_cache in members]
+        return torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
 
     def new_cache(self) -> EnsembleCache:
-        return EnsembleCache([model.new_cache() for model in self._each])
+        return EnsembleCache([model.new_cache() for model in self._models])
 
     def attentions(self) -> dict[str, Sequence[Any]]:
-        each = [model.attentions() for model in self._each]
-        return {kind: list(chain.from_iterable(of[kind] for of in each)) for kind in each[0]}
+        attentions = [model.attentions() for model in self._models]
+        return {kind: list(chain.from_iterable(by_kind[kind] for by_kind in attentions)) for kind in attentions[0]}
 
 
-def _least(numbers: Any) -> int | None:
-    return min((n for n in numbers if n is not None), default=None)
+def _minimum(limits: Any) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)

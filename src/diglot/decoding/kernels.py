@@ -89,12 +89,12 @@ def speedup(kind: Kind, over: Kind) -> float:
     weight = torch.linspace(-1, 1, 1024 * 256).view(1024, 256)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         try:
-            products = [product(each, weight, weight[:, 0].contiguous()) for each in (kind, over)]
+            products = [product(product_kind, weight, weight[:, 0].contiguous()) for product_kind in (kind, over)]
             seconds = [[_seconds(multiply, x) for multiply in products] for _ in range(12)]
         except (AttributeError, RuntimeError):
             return 0.0
-    ours, theirs = map(min, zip(*seconds, strict=True))
-    return theirs / ours
+    kind_time, over_time = map(min, zip(*seconds, strict=True))
+    return over_time / kind_time
 
 
 def _seconds(multiply: Product, x: Tensor) -> float:

@@ -80,12 +80,12 @@ def packed_for_decoding(model: nn.Module) -> Iterator[None]:
 
 def float32_kind() -> Kind:
     """Return the kind of product to compute float32 by on a CPU; see `pack_for_decoding`."""
-    wanted = os.environ.get(LINEAR, "")
-    if wanted not in ("", "packed", "plain"):
-        raise UserError(f"{LINEAR}={wanted}: must be packed or plain")
-    if wanted == "packed" and not speedup("packed", over="plain"):
+    setting = os.environ.get(LINEAR, "")
+    if setting not in ("", "packed", "plain"):
+        raise UserError(f"{LINEAR}={setting}: must be packed or plain")
+    if setting == "packed" and not speedup("packed", over="plain"):
         raise UserError(f"{LINEAR}=packed: this PyTorch cannot compute it on this machine")
-    is_packed = wanted == "packed" or (wanted == "" and speedup("packed", over="plain") >= WORTHWHILE)
+    is_packed = setting == "packed" or (setting == "" and speedup("packed", over="plain") >= WORTHWHILE)
     return "packed" if is_packed else "plain"
 
 

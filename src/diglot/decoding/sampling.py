@@ -73,24 +73,26 @@ class SamplingSearch(Search):
         self.n_samples, self.temperature, self.top_k, self.top_p, self.seed = n_samples, temperature, top_k, top_p, seed
         self.utility, self.n_first = utility, n_samples
 
-    def ranked(self, hypotheses: list[Hypothesis], read: Callable[[list[int]], str]) -> list[Hypothesis]:
-        return hypotheses if self.utility is None else mbr_rerank(hypotheses, read, self.utility)
+    def ranked(self, hypotheses: list[Hypothesis], decode: Callable[[list[int]], str]) -> list[Hypothesis]:
+        return hypotheses if self.utility is None else mbr_rerank(hypotheses, decode, self.utility)
 
     def start(self, state: State, src: Tensor) -> None:
         # Drawn by the CPU's generator, so that a GPU uses the same keys.
         keys = torch.zeros((len(src), self.n_samples, int(state.limits.max()) + 1), dtype=torch.long)
         limits = state.limits.tolist()
         for row, (tokens, padding, limit) in enumerate(zip(src.cpu(), state.padding.cpu(), limits, strict=True)):
-            own = repr((self.seed, tokens[~padding].tolist())).encode()
-            generator = torch.Generator().manual_seed(int.from_bytes(hashlib.blake2b(own, digest_size=8).digest()))
-            drawn = torch.randint(2**63 - 1, (limit + 1, self.n_samples), generator=generator)
-            keys[row, :, : limit + 1] = drawn.T
+            seed_text = repr((self.seed, tokens[~padding].tolist())).encode()
+            generator = torch.Generator().manual_seed(
+                int.from_bytes(hashlib.blake2b(seed_text, digest_size=8).digest())
+            )
+            row_keys = torch.randint(2**63 - 1, (limit + 1, self.n_samples), generator=generator)
+            keys[row, :, : limit + 1] = row_keys.T
         state.keys = keys.to(src.device)
 
     def extend(self, state: State, log_probs: Tensor, length: int) -> Choice:
         assert state.keys is not None
-        tokens, lead = self.draw(log_probs, state.keys[:, :, length - 1], state.scores.dtype)
-        state.note_near_ties(lead.masked_fill(state.scores.isinf(), torch.inf))
+        tokens, margin = self.draw(log_probs, state.keys[:, :, length - 1], state.scores.dtype)
+        state.note_near_ties(margin.masked_fill(state.scores.isinf(), torch.inf))
         log_probs = log_probs.gather(2, tokens[..., None])[..., 0]
         totals = state.scores + log_probs
         ends = (tokens == state.eos) & totals.isfinite()
@@ -124,24 +126,24 @@ class SamplingSearch(Search):
             values, ids = values.gather(-1, order), ids.expand_as(order).gather(-1, order)
             values = values.masked_fill(weights.cumsum(-1) - weights >= self.top_p, -torch.inf)
         noisy = values + gumbel(keys[..., None], ids, dtype)
-        values, places = topk(noisy, 2)
-        lead = values[..., 0] - values[..., 1] if values.size(-1) > 1 else torch.full_like(values[..., 0], torch.inf)
-        return ids.expand_as(noisy).gather(-1, places[..., :1])[..., 0], lead
+        values, indices = topk(noisy, 2)
+        margin = values[..., 0] - values[..., 1] if values.size(-1) > 1 else torch.full_like(values[..., 0], torch.inf)
+        return ids.expand_as(noisy).gather(-1, indices[..., :1])[..., 0], margin
 
 
-def gumbel(keys: Tensor, numbers: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return standard Gumbel noise that depends only on `keys` and `numbers`, on every device.
+def gumbel(keys: Tensor, indices: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return standard Gumbel noise that depends only on `keys` and `indices`, on every device.
 
-    The noise is computed from the outputs with the indices `numbers` of the generator SplitMix64 (Steele et al., 2014),
+    The noise is computed from the outputs with these `indices` of the generator SplitMix64 (Steele et al., 2014),
     seeded with `keys`.
     """
-    bits = numbers * _STEP + keys + _STEP  # int64 wraps around
+    bits = indices * _STEP + keys + _STEP  # int64 wraps around
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
         bits = (bits ^ _shifted(bits, shift)) * factor
     bits = bits ^ _shifted(bits, 31)
     n_bits = 52 if dtype == torch.float64 else 23  # few enough that the result rounds neither to 0 nor to 1
-    chances = (_shifted(bits, 64 - n_bits).to(dtype) + 0.5) * 2.0**-n_bits
-    return -(-chances.log()).log()
+    uniform = (_shifted(bits, 64 - n_bits).to(dtype) + 0.5) * 2.0**-n_bits
+    return -(-uniform.log()).log()
 
 
 _STEP = -0x61C8864680B583EB

@@ -38,6 +38,6 @@ def pair_scores(model: EncoderDecoder, src: Tensor, labels: Tensor, special: Spe
     tgt_in[:, 0] = special.bos
     with evaluating(model), torch.autocast(src.device.type, enabled=False):
         log_probs = log_softmax(model(src, tgt_in, src != special.pad))  # (B, T, V)
-    chosen = log_probs.gather(-1, labels[:, :, None])[:, :, 0]  # (B, T)
+    token_log_probs = log_probs.gather(-1, labels[:, :, None])[:, :, 0]  # (B, T)
     lengths = (labels != special.pad).sum(1)
-    return [row[:length] for row, length in zip(chosen.tolist(), lengths.tolist(), strict=True)]
+    return [row[:length] for row, length in zip(token_log_probs.tolist(), lengths.tolist(), strict=True)]

@@ -75,8 +75,8 @@ class Search:
         """
         return log_prob
 
-    def ranked(self, hypotheses: list[Hypothesis], read: Callable[[list[int]], str]) -> list[Hypothesis]:
-        """Filter and sort the hypotheses of a sentence by their texts, which `read` decodes; by default, keep them."""
+    def ranked(self, hypotheses: list[Hypothesis], decode: Callable[[list[int]], str]) -> list[Hypothesis]:
+        """Filter and sort the hypotheses of a sentence by their texts, given by `decode`; by default, keep them."""
         return hypotheses
 
     def start(self, state: State, src: Tensor) -> None:
@@ -123,7 +123,7 @@ class Search:
         memory, cache = model.encode(src, src_mask), model.new_cache()
         tgt = torch.cat((torch.full((n_all, 1), special.bos, device=device), rules.shared), 1)
         n_shared = rules.shared.size(1)
-        with _watching(model, self.watches_source) as seen:
+        with _watching(model, self.watches_source) as cross_weights:
             log_probs = log_softmax(model.decode(tgt, memory, src_mask, cache))  # (B, n_shared + 1, V)
             # In float32, the sums of long outputs would vary in the fourth decimal between batches.
             dtype = torch.float32 if device.type == "mps" else torch.float64
@@ -133,14 +133,14 @@ class Search:
             history = History(n_all, n, n_steps, log_probs)
             for i in range(n_shared):
                 token = tgt[:, i + 1 : i + 2]
-                chosen = Choice(torch.zeros_like(token), token, log_probs[:, i].gather(1, token))
-                history.add(state, i, chosen)
-                state.scores += chosen.log_probs
+                forced_choice = Choice(torch.zeros_like(token), token, log_probs[:, i].gather(1, token))
+                history.add(state, i, forced_choice)
+                state.scores += forced_choice.log_probs
             log_probs = log_probs[:, -1:].expand(-1, n, -1).clone()
             cache.select(torch.arange(n_all, device=device).repeat_interleave(n))
             for length in range(n_shared + 1, n_steps + 1):
                 if self.watches_source:
-                    _update_coverage(state, seen, n)
+                    _update_coverage(state, cross_weights, n)
                 choice = self.extend(state, rules.apply(state, log_probs, length), length)
                 history.add(state, length - 1, choice)
                 state.done |= ~state.scores.isfinite().any(1)
@@ -210,8 +210,8 @@ class _TokenConstraints:
         state.at_limit = None
         if length <= self.forced.size(1):  # before tokens are banned, because a prefix may contain <unk>
             token = self.forced[state.sentences, length - 1]
-            place = token.clamp(min=0)[:, None, None].expand(-1, log_probs.size(1), 1)
-            only = torch.full_like(log_probs, -torch.inf).scatter_(2, place, log_probs.gather(2, place))
+            index = token.clamp(min=0)[:, None, None].expand(-1, log_probs.size(1), 1)
+            forced_log_probs = torch.full_like(log_probs, -torch.inf).scatter_(2, index, log_probs.gather(2, index))
         log_probs[:, :, self.banned] = -torch.inf
         if length > self.soonest_limit:
             state.at_limit = state.limits < length
@@ -222,34 +222,34 @@ class _TokenConstraints:
         if length <= state.latest_minimum:
             log_probs[:, :, self.eos].masked_fill_((state.minima >= length)[:, None], -torch.inf)
         if length <= self.forced.size(1):
-            log_probs = torch.where((token >= 0)[:, None, None], only, log_probs)
+            log_probs = torch.where((token >= 0)[:, None, None], forced_log_probs, log_probs)
         return log_probs
 
 
 @contextmanager
-def _watching(model: EncoderDecoder, wanted: bool) -> Iterator[list[Tensor]]:
+def _watching(model: EncoderDecoder, enabled: bool) -> Iterator[list[Tensor]]:
     """Collect the cross-attention weights of the model's calls, averaged over heads (B, Q, S)."""
-    seen: list[Tensor] = []
-    if not wanted:
-        yield seen
+    cross_weights: list[Tensor] = []
+    if not enabled:
+        yield cross_weights
         return
     attentions = model.attentions()["cross"]
     if not attentions:
         raise ValueError("coverage_penalty needs a model with cross-attention")
     for attention in attentions:
-        attention.watcher = lambda weights: seen.append(weights.mean(1))
+        attention.watcher = lambda weights: cross_weights.append(weights.mean(1))
     try:
-        yield seen
+        yield cross_weights
     finally:
         for attention in attentions:
             attention.watcher = None
 
 
-def _update_coverage(state: State, seen: list[Tensor], n: int) -> None:
+def _update_coverage(state: State, cross_weights: list[Tensor], n: int) -> None:
     """Add the attention weights of the last call, averaged over layers, to the coverage of each hypothesis."""
-    looked = torch.stack(seen).mean(0)  # (R, Q, S)
-    seen.clear()
+    mean_weights = torch.stack(cross_weights).mean(0)  # (R, Q, S)
+    cross_weights.clear()
     if state.coverage is None:  # the first call decodes one hypothesis per sentence
-        state.coverage = looked.sum(1, keepdim=True).expand(-1, n, -1).clone()
+        state.coverage = mean_weights.sum(1, keepdim=True).expand(-1, n, -1).clone()
     else:
-        state.coverage = state.coverage + looked
+        state.coverage = state.coverage + mean_weights

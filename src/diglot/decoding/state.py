@@ -137,16 +137,16 @@ class History:
         sentences, near_ties, scores, steps, parents, end_log_probs, cut = map(torch.cat, zip(*self.ended, strict=True))
         sentence = sentences.repeat_interleave(scores.size(1))
         all_tokens, all_parents, all_log_probs = self.tokens.cpu(), self.parents.cpu().long(), self.log_probs.cpu()
-        steps, place = steps.flatten(), parents.flatten()
+        steps, slot = steps.flatten(), parents.flatten()
         longest = int(steps.max()) if len(steps) else 0
         tokens = torch.zeros((len(steps), longest), dtype=torch.int32)
         log_probs = torch.zeros((len(steps), longest), dtype=all_log_probs.dtype)
         for step in range(longest - 1, -1, -1):  # from the last token to the first
-            going = steps > step
-            tokens[:, step] = all_tokens[step, sentence, place]
-            log_probs[:, step] = all_log_probs[step, sentence, place]
-            place = torch.where(going, all_parents[step, sentence, place], place)
-        found: list[list[Hypothesis]] = [[] for _ in range(self.tokens.size(1))]
+            is_longer = steps > step
+            tokens[:, step] = all_tokens[step, sentence, slot]
+            log_probs[:, step] = all_log_probs[step, sentence, slot]
+            slot = torch.where(is_longer, all_parents[step, sentence, slot], slot)
+        hypotheses: list[list[Hypothesis]] = [[] for _ in range(self.tokens.size(1))]
         rows = zip(
             sentence.tolist(),
             near_ties.repeat_interleave(scores.size(1)).tolist(),
@@ -158,12 +158,12 @@ class History:
             cut.flatten().tolist(),
             strict=True,
         )
-        for number, near_tie, length, its_tokens, its_log_probs, end, score, was_cut in rows:
+        for i, near_tie, length, its_tokens, its_log_probs, end, score, was_cut in rows:
             if score != float("-inf"):
                 log_probs_and_end = [*its_log_probs[:length], end]
-                found[number].append(Hypothesis(its_tokens[:length], score, was_cut, log_probs_and_end, near_tie))
+                hypotheses[i].append(Hypothesis(its_tokens[:length], score, was_cut, log_probs_and_end, near_tie))
         # If no hypothesis has ended, for example because weights are not finite, return an empty one with score -inf.
-        return [row or [Hypothesis([], float("-inf"), True, [float("-inf")])] for row in found]
+        return [row or [Hypothesis([], float("-inf"), True, [float("-inf")])] for row in hypotheses]
 
 
 def log_softmax(logits: Tensor) -> Tensor:
@@ -181,11 +181,11 @@ def topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     if n_groups <= k:
         return values.topk(min(k, size), -1)
     rows = values.reshape(-1, size)
-    grouped, rest = rows[:, : n_groups * group].unflatten(1, (n_groups, group)), rows[:, n_groups * group :]
+    grouped, remainder = rows[:, : n_groups * group].unflatten(1, (n_groups, group)), rows[:, n_groups * group :]
     groups = grouped.amax(-1).topk(k, -1, sorted=False).indices  # (rows, k)
     members = grouped.gather(1, groups[..., None].expand(-1, -1, group)).flatten(1)  # (rows, k group)
-    found, places = torch.cat((members, rest), 1).topk(k, 1)
-    of_group = groups.gather(1, (places // group).clamp(max=k - 1)) * group + places % group
-    of_rest = places - k * group + n_groups * group
-    places = torch.where(places < k * group, of_group, of_rest)
-    return found.view(*values.shape[:-1], k), places.view(*values.shape[:-1], k)
+    greatest, indices = torch.cat((members, remainder), 1).topk(k, 1)
+    group_indices = groups.gather(1, (indices // group).clamp(max=k - 1)) * group + indices % group
+    remainder_indices = indices - k * group + n_groups * group
+    indices = torch.where(indices < k * group, group_indices, remainder_indices)
+    return greatest.view(*values.shape[:-1], k), indices.view(*values.shape[:-1], k)

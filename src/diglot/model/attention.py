@@ -42,8 +42,8 @@ def merge_masks(
     if causal and len(queries) > 1:  # a single query is the newest token, which may attend to all keys
         if mask is None and bias is None and len(queries) == len(keys):
             return AttentionMask(is_causal=True)
-        past = keys[None, :] <= queries[:, None]
-        mask = past if mask is None else mask & past
+        causal_mask = keys[None, :] <= queries[:, None]
+        mask = causal_mask if mask is None else mask & causal_mask
     if bias is not None:
         bias = bias.to(dtype)
         mask = bias[None] if mask is None else bias.masked_fill(~mask, float("-inf"))
@@ -63,8 +63,8 @@ def compute_attention_weights(q: Tensor, k: Tensor, attn_mask: AttentionMask) ->
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else scores + mask
-    blind = scores.isneginf().all(-1, keepdim=True)
-    return scores.softmax(-1).masked_fill(blind, 0.0)
+    fully_masked = scores.isneginf().all(-1, keepdim=True)
+    return scores.softmax(-1).masked_fill(fully_masked, 0.0)
 
 
 class KeyValueCache:
@@ -82,15 +82,15 @@ class KeyValueCache:
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append the newest keys and values, and return all of them."""
-        before, self._seen = self._seen, self._seen + keys.size(2)
+        n_cached, self._seen = self._seen, self._seen + keys.size(2)
         if self._buffers is None:
             self._buffers = keys, values  # no spare capacity: the keys of a source never grow
         elif self._seen > self._buffers[0].size(2):
-            old_keys, old_values = (old[:, :, :before] for old in self._buffers)
+            old_keys, old_values = (old[:, :, :n_cached] for old in self._buffers)
             self._buffers = self._with_room(old_keys), self._with_room(old_values)
-        if before:
-            self._buffers[0][:, :, before : self._seen] = keys
-            self._buffers[1][:, :, before : self._seen] = values
+        if n_cached:
+            self._buffers[0][:, :, n_cached : self._seen] = keys
+            self._buffers[1][:, :, n_cached : self._seen] = values
         return self.all()
 
     def all(self) -> tuple[Tensor, Tensor]:

@@ -14,9 +14,9 @@ class Dropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0 or x.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(x)
-        least = round(self.p * 2**16) - 2**15
-        if least == 2**15:  # above the largest int16, so every element is dropped
+        threshold = round(self.p * 2**16) - 2**15
+        if threshold == 2**15:  # above the largest int16, so every element is dropped
             return x * 0.0
         bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        keep = bits.view(torch.int16)[: x.numel()].view(x.shape) >= least
+        keep = bits.view(torch.int16)[: x.numel()].view(x.shape) >= threshold
         return x * keep.to(x.dtype).mul_(1 / (1 - self.p))

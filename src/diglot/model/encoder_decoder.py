@@ -158,13 +158,13 @@ class EncoderDecoder(nn.Module):
         They are computed in the dtype of the parameters, without autocast, as in translation. The model, its mode, its
         gradients and the random number generators are left unchanged.
         """
-        found: dict[str, list[list[Tensor]]] = {kind: [] for kind in AttentionWeights._fields}
+        weights: dict[str, list[list[Tensor]]] = {kind: [] for kind in AttentionWeights._fields}
         attentions = self.attentions()
         try:
             for kind, layers in attentions.items():
                 for attention in layers:
                     calls: list[Tensor] = []  # one call for all target tokens, or one per token
-                    found[kind].append(calls)
+                    weights[kind].append(calls)
                     attention.watcher = calls.append
             # The meta device, used to try out a model, does not support autocast.
             autocast = nullcontext() if src.is_meta else torch.autocast(src.device.type, enabled=False)
@@ -174,4 +174,4 @@ class EncoderDecoder(nn.Module):
             for layers in attentions.values():
                 for attention in layers:
                     attention.watcher = None
-        return AttentionWeights(**{kind: [torch.cat(calls, 2) for calls in layers] for kind, layers in found.items()})
+        return AttentionWeights(**{kind: [torch.cat(calls, 2) for calls in layers] for kind, layers in weights.items()})

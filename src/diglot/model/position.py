@@ -119,8 +119,8 @@ class Alibi(PositionEncoding):
         def geometric(n: int) -> list[float]:
             return [2.0 ** (-8 * (i + 1) / n) for i in range(n)]
 
-        below = 2 ** math.floor(math.log2(self.n_heads))
-        return geometric(below) + geometric(2 * below)[0::2][: self.n_heads - below]
+        power_of_two = 2 ** math.floor(math.log2(self.n_heads))
+        return geometric(power_of_two) + geometric(2 * power_of_two)[0::2][: self.n_heads - power_of_two]
 
     def bias(self, queries: Tensor, keys: Tensor) -> Tensor:
         slopes = torch.tensor(self.slopes(), device=keys.device)
@@ -148,8 +148,8 @@ class RelativeBias(PositionEncoding):
         self, d_model: int, n_heads: int, d_head: int, causal: bool, n_buckets: int = 32, max_distance: int = 128
     ) -> None:
         super().__init__(d_model, n_heads, d_head, causal)
-        if n_buckets < (least := 2 if causal else 4):
-            raise ValueError(f"n_buckets ({n_buckets}) must be at least {least}")
+        if n_buckets < (minimum := 2 if causal else 4):
+            raise ValueError(f"n_buckets ({n_buckets}) must be at least {minimum}")
         if n_buckets > MAX_BUCKETS:
             raise ValueError(f"n_buckets ({n_buckets}) must be at most {MAX_BUCKETS}")
         if not causal and n_buckets % 2:
@@ -160,8 +160,8 @@ class RelativeBias(PositionEncoding):
         if max_distance > MAX_DISTANCE:
             raise ValueError(f"max_distance ({max_distance}) must be at most {MAX_DISTANCE}")
         self.max_distance = max_distance
-        n_far = (n_buckets if causal else n_buckets // 2) - n_exact
-        self.starts = bucket_starts(n_exact, n_far, max_distance)
+        n_logarithmic = (n_buckets if causal else n_buckets // 2) - n_exact
+        self.starts = bucket_starts(n_exact, n_logarithmic, max_distance)
         self.table = nn.Embedding(n_buckets, n_heads)
 
     def reset_parameters(self) -> None:
@@ -185,27 +185,27 @@ class RelativeBias(PositionEncoding):
         return base + distance.clamp(max=n_exact) + torch.bucketize(distance, starts, right=True)
 
 
-def bucket_starts(n_exact: int, n_far: int, max_distance: int) -> tuple[int, ...]:
+def bucket_starts(n_exact: int, n_logarithmic: int, max_distance: int) -> tuple[int, ...]:
     """Return the smallest distance of each logarithmic bucket of `RelativeBias` after the first, in order.
 
-    The bucket of a distance d is n_exact + n_far * log(d / n_exact) / log(max_distance / n_exact), rounded down. That
-    value is often exactly an integer; then the bucket would depend on how the processor rounds its logarithm. A
-    checkpoint must give the same buckets on every machine, so such ties are decided in integer arithmetic.
+    The bucket of a distance d is n_exact + n_logarithmic * log(d / n_exact) / log(max_distance / n_exact), rounded
+    down. That value is often exactly an integer; then the bucket would depend on how the processor rounds its
+    logarithm. A checkpoint must give the same buckets on every machine, so such ties are decided in integer arithmetic.
 
     Args:
         n_exact: number of distances that have their own bucket.
-        n_far: number of logarithmic buckets.
+        n_logarithmic: number of logarithmic buckets.
         max_distance: distances from this one on share the last bucket.
     """
     starts = []
-    for bucket in range(1, n_far):
-        start = n_exact * (max_distance / n_exact) ** (bucket / n_far)
+    for bucket in range(1, n_logarithmic):
+        start = n_exact * (max_distance / n_exact) ** (bucket / n_logarithmic)
         nearest = round(start)
         if abs(start - nearest) > 1e-12 * start:  # far above the rounding error of float64
             starts.append(math.ceil(start))
             continue
-        divisor = math.gcd(bucket, n_far)
-        steps, of = bucket // divisor, n_far // divisor
-        is_reached = nearest**of >= max_distance**steps * n_exact ** (of - steps)
+        divisor = math.gcd(bucket, n_logarithmic)
+        numerator, denominator = bucket // divisor, n_logarithmic // divisor
+        is_reached = nearest**denominator >= max_distance**numerator * n_exact ** (denominator - numerator)
         starts.append(nearest if is_reached else nearest + 1)
     return tuple(starts)

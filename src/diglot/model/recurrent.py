@@ -128,10 +128,10 @@ class GruAttention(EncoderDecoder):
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         x = self.dropout(self.vectors(src, self.src_embedding))
         forward, _ = self.reader(x)  # padding is at the end, so it does not influence the states of tokens
-        here = torch.arange(src.size(1), device=src.device)
+        positions = torch.arange(src.size(1), device=src.device)
         lengths = src.size(1) if src_mask is None else src_mask.sum(1, keepdim=True)
         # Indices that reverse each sentence and leave the padding behind it; applied twice, they restore the order.
-        reversal = ((lengths - 1 - here) % src.size(1)).expand(src.shape)[..., None]  # (B, S, 1)
+        reversal = ((lengths - 1 - positions) % src.size(1)).expand(src.shape)[..., None]  # (B, S, 1)
         backward, _ = self.backward_reader(x.gather(1, reversal.expand_as(x)))
         backward = backward.gather(1, reversal.expand_as(backward))
         memory = self.dropout(torch.cat((forward, backward), -1))

@@ -98,12 +98,12 @@ class DeepNorm(Residual):
             if value is not None and not 0 < value <= 1000:
                 raise ValueError(f"{name} ({value}) must be above 0 and at most 1000")
         if depth.stack == "encoder":
-            both = depth.encoder**4 * depth.decoder
-            proposed = 0.81 * both ** (1 / 16), 0.87 * both ** (-1 / 16)
+            depth_product = depth.encoder**4 * depth.decoder
+            defaults = 0.81 * depth_product ** (1 / 16), 0.87 * depth_product ** (-1 / 16)
         else:
-            proposed = (3 * depth.decoder) ** (1 / 4), (12 * depth.decoder) ** (-1 / 4)
-        self.alpha = proposed[0] if alpha is None else alpha
-        self.beta = proposed[1] if beta is None else beta
+            defaults = (3 * depth.decoder) ** (1 / 4), (12 * depth.decoder) ** (-1 / 4)
+        self.alpha = defaults[0] if alpha is None else alpha
+        self.beta = defaults[1] if beta is None else beta
 
     def reset_sublayer(self) -> None:
         for name, module in self.sublayer.named_modules():

@@ -81,18 +81,21 @@ class DecoderCache:
         """
         new = torch.arange(self._length, self._length + length, device=device).repeat(n)
         self._length += length
-        old, self.positions = self.positions, new if self.positions is None else torch.cat((self.positions, new))
+        old, self.positions = (
+            self.positions,
+            new if self.positions is None else torch.cat((self.positions, new)),
+        )
         if n == 1 and self.seen is None:
             return new, None
-        own = torch.arange(n, device=device).repeat_interleave(length)
-        among_new = (own[:, None] == own) & (new[:, None] >= new)  # (n T, n T)
-        among_new = among_new.expand(n_sentences, -1, -1)
+        hypothesis = torch.arange(n, device=device).repeat_interleave(length)
+        new_mask = (hypothesis[:, None] == hypothesis) & (new[:, None] >= new)  # (n T, n T)
+        new_mask = new_mask.expand(n_sentences, -1, -1)
         if old is None:
-            mask = among_new
+            mask = new_mask
         else:
             if self.seen is None:
                 self.seen = torch.ones(n_sentences, n, len(old), dtype=torch.bool, device=device)
-            mask = torch.cat((self.seen.repeat_interleave(length, 1), among_new), 2)
+            mask = torch.cat((self.seen.repeat_interleave(length, 1), new_mask), 2)
         self.seen = mask[:, length - 1 :: length]
         return new, mask
 
@@ -220,9 +223,11 @@ class Transformer(EncoderDecoder):
             def wrap(sublayer: nn.Module) -> Residual:
                 return residual(sublayer=sublayer, d_model=d_model, norm=norm, dropout=dropout, depth=depth)
 
-            def attention(kind: type[Attention], of: Heads) -> Residual:
+            def attention(cls: type[Attention], shape: Heads) -> Residual:
                 norm_of_heads = norm if qk_norm else None
-                return wrap(kind(d_model, of.n_heads, of.d_head, attention_dropout, of.n_kv_heads, norm_of_heads))
+                return wrap(
+                    cls(d_model, shape.n_heads, shape.d_head, attention_dropout, shape.n_kv_heads, norm_of_heads)
+                )
 
             def network() -> Residual:
                 return wrap(feed_forward(d_model=d_model, d_ff=d_ff, dropout=activation_dropout))
@@ -238,8 +243,8 @@ class Transformer(EncoderDecoder):
                 for _ in range(n_decoder_layers)
             )
 
-        def positions(make: Callable[..., PositionEncoding], of: Heads, causal: bool) -> PositionEncoding:
-            return make(d_model=d_model, n_heads=of.n_heads, d_head=of.d_head, causal=causal)
+        def positions(make: Callable[..., PositionEncoding], shape: Heads, causal: bool) -> PositionEncoding:
+            return make(d_model=d_model, n_heads=shape.n_heads, d_head=shape.d_head, causal=causal)
 
         self.encoder_position = positions(position, heads["encoder"], causal=False)
         self.decoder_position = positions(decoder_position or position, heads["decoder"], causal=True)
@@ -351,8 +356,8 @@ def heads_of(
         if value is None or isinstance(value, int):
             number = value
         else:
-            each: Mapping[str, Any] = value
-            name, number = f"{name}.{kind}", each[kind]
+            values: Mapping[str, Any] = value
+            name, number = f"{name}.{kind}", values[kind]
         if number is not None and number < 1:
             raise ValueError(f"{name} ({number}) must be positive")
         return name, number
@@ -373,5 +378,5 @@ def heads_of(
 
 def final_norm(stack: nn.ModuleList, norm: Callable[[int], nn.Module], d_model: int) -> nn.Module:
     """Return the norm at the end of a stack if its layers need one, else the identity."""
-    last = stack[-1].feed_forward
-    return norm(d_model) if isinstance(last, Residual) and last.needs_final_norm else nn.Identity()
+    last_sublayer = stack[-1].feed_forward
+    return norm(d_model) if isinstance(last_sublayer, Residual) and last_sublayer.needs_final_norm else nn.Identity()
