@@ -82,17 +82,17 @@ def groups() -> list[str]:
 @cache
 def choices(group: str) -> dict[str, Choice]:
     """Return the choices of a group by name. The group "" has the configs of the commands."""
-    found = {file.stem: _read(file) for file in sorted((CONF / group).glob("*.yaml"))}
+    by_name = {file.stem: _read(file) for file in sorted((CONF / group).glob("*.yaml"))}
     explained: dict[str, set[str]] = {}
-    for choice in found.values():
+    for choice in by_name.values():
         for key in choice.keys.values():
             explained.setdefault(key.name, set()).add(key.meaning)
-    for choice in found.values():
+    for choice in by_name.values():
         for name, key in choice.keys.items():
-            others = explained[name] - {""}
-            if not key.meaning and len(others) == 1:
-                choice.keys[name] = Entry(name, key.default, *others)
-    return found
+            meanings = explained[name] - {""}
+            if not key.meaning and len(meanings) == 1:
+                choice.keys[name] = Entry(name, key.default, *meanings)
+    return by_name
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,9 @@ class Row:
 
 def rows(group: str) -> list[Row]:
     """Return the keys of all choices of a group. A key whose meaning differs between choices has several rows."""
-    found = choices(group)
+    group_choices = choices(group)
     values: dict[tuple[str, str], dict[str, str]] = {}  # the default in each choice, by key and meaning
-    for choice in found.values():
+    for choice in group_choices.values():
         for key in choice.keys.values():
             values.setdefault((key.name, key.meaning), {})[choice.name] = key.default
     order = list(dict.fromkeys(name for name, _ in values))
@@ -141,9 +141,9 @@ def rows(group: str) -> list[Row]:
     for (name, meaning), having in sorted(values.items(), key=lambda item: order.index(item[0][0])):
         counts = Counter(having.values())
         defaults = [(value, [n for n in having if having[n] == value]) for value, _ in counts.most_common()]
-        own = [n for n in having if not set(found[n].bases) & set(having)]
-        typed = f"{group.replace('/', '.')}.{name}"
-        table.append(Row(typed, meaning, defaults, own if len(having) < len(found) else []))
+        defining = [n for n in having if not set(group_choices[n].bases) & set(having)]
+        full_key = f"{group.replace('/', '.')}.{name}"
+        table.append(Row(full_key, meaning, defaults, defining if len(having) < len(group_choices) else []))
     return table
 
 
@@ -157,16 +157,16 @@ def command(name: str) -> Choice:
 
 def groups_of(name: str) -> dict[str, Entry]:
     """Return the groups that a command's config selects from, including those of its default choices."""
-    found: dict[str, Entry] = {}
+    entries_by_group: dict[str, Entry] = {}
 
     def add(entries: dict[str, Entry]) -> None:
         for group, entry in entries.items():
-            found[group] = entry
-            if chosen := choices(group).get(entry.default):
-                add(chosen.groups)
+            entries_by_group[group] = entry
+            if choice := choices(group).get(entry.default):
+                add(choice.groups)
 
     add(command(name).groups)
-    return found
+    return entries_by_group
 
 
 def _read(path: Path) -> Choice:
@@ -197,10 +197,10 @@ def _read(path: Path) -> Choice:
                     own.groups[entry.name] = entry
         elif key.value != "hydra" and not is_recipe:
             own.keys |= {entry.name: entry for entry in _keys(key, value, "", comments)}
-    for mine, theirs in ((own.keys, choice.keys), (own.groups, choice.groups)):
-        for name, entry in mine.items():
-            inherited = theirs[name].meaning if name in theirs else ""
-            theirs[name] = Entry(name, entry.default, entry.meaning or inherited)
+    for own_entries, base_entries in ((own.keys, choice.keys), (own.groups, choice.groups)):
+        for name, entry in own_entries.items():
+            inherited = base_entries[name].meaning if name in base_entries else ""
+            base_entries[name] = Entry(name, entry.default, entry.meaning or inherited)
     return choice
 
 
@@ -227,15 +227,15 @@ class _Comments:
             key: the key's node.
             last: the last node on the line.
         """
-        found: list[str] = []
+        comments: list[str] = []
         line = key.start_mark.line - 1
         while line >= self.top and re.match(rf" {{{key.start_mark.column}}}#", self.lines[line]):
-            found.insert(0, self.lines[line].strip(" #"))
+            comments.insert(0, self.lines[line].strip(" #"))
             line -= 1
-        rest = self.text[last.end_mark.index :].partition("\n")[0]
-        if match := re.match(r":?\s*#\s*(.*)", rest):
-            found.append(match[1].strip())
-        return " ".join(found)
+        remainder = self.text[last.end_mark.index :].partition("\n")[0]
+        if match := re.match(r":?\s*#\s*(.*)", remainder):
+            comments.append(match[1].strip())
+        return " ".join(comments)
 
     def written(self, node: Any) -> str:
         """Return a value as written in the file."""
@@ -250,8 +250,8 @@ def _keys(key: Any, value: Any, path: str, comments: _Comments) -> Iterator[Entr
     if isinstance(value, yaml.MappingNode) and not value.flow_style:
         if meaning := comments.of(key, key):
             yield Entry(name, "", meaning)
-        for inner, inner_value in value.value:
-            yield from _keys(inner, inner_value, f"{name}.", comments)
+        for inner_key, inner_value in value.value:
+            yield from _keys(inner_key, inner_value, f"{name}.", comments)
     else:
         yield Entry(name, comments.written(value), comments.of(key, value))
 
@@ -263,5 +263,5 @@ def _group(item: Any, folder: str, comments: _Comments) -> Entry | None:
     group = f"{folder}/{group}" if folder else group
     if not (CONF / group).is_dir():
         return None
-    typed = f"{group}@{folder.replace('/', '.')}.{package}" if package else group
-    return Entry(typed, comments.written(value), comments.of(key, value))
+    full_name = f"{group}@{folder.replace('/', '.')}.{package}" if package else group
+    return Entry(full_name, comments.written(value), comments.of(key, value))

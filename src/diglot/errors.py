@@ -21,5 +21,5 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that a GPU or the machine has run out of memory."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    words = r"DefaultCPUAllocator|can't allocate memory|Cannot allocate memory|STATUS_ALLOC_FAILED"
-    return isinstance(error, RuntimeError) and re.search(words, str(error)) is not None
+    pattern = r"DefaultCPUAllocator|can't allocate memory|Cannot allocate memory|STATUS_ALLOC_FAILED"
+    return isinstance(error, RuntimeError) and re.search(pattern, str(error)) is not None

@@ -54,7 +54,7 @@ def test_a_run_from_before_a_choice_existed_resumes_with_its_default(compose_tra
     before.pop("export")
     assert changes(before, now) == []
     other = now | {"search": now["search"] | {"word_reward": 0.5, "length_penalty": 0.0}}
-    assert {change.key: (change.before, change.now) for change in changes(before, other)} == {
+    assert {change.key: (change.stored, change.current) for change in changes(before, other)} == {
         "search.word_reward": (0.0, 0.5),
         "search.length_penalty": (0.6, 0.0),
     }

@@ -68,7 +68,7 @@ def test_a_corpus_without_an_attribute_is_refused_by_one_line():
     ],
 )
 def test_a_key_of_a_data_node_is_one_of_its_corpus_or_of_its_batches(key, wanted):
-    (said,) = mistakes({"_target_": "diglot.data.corpus.Sample", key: "x"}, "data", ours=keys_of(DataOptions))
+    (said,) = mistakes({"_target_": "diglot.data.corpus.Sample", key: "x"}, "data", extra_keys=keys_of(DataOptions))
     assert said.startswith(wanted)
 
 

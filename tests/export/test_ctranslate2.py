@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from diglot.config import CONF, resolved
-from diglot.config.exportable import _their_buckets, unrepresentable
+from diglot.config.exportable import _ctranslate2_buckets, unrepresentable
 from diglot.decoding import BeamSearch, SpecialIds
 from diglot.export import ctranslate2 as converter
 from diglot.model import Transformer
@@ -274,7 +274,7 @@ def test_a_tie_of_buckets_is_refused_whatever_this_machine_computes(monkeypatch,
     ],
 )
 def test_ctranslate2_s_buckets_cover_all_results_of_rounding(distance, n_exact, n_buckets, max_distance, wanted):
-    assert _their_buckets(distance, n_exact, n_buckets, max_distance) == wanted
+    assert _ctranslate2_buckets(distance, n_exact, n_buckets, max_distance) == wanted
 
 
 def test_buckets_that_are_accepted_are_counted_alike(monkeypatch, parity):

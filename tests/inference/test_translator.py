@@ -309,7 +309,7 @@ def test_a_text_is_split_at_the_best_position(text, longest, expected):
 )
 def test_a_placeholder_is_never_split(text, pieces):
     whole = ["{first name}", "{last, name}", "{first. name}"]
-    assert [piece for _, piece in split_text(text, lambda part: len(part) <= 6, whole=whole)] == pieces
+    assert [piece for _, piece in split_text(text, lambda part: len(part) <= 6, unsplittable=whole)] == pieces
 
 
 def test_nothing_of_a_split_text_is_lost():
@@ -546,7 +546,7 @@ def test_a_line_in_pieces_has_no_text_twice_either(short, monkeypatch):
     search = BeamSearch(beam_size=4, n_best=4, max_len_a=1.0, max_len_b=4)
     monkeypatch.setattr(short.tokenizer, "decode", lambda ids, placeholders: "a" * (1 + len(ids) % 2))
     monkeypatch.setattr(
-        "diglot.inference.translator.split_text", lambda text, fits, whole: [("", text[:14]), ("", text[15:34])]
+        "diglot.inference.translator.split_text", lambda text, fits, unsplittable: [("", text[:14]), ("", text[15:34])]
     )
     (found,) = short.n_best([long], search)  # "aa" + "a" equals "a" + "aa"
     assert len({t.text for t in found}) == len(found)

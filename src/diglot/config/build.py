@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 _TO_HYDRA = ("_partial_", "_recursive_", "_convert_")  # options of `instantiate`
 
 
-def build(node: Any, path: str, **given: Any) -> Any:
+def build(node: Any, path: str, **arguments: Any) -> Any:
     """Build the object that a node describes. A value that the object rejects is the user's mistake.
 
     Args:
         node: the config node.
         path: the node's key, for messages.
-        given: further arguments for the target.
+        arguments: further arguments for the target.
 
     Raises:
         UserError: the target rejects a value. The message names the node.
     """
     try:
-        return instantiate(node, _convert_="all", **given)
+        return instantiate(node, _convert_="all", **arguments)
     except HydraException as error:
         cause = error.__cause__
         if isinstance(cause, UserError):
@@ -64,17 +64,17 @@ def build_corpus(node: DictConfig) -> Corpus:
         UserError: a value is invalid, or the corpus has a parameter with the name of a `DataOptions` field.
     """
     shared = parameters_of(DataOptions)
-    if both := sorted(shared.keys() & parameters_of(get_object(node._target_)).keys()):
+    if conflicts := sorted(shared.keys() & parameters_of(get_object(node._target_)).keys()):
         raise UserError(
-            f"data._target_: {node._target_} has a parameter {both[0]}, but data.{both[0]} is a batching option of "
-            "every corpus: rename the parameter"
+            f"data._target_: {node._target_} has a parameter {conflicts[0]}, but data.{conflicts[0]} is a batching "
+            "option of every corpus: rename the parameter"
         )
-    own = {key: value for key, value in resolved(node).items() if key not in shared and key not in _TO_HYDRA}
-    corpus: Corpus = build(own, "data")
+    corpus_options = {key: value for key, value in resolved(node).items() if key not in shared and key not in _TO_HYDRA}
+    corpus: Corpus = build(corpus_options, "data")
     for name in ("name", "src_lang", "tgt_lang", "notes"):
         if not hasattr(corpus, name):
-            how = "call super().__init__() in its __init__" if name == "notes" else "a corpus needs it"
-            raise UserError(f"data._target_: {node._target_} has no attribute {name}: {how}")
+            advice = "call super().__init__() in its __init__" if name == "notes" else "a corpus needs it"
+            raise UserError(f"data._target_: {node._target_} has no attribute {name}: {advice}")
     for key in ("src_lang", "tgt_lang"):
         check_language(f"data.{key}", getattr(corpus, key))
     for name, code in getattr(corpus, "tgt_langs", {}).items():
@@ -90,7 +90,9 @@ def build_data(
 
     shared = parameters_of(DataOptions)
     target = f"{DataOptions.__module__}.{DataOptions.__qualname__}"
-    options = build({"_target_": target} | {key: v for key, v in resolved(node).items() if key in shared}, "data")
+    options = build(
+        {"_target_": target} | {key: value for key, value in resolved(node).items() if key in shared}, "data"
+    )
     return TranslationData(corpus=corpus, tokenizer=tokenizer, sampling=sampling, seed=seed, options=options)
 
 
@@ -109,10 +111,10 @@ def without_folders(node: Any) -> Any:
         return {key: without_folders(value) for key, value in node.items()}
     if isinstance(node, list):
         return [without_folders(value) for value in node]
-    return _own_name(node) if isinstance(node, str) else node
+    return _without_user_path(node) if isinstance(node, str) else node
 
 
-def _own_name(text: str) -> str:
+def _without_user_path(text: str) -> str:
     """Return the last part of a path. In any other text, replace the user's home folder by `~`."""
     is_elsewhere = re.match(r"/|~|\.\.?/|[A-Za-z]:[\\/]|\\\\|file:", text)
     try:
@@ -121,23 +123,23 @@ def _own_name(text: str) -> str:
         is_path = False
     if is_path:
         return re.split(r"[\\/]", text.rstrip("\\/"))[-1]
-    home = re.escape(str(Path.home()))
-    return re.sub(rf"(?<!\w){home}(?![\w.-])", "~", text) if len(home) > 1 else text
+    home_pattern = re.escape(str(Path.home()))
+    return re.sub(rf"(?<!\w){home_pattern}(?![\w.-])", "~", text) if len(home_pattern) > 1 else text
 
 
-def config_hash(config: Any, *more: Any, length: int = 12) -> str:
+def config_hash(config: Any, *extra: Any, length: int = 12) -> str:
     """Return a hash that identifies the config of a sweep's job; see `Meaning.hashed`.
 
     Args:
         config: the job's config.
-        more: further values to hash.
+        extra: further values to hash.
         length: the number of hexadecimal digits.
     """
     plain = without_secrets(OmegaConf.masked_copy(config, [key for key in config if key != "hydra"]))
     # A path to content may change: whether a finished job is outdated depends on the content itself.
     digests = {key: digest for key, digest in plain.pop(FROM_ENVIRONMENT, {}).items() if not meaning_of(key).content}
     plain = _as_hashed(plain) | ({FROM_ENVIRONMENT: digests} if digests else {})
-    text = json.dumps([plain, *more], sort_keys=True, default=str)
+    text = json.dumps([plain, *extra], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
@@ -150,8 +152,10 @@ def plain_path(path: str) -> str:
 def _as_hashed(node: Any, path: str = "") -> Any:
     """Return the part of a config that enters its hash. Paths to content are in the spelling of `plain_path`."""
     if isinstance(node, dict):
-        found = {key: (f"{path}.{key}" if path else str(key), value) for key, value in node.items()}
-        return {key: _as_hashed(value, here) for key, (here, value) in found.items() if _counts(here, value)}
+        entries = {key: (f"{path}.{key}" if path else str(key), value) for key, value in node.items()}
+        return {
+            key: _as_hashed(value, key_path) for key, (key_path, value) in entries.items() if _counts(key_path, value)
+        }
     if isinstance(node, list):
         return [_as_hashed(value, path) for value in node]
     return plain_path(node) if isinstance(node, str) and meaning_of(path).content else node
@@ -200,12 +204,12 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
     check_search("search", build(config.search, "search"))
     optimizer = build(config.optimizer, "optimizer")
     try:
-        trial = optimizer([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        trial_optimizer = optimizer([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     except Exception as error:  # torch checks few arguments, so any class of error may follow
         raise UserError(f"optimizer: {error}") from error
     scheduler = build(config.scheduler, "scheduler")
     try:
-        scheduler(optimizer=trial, total_updates=1)
+        scheduler(optimizer=trial_optimizer, total_updates=1)
     except (ValueError, TypeError) as error:
         raise UserError(f"scheduler: {error}") from error
     return model
@@ -258,11 +262,11 @@ def settle_shapes(config: DictConfig, accelerator: str) -> None:
         config.data.shapes = "buckets" if config.run.compile else on_device
 
 
-def choose_precision(wanted: Any, accelerator: str) -> str:
+def choose_precision(requested: Any, accelerator: str) -> str:
     """Return the precision to train in. `auto` selects bfloat16 if the device computes it natively, else float32.
 
     Args:
-        wanted: a Lightning precision, or auto.
+        requested: a Lightning precision, or auto.
         accelerator: cpu, cuda, ...
 
     Raises:
@@ -272,9 +276,9 @@ def choose_precision(wanted: Any, accelerator: str) -> str:
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
         has_bf16 = accelerator == "cpu" and torch.cpu._is_avx512_bf16_supported()
-    if wanted == "auto":
+    if requested == "auto":
         return "bf16-mixed" if has_bf16 else "32-true"
-    precision = str(wanted)
+    precision = str(requested)
     if accelerator == "cpu" and precision in ("16", "16-mixed", "16-true"):
         raise UserError(f"trainer.precision={precision}: a CPU does not compute in float16; take bf16-mixed or 32-true")
     if accelerator == "cuda" and precision.startswith("bf16") and not has_bf16:

@@ -38,7 +38,7 @@ def check(config: DictConfig, schema: Any) -> None:
     """
     if HydraConfig.initialized():
         started_by_lightning = "LOCAL_RANK" in os.environ  # Lightning sets hydra.run.dir itself, without harm
-        for override in typed_words("hydra") if not started_by_lightning else ():
+        for override in overrides_as_typed("hydra") if not started_by_lightning else ():
             match = re.match(r"\+*hydra\.(run|sweep)\.(dir|subdir)=", override)
             if match and not re.search(r"=\.$", override):
                 raise UserError(unknown_key(f"hydra.{match.group(1)}.dir", []))
@@ -53,16 +53,16 @@ def check(config: DictConfig, schema: Any) -> None:
         raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
     assert isinstance(plain, dict)
     types = keys_of(schema)
-    found = [] if _is_carried() else _wrong_keys(plain, types)
+    errors = [] if _is_carried() else _wrong_keys(plain, types)
     for key, value in plain.items():
-        wanted = types.get(str(key), Any)
+        annotation = types.get(str(key), Any)
         if key in types and value == "":
-            found.append(f"{key!s}= is empty: leave it out")
-        elif not fits(value, wanted):
-            found.append(f"{key!s}={value!r}: must be {describe(wanted)}")
-        found += mistakes(value, str(key), ours=_keys_within(wanted))
-    if found:
-        raise UserError("; ".join(found))
+            errors.append(f"{key!s}= is empty: leave it out")
+        elif not fits(value, annotation):
+            errors.append(f"{key!s}={value!r}: must be {describe(annotation)}")
+        errors += mistakes(value, str(key), extra_keys=_keys_within(annotation))
+    if errors:
+        raise UserError("; ".join(errors))
     refuse_secrets_in_checkpoints(config)
     _refuse_two_tokenizers(config)
 
@@ -80,45 +80,51 @@ def _wrong_keys(plain: Mapping[Any, Any], types: Mapping[str, Any]) -> list[str]
         types: the annotation of each key. A key may be missing only if it accepts both a node and null, as a group
             without a choice does.
     """
-    found = [_unknown_key(str(key), value, sorted(types)) for key, value in plain.items() if key not in types]
-    missing = [key for key, takes in types.items() if key not in plain and not (fits({}, takes) and fits(None, takes))]
-    return found + [f"{key} is needed and must not be removed" for key in missing]
+    errors = [_unknown_key(str(key), value, sorted(types)) for key, value in plain.items() if key not in types]
+    missing = [
+        key
+        for key, annotation in types.items()
+        if key not in plain and not (fits({}, annotation) and fits(None, annotation))
+    ]
+    return errors + [f"{key} is needed and must not be removed" for key in missing]
 
 
-def _unknown_key(key: str, value: Any, known: Sequence[str]) -> str:
+def _unknown_key(key: str, value: Any, valid_keys: Sequence[str]) -> str:
     """Return a message that a key does not exist in this command's config."""
     command = HydraConfig.get().job.config_name if HydraConfig.initialized() else ""
-    written = (
+    value_text = (
         {None: "null", True: "true", False: "false"}.get(value) if value is None or isinstance(value, bool) else None
     )
-    return unknown_key(key, known, command if command in choices("") else "train", written or str(value))
+    return unknown_key(key, valid_keys, command if command in choices("") else "train", value_text or str(value))
 
 
 def _refuse_two_spellings() -> None:
-    typed = typed_overrides()
-    for one, other in combinations([key for key, meaning in MEANINGS.items() if meaning.says and key in typed], 2):
-        if MEANINGS[one].says == MEANINGS[other].says:
-            raise UserError(f"{one} and {other} both set {MEANINGS[one].says}: give only one")
+    typed_keys = overridden_keys()
+    for first, second in combinations(
+        [key for key, meaning in MEANINGS.items() if meaning.says and key in typed_keys], 2
+    ):
+        if MEANINGS[first].says == MEANINGS[second].says:
+            raise UserError(f"{first} and {second} both set {MEANINGS[first].says}: give only one")
 
 
 def _refuse_two_tokenizers(config: DictConfig) -> None:
-    if config.get("init_from") is not None and any(meaning_of(key).of_vocabulary for key in typed_overrides()):
+    if config.get("init_from") is not None and any(meaning_of(key).of_vocabulary for key in overridden_keys()):
         raise UserError("init_from also loads a tokenizer: remove the tokenizer's options from the command line")
 
 
-def typed_overrides() -> set[str]:
+def overridden_keys() -> set[str]:
     """Return the keys that the command line sets to a value other than null."""
-    words = typed_words("task")
-    said = {word.lstrip("+~").partition("=")[0]: word.partition("=")[2] for word in words}
-    return {key for key, value in said.items() if value != "null"}
+    overrides = overrides_as_typed("task")
+    values = {override.lstrip("+~").partition("=")[0]: override.partition("=")[2] for override in overrides}
+    return {key for key, value in values.items() if value != "null"}
 
 
-def typed_words(kind: Literal["task", "hydra"]) -> list[str]:
+def overrides_as_typed(group: Literal["task", "hydra"]) -> list[str]:
     """Return the overrides as typed. Their interpolations stay unresolved, since they may refer to missing keys."""
     if not HydraConfig.initialized():
         return []
-    words: Any = OmegaConf.to_container(getattr(HydraConfig.get().overrides, kind), resolve=False)
-    return words
+    overrides: Any = OmegaConf.to_container(getattr(HydraConfig.get().overrides, group), resolve=False)
+    return overrides
 
 
 def keys_of(schema: Any) -> dict[str, Any]:
@@ -134,19 +140,21 @@ def keys_of(schema: Any) -> dict[str, Any]:
 
 def _keys_within(annotation: Any) -> dict[str, Any]:
     """Return the keys that an annotation adds to a node, in addition to the parameters of its class."""
-    each = [part for part in (annotation, *typing.get_args(annotation)) if typing.get_origin(part) is Annotated]
-    return keys_of(each[0].__metadata__[0]) if each else {}
+    annotated = [part for part in (annotation, *typing.get_args(annotation)) if typing.get_origin(part) is Annotated]
+    return keys_of(annotated[0].__metadata__[0]) if annotated else {}
 
 
-def mistakes(node: Any, path: str, wanted: Any = None, ours: Mapping[str, Any] = MappingProxyType({})) -> Iterator[str]:
+def mistakes(
+    node: Any, path: str, annotation: Any = None, extra_keys: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[str]:
     """Yield what the targets in a node would reject, and each target of the wrong kind for its key.
 
     Args:
         node: plain data.
         path: the node's key in the config.
-        wanted: the annotation that the node's target has to match; None: derive it from the path.
-        ours: names and annotations of keys in addition to the parameters of the node's class. They take precedence over
-            parameters of the same name.
+        annotation: the annotation that the node's target has to match; None: derive it from the path.
+        extra_keys: names and annotations of keys in addition to the parameters of the node's class. They take
+            precedence over parameters of the same name.
     """
     if isinstance(node, list):
         for i, item in enumerate(node):
@@ -156,56 +164,60 @@ def mistakes(node: Any, path: str, wanted: Any = None, ours: Mapping[str, Any] =
     parameters: dict[str, Any] = {}
     target = node.get("_target_")
     if "_target_" in node:
-        if wrong := _wrong_target(target, path, wanted):
-            yield wrong
+        if reason := _wrong_target(target, path, annotation):
+            yield reason
             return
         parameters = parameters_of(get_object(str(target)))
     for key, value in node.items():
         if key not in ("_target_", "_partial_", "_recursive_", "_convert_"):
-            yield from _mistakes_of(key, value, path, target, {**parameters, **ours})
+            yield from _mistakes_of(key, value, path, target, {**parameters, **extra_keys})
 
 
-def _wrong_target(target: Any, path: str, wanted: Any) -> str | None:
+def _wrong_target(target: Any, path: str, annotation: Any) -> str | None:
     """Return the problem with a node's `_target_`, or None."""
     if path == "logger":
         return f"{path}._target_: each logger needs a name: {path}.NAME._target_={target}"
     if not isinstance(target, str):
         return f"{path}._target_={target!r}: must name a class or a function"
     try:
-        wrong = wrong_target(target, wanted or kind_of(path))
+        reason = wrong_target(target, annotation or kind_of(path))
     except ImportError:
         return f"{path}._target_: {missing_target(target)}"
-    return f"{path}._target_: {target} {wrong}" if wrong else None
+    return f"{path}._target_: {target} {reason}" if reason else None
 
 
 def _mistakes_of(key: str, value: Any, path: str, target: str | None, parameters: dict[str, Any]) -> Iterator[str]:
     """Yield the mistakes in one key of a node and in the nodes below it."""
-    here = f"{path}.{key}"
+    key_path = f"{path}.{key}"
     if key == "_args_":
-        yield f"{here}: positional arguments are not supported; give arguments by name"
-    elif meaning_of(here).given_by_code and target is not None:
-        yield f"{here} is not supported: diglot sets it"
-    elif meaning_of(here).instead:
+        yield f"{key_path}: positional arguments are not supported; give arguments by name"
+    elif meaning_of(key_path).given_by_code and target is not None:
+        yield f"{key_path} is not supported: diglot sets it"
+    elif meaning_of(key_path).instead:
         if value is not None:
-            yield unknown_key(here, [])
-    elif value is not None and not isinstance(value, dict) and (kind := kind_of(here)):
-        plus = "" if here in known_keys("train") else "+"
-        meant = value if isinstance(value, str) else "CLASS"
-        yield f"{here}={value}: a {names_of(kind)} needs a _target_; type {plus}{here}._target_={meant}"
+            yield unknown_key(key_path, [])
+    elif value is not None and not isinstance(value, dict) and (cls := kind_of(key_path)):
+        prefix = "" if key_path in known_keys("train") else "+"
+        example = value if isinstance(value, str) else "CLASS"
+        yield f"{key_path}={value}: a {names_of(cls)} needs a _target_; type {prefix}{key_path}._target_={example}"
     elif (target is not None or parameters) and key not in parameters:
         if "**" in parameters:
-            yield from mistakes(value, here)
+            yield from mistakes(value, key_path)
         else:
-            known = [known for known in (f"{path}.{name}" for name in parameters) if not _is_ours(known)]
-            is_anothers = path == "model" and here in known_keys("train")
-            yield f"{str(target).rpartition('.')[2]} has no {here}" if is_anothers else _unknown_key(here, value, known)
+            valid_keys = [k for k in (f"{path}.{name}" for name in parameters) if not _is_ours(k)]
+            is_train_key = path == "model" and key_path in known_keys("train")
+            yield (
+                f"{str(target).rpartition('.')[2]} has no {key_path}"
+                if is_train_key
+                else _unknown_key(key_path, value, valid_keys)
+            )
     else:
-        takes = parameters.get(key, Any)
-        if fits(value, takes):
-            yield from mistakes(value, here, takes if target is not None else None)
+        annotation = parameters.get(key, Any)
+        if fits(value, annotation):
+            yield from mistakes(value, key_path, annotation if target is not None else None)
         else:
-            wrong = wrong_entry(value, takes)
-            yield f"{here}={value!r}: must be {describe(takes)}" + (f"; {wrong}" if wrong else "")
+            reason = wrong_entry(value, annotation)
+            yield f"{key_path}={value!r}: must be {describe(annotation)}" + (f"; {reason}" if reason else "")
 
 
 def _is_ours(key: str) -> bool:
@@ -223,13 +235,13 @@ def parameters_of(target: Any) -> dict[str, Any]:
     except ValueError:
         return {"**": Any}
     kinds = inspect.Parameter
-    found: dict[str, Any] = {}
+    annotations: dict[str, Any] = {}
     for name, parameter in signature.parameters.items():
         if parameter.kind is kinds.VAR_KEYWORD:
-            found["**"] = Any
+            annotations["**"] = Any
         elif parameter.kind is not kinds.VAR_POSITIONAL:
-            found[name] = Any if parameter.annotation is kinds.empty else parameter.annotation
-    return found
+            annotations[name] = Any if parameter.annotation is kinds.empty else parameter.annotation
+    return annotations
 
 
 def fits(value: Any, annotation: Any) -> bool:
@@ -260,17 +272,17 @@ _PLAIN: dict[Any, Callable[[Any], bool]] = {
 }
 
 
-def _is_a(value: Any, kind: Any, arguments: tuple[Any, ...]) -> bool:
+def _is_a(value: Any, cls: Any, arguments: tuple[Any, ...]) -> bool:
     """Return whether a config value can represent an object of a class, which may have type arguments."""
-    if typing.is_typeddict(kind):
-        keys = typing.get_type_hints(kind)
+    if typing.is_typeddict(cls):
+        keys = typing.get_type_hints(cls)
         return isinstance(value, dict) and value.keys() == keys.keys() and all(fits(value[k], keys[k]) for k in keys)
-    if inspect.isclass(kind) and kind is not object:
-        if issubclass(kind, Mapping):
+    if inspect.isclass(cls) and cls is not object:
+        if issubclass(cls, Mapping):
             return isinstance(value, dict)
-        if kind is Callable or kind.__name__ == "Callable":
+        if cls is Callable or cls.__name__ == "Callable":
             return isinstance(value, dict) and "_target_" in value
-        if issubclass(kind, (list, tuple, set)) or kind in (Sequence, typing.Iterable):
+        if issubclass(cls, (list, tuple, set)) or cls in (Sequence, typing.Iterable):
             return isinstance(value, list) and all(fits(v, arguments[0]) for v in value if arguments)
         return isinstance(value, dict) and "_target_" in value
     return True
@@ -278,17 +290,17 @@ def _is_a(value: Any, kind: Any, arguments: tuple[Any, ...]) -> bool:
 
 def wrong_entry(value: Any, annotation: Any) -> str | None:
     """Return the mistakes inside a mapping whose annotation is a TypedDict, or None for any other annotation."""
-    for kind in (annotation, *typing.get_args(annotation)):
-        if isinstance(value, dict) and typing.is_typeddict(kind):
-            keys = typing.get_type_hints(kind)
-            found = [f"there is no {key}" for key in value if key not in keys]
-            found += [f"{key} is missing" for key in keys if key not in value]
-            found += [
+    for cls in (annotation, *typing.get_args(annotation)):
+        if isinstance(value, dict) and typing.is_typeddict(cls):
+            keys = typing.get_type_hints(cls)
+            errors = [f"there is no {key}" for key in value if key not in keys]
+            errors += [f"{key} is missing" for key in keys if key not in value]
+            errors += [
                 f"{key} is {value[key]!r} and must be {describe(keys[key])}"
                 for key in keys
                 if key in value and not fits(value[key], keys[key])
             ]
-            return ", ".join(found)
+            return ", ".join(errors)
     return None
 
 

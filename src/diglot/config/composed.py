@@ -28,8 +28,8 @@ def write_composed(folder: Path, config: DictConfig) -> None:
     Values that may be secrets stay expressions. The process that trains reads them from the environment again.
     """
     plain = changed_texts(resolved_except_secrets(config), _escaped)
-    to_hydra = (CONF / "hydra_settings.yaml").read_text(encoding="utf-8")
-    write_bytes(_file(folder), (_ABOUT + to_hydra + as_yaml(plain)).encode())
+    hydra_settings = (CONF / "hydra_settings.yaml").read_text(encoding="utf-8")
+    write_bytes(_file(folder), (_ABOUT + hydra_settings + as_yaml(plain)).encode())
 
 
 def composed_command(module: str, hydra: Any, folder: Path) -> list[str]:
@@ -40,10 +40,10 @@ def composed_command(module: str, hydra: Any, folder: Path) -> list[str]:
         hydra: the hydra node of this process's config. The user's overrides of Hydra's own keys are passed on.
         folder: the folder with the config; see `write_composed`.
     """
-    words = [sys.executable, "-m", module, "--config-path", str(folder.absolute()), "--config-name", COMPOSED]
+    command = [sys.executable, "-m", module, "--config-path", str(folder.absolute()), "--config-name", COMPOSED]
     of_sweep = re.compile(r"[+~]*hydra(/launcher|/sweeper|\.launcher|\.sweeper|\.mode|\.searchpath)")
-    typed: Any = OmegaConf.to_container(hydra.overrides.hydra, resolve=False)
-    return words + [word for word in typed if not of_sweep.match(word)]
+    hydra_overrides: Any = OmegaConf.to_container(hydra.overrides.hydra, resolve=False)
+    return command + [override for override in hydra_overrides if not of_sweep.match(override)]
 
 
 def read_composed(folder: Path) -> DictConfig | None:

@@ -30,9 +30,9 @@ def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any,
     if isinstance(a, dict) and isinstance(b, dict):
         target = a.get("_target_")
         is_same_class = target is not None and target == b.get("_target_")
-        unsaid = _defaults(target) if is_same_class and a.keys() != b.keys() else {}
+        defaults = _defaults(target) if is_same_class and a.keys() != b.keys() else {}
         for key in {**a, **b}:
-            value, other = (config.get(key, unsaid.get(key)) for config in (a, b))
+            value, other = (config.get(key, defaults.get(key)) for config in (a, b))
             yield from different_values(value, other, f"{path}.{key}" if path else str(key))
     elif a != b:
         yield path, a, b
@@ -52,14 +52,14 @@ class Change(NamedTuple):
 
     Attributes:
         key: its key.
-        before: the run's value.
-        now: the new value.
+        stored: the run's value.
+        current: the new value.
         is_path_only: whether only the path of the content changed, and not the content itself.
     """
 
     key: str
-    before: Any
-    now: Any
+    stored: Any
+    current: Any
     is_path_only: bool = False
 
     @property
@@ -68,58 +68,58 @@ class Change(NamedTuple):
         return self.is_path_only or meaning_of(self.key).on_resume == "take effect"
 
     def __str__(self) -> str:
-        return f"{printable(self.key)} was {_shortened(self.before)} and is {_shortened(self.now)}"
+        return f"{printable(self.key)} was {_shortened(self.stored)} and is {_shortened(self.current)}"
 
 
-def changes(before: Any, now: Any, same: Collection[str] = ()) -> list[Change]:
+def changes(stored: Any, current: Any, unchanged: Collection[str] = ()) -> list[Change]:
     """Return the differences between two configs of runs, except those without effect on training.
 
     Args:
-        before: the run's config.
-        now: the new config.
-        same: the names of content that both configs read and that has not changed.
+        stored: the run's config.
+        current: the new config.
+        unchanged: the names of content that both configs read and that has not changed.
     """
-    noted = before.get(FROM_ENVIRONMENT, {})
-    found = filter(None, (_told(*values, noted) for values in different_values(before, now)))
+    digested = stored.get(FROM_ENVIRONMENT, {})
+    differences = filter(None, (_reported(*values, digested) for values in different_values(stored, current)))
     return [
-        Change(*values, meaning_of(values[0]).content in same)
-        for values in found
+        Change(*values, meaning_of(values[0]).content in unchanged)
+        for values in differences
         if meaning_of(values[0]).on_resume != "ignore"
     ]
 
 
-def _told(key: str, before: Any, now: Any, noted: Collection[str]) -> tuple[str, Any, Any] | None:
+def _reported(key: str, stored: Any, current: Any, digested: Collection[str]) -> tuple[str, Any, Any] | None:
     """Return a difference in the form to report, or None if it is unknown whether the values differ.
 
     Args:
         key: the key that differs.
-        before: the run's value.
-        now: the new value.
-        noted: the keys for which the run has a digest.
+        stored: the run's value.
+        current: the new value.
+        digested: the keys for which the run has a digest.
     """
-    top, _, of_key = key.partition(".")
+    root, _, of_key = key.partition(".")
     # If only one config has a digest, digests cannot be compared. A difference is then reported under the key itself.
-    if top == FROM_ENVIRONMENT:
-        known = isinstance(before, str) and isinstance(now, str)
-        return (of_key, "one text from the environment", "another one") if known else None
+    if root == FROM_ENVIRONMENT:
+        are_comparable = isinstance(stored, str) and isinstance(current, str)
+        return (of_key, "one text from the environment", "another one") if are_comparable else None
     # Versions without digests stored every expression that reads the environment unresolved, secret or not.
-    is_unknown = "${" in str(before) and not is_secret(now) and not any(_is_in(name, [key]) for name in noted)
-    return None if is_unknown else (key, before, now)
+    is_unknown = "${" in str(stored) and not is_secret(current) and not any(_is_in(name, [key]) for name in digested)
+    return None if is_unknown else (key, stored, current)
 
 
-def refuse_other_run(what: str, found: list[Change]) -> None:
+def refuse_other_run(subject: str, differences: list[Change]) -> None:
     """Check that a run can resume with changed values.
 
     Args:
-        what: the start of the message.
-        found: all changes.
+        subject: the start of the message.
+        differences: all changes.
 
     Raises:
         UserError: a change would make it another run. The message names the keys of such changes.
     """
-    if others := [str(change) for change in found if not change.takes_effect]:
-        more = f", and {len(others) - 3} more" if len(others) > 3 else ""
-        raise UserError(f"{what}: {', '.join(others[:3])}{more}")
+    if refused := [str(change) for change in differences if not change.takes_effect]:
+        remainder = f", and {len(refused) - 3} more" if len(refused) > 3 else ""
+        raise UserError(f"{subject}: {', '.join(refused[:3])}{remainder}")
 
 
 def _is_in(key: str, parts: Sequence[str]) -> bool:
@@ -157,10 +157,10 @@ def read_config(file: Path) -> dict[str, Any]:
     try:
         text = file.read_text(encoding="utf-8")
         _check_yaml(text)
-        before: Any = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+        config: Any = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
     except Exception as error:
         raise UserError(f"{file}: cannot be read ({' '.join(str(error).split())})") from None
-    return before
+    return config
 
 
 def _check_yaml(text: str) -> None:

@@ -72,8 +72,10 @@ def _parts(model: Mapping[str, Any]) -> Iterator[str]:
             if target not in choices:
                 yield f"{key}._target_={target}: CTranslate2 has no such {part}; nearest: {group}={NEAREST[part]}"
             elif choices[target] == "alibi" and not prefix:
-                kept = "" if model.get("decoder_position") else ", and model/position@model.decoder_position=alibi"
-                yield f"{group}=alibi: CTranslate2's encoder does not support it; nearest: {group}=relative_bias{kept}"
+                nearest = f"{group}=relative_bias"
+                if not model.get("decoder_position"):
+                    nearest += ", and model/position@model.decoder_position=alibi"
+                yield f"{group}=alibi: CTranslate2's encoder does not support it; nearest: {nearest}"
             elif choices[target] == "relative_bias":
                 stacks = (True,) if prefix else (False,) if model.get("decoder_position") else (False, True)
                 yield from _buckets(key, node, stacks)
@@ -100,33 +102,35 @@ def _buckets(key: str, node: Mapping[str, Any], stacks: tuple[bool, ...]) -> Ite
             n_buckets = position.table.num_embeddings // (1 if causal else 2)
             n_exact = n_buckets // 2
             starts = bucket_starts(n_exact, n_buckets - n_exact, max_distance)
-            for distance in sorted({near for start in starts for near in (start - 1, start) if near > n_exact}):
-                ours = n_exact + bisect_right(starts, distance)
-                if _their_buckets(distance, n_exact, n_buckets, max_distance) != {ours}:
+            for distance in sorted(
+                {candidate for start in starts for candidate in (start - 1, start) if candidate > n_exact}
+            ):
+                expected = n_exact + bisect_right(starts, distance)
+                if _ctranslate2_buckets(distance, n_exact, n_buckets, max_distance) != {expected}:
                     yield distance
 
-    if (found := next(moved(max_distance), None)) is not None:
+    if (moved_distance := next(moved(max_distance), None)) is not None:
         nearest = next(value for value in range(max_distance + 1, 2**31) if next(moved(value), None) is None)
         yield (
-            f"{key}.max_distance={max_distance}: CTranslate2 may put distance {found} into another bucket; "
+            f"{key}.max_distance={max_distance}: CTranslate2 may put distance {moved_distance} into another bucket; "
             f"nearest: {key}.max_distance={nearest}"
         )
 
 
-def _their_buckets(distance: int, n_exact: int, n_buckets: int, max_distance: int) -> set[int]:
+def _ctranslate2_buckets(distance: int, n_exact: int, n_buckets: int, max_distance: int) -> set[int]:
     """Return the buckets that CTranslate2 may compute for a distance, on any machine.
 
     Division, multiplication and addition of float32 give the same result everywhere. The logarithm does not. A compiler
     may also fuse the multiplication and the addition.
     """
-    far, exact, n_far = np.float32(distance), np.float32(n_exact), np.float32(n_buckets - n_exact)
-    found = set()
-    for numerator in _logarithms(far / exact):
+    distance32, exact, n_logarithmic = np.float32(distance), np.float32(n_exact), np.float32(n_buckets - n_exact)
+    buckets = set()
+    for numerator in _logarithms(distance32 / exact):
         for denominator in _logarithms(np.float32(max_distance) / exact):
             share = numerator / denominator
-            fused = np.float32(float(exact) + float(share) * float(n_far))
-            found |= {min(int(value), n_buckets - 1) for value in (exact + share * n_far, fused)}
-    return found
+            fused = np.float32(float(exact) + float(share) * float(n_logarithmic))
+            buckets |= {min(int(value), n_buckets - 1) for value in (exact + share * n_logarithmic, fused)}
+    return buckets
 
 
 def _logarithms(x: np.float32) -> list[np.float32]:
@@ -153,14 +157,14 @@ def _norms(model: Mapping[str, Any]) -> Iterator[str]:
     """
     eps: list[tuple[str, float]] = []
     for node in (model["norm"], model.get("decoder_norm") or model["norm"]):
-        kind = CHOICES["norm"].get(node["_target_"])
-        if kind is None:  # `_parts` reports it
+        norm = CHOICES["norm"].get(node["_target_"])
+        if norm is None:  # `_parts` reports it
             return
-        default = 1e-5 if kind == "layer_norm" else None  # torch's defaults
+        default = 1e-5 if norm == "layer_norm" else None  # torch's defaults
         value = node.get("eps", default)
-        eps.append((kind, float(torch.finfo(torch.float32).eps) if value is None else value))
-    (_, first), (kind, second) = eps
-    if first != second and any(value != EPS[kind] for kind, value in eps):
+        eps.append((norm, float(torch.finfo(torch.float32).eps) if value is None else value))
+    (_, first), (norm, second) = eps
+    if first != second and any(value != EPS[norm] for norm, value in eps):
         yield (
             f"model.decoder_norm.eps={second}: CTranslate2 has one eps for both stacks, or {EPS['layer_norm']} for "
             f"layer_norm and {EPS['rms_norm']} for rms_norm; nearest: model.decoder_norm.eps={first}"
@@ -169,11 +173,11 @@ def _norms(model: Mapping[str, Any]) -> Iterator[str]:
 
 def _heads(model: Mapping[str, Any]) -> Iterator[str]:
     heads = model["n_heads"]
-    own, cross = (heads, heads) if isinstance(heads, int) else (heads["decoder"], heads["cross"])
-    if own != cross:
+    self_heads, cross = (heads, heads) if isinstance(heads, int) else (heads["decoder"], heads["cross"])
+    if self_heads != cross:
         yield (
             f"model.n_heads.cross={cross}: CTranslate2's decoder has the same number of heads for both attentions; "
-            f"nearest: model.n_heads.cross={own}"
+            f"nearest: model.n_heads.cross={self_heads}"
         )
     if model.get("qk_norm") and cross > 1:
         yield (
@@ -197,5 +201,5 @@ def check_format(form: str, model: Mapping[str, Any], key: str) -> None:
     if form == "ctranslate2" and (reasons := unrepresentable(model)):
         raise UserError(f"{key}={form}: {'; '.join(reasons)}")
     if find_spec(form) is None:
-        how = "pip install 'diglot[export]', or in a checkout .venv/bin/pip install -e '.[export]'"
-        raise UserError(f"{key}={form}: {form} is not installed: {how}")
+        advice = "pip install 'diglot[export]', or in a checkout .venv/bin/pip install -e '.[export]'"
+        raise UserError(f"{key}={form}: {form} is not installed: {advice}")

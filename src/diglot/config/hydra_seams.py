@@ -29,14 +29,14 @@ CORE_PLUGINS = "hydra._internal.core_plugins"
 
 
 @contextmanager
-def config_loader(kind: type[ConfigLoader]) -> Iterator[None]:
+def config_loader(loader_class: type[ConfigLoader]) -> Iterator[None]:
     """Let Hydra commands that start in the block compose their configs with a loader of the given class."""
-    before = hydra_application.ConfigLoaderImpl
-    hydra_application.ConfigLoaderImpl = kind  # type: ignore[misc]
+    previous_class = hydra_application.ConfigLoaderImpl
+    hydra_application.ConfigLoaderImpl = loader_class  # type: ignore[misc]
     try:
         yield
     finally:
-        hydra_application.ConfigLoaderImpl = before  # type: ignore[misc]
+        hydra_application.ConfigLoaderImpl = previous_class  # type: ignore[misc]
 
 
 class _ReadOnce(CachingConfigRepository):

@@ -32,17 +32,17 @@ def flat_keys(node: Any, path: str = "") -> Iterator[str]:
     """Yield the dotted path of every node of a config."""
     if isinstance(node, Mapping):
         for key, value in node.items():
-            here = f"{path}.{key}" if path else str(key)
-            yield here
-            yield from flat_keys(value, here)
+            key_path = f"{path}.{key}" if path else str(key)
+            yield key_path
+            yield from flat_keys(value, key_path)
 
 
-def unknown_key(key: str, known: Sequence[str], command: str = "train", value: str | None = None) -> str:
+def unknown_key(key: str, valid_keys: Sequence[str], command: str = "train", value: str | None = None) -> str:
     """Return a message that a key does not exist, with the key that was probably meant.
 
     Args:
         key: the key.
-        known: the keys to suggest.
+        valid_keys: the keys to suggest.
         command: the command that it was typed for.
         value: the value that was typed for it.
     """
@@ -53,9 +53,9 @@ def unknown_key(key: str, known: Sequence[str], command: str = "train", value: s
         part, group = match.group(1), f"model/{match.group(2)}"
         if (CONF / group).is_dir():
             return f"there is no key {key}; did you mean {group}@model.{part}?"
-    if known and (instead := foreign(key, value, _having(command))):
+    if valid_keys and (instead := foreign(key, value, _having(command))):
         return f"there is no key {key}; {instead}"
-    nearest = _nearest(key, [k for k in known if k != key])
+    nearest = _nearest(key, [k for k in valid_keys if k != key])
     return f"there is no key {key}" + (f"; did you mean {nearest}?" if nearest else "")
 
 
@@ -68,15 +68,15 @@ def unknown_choice(group: str, choice: str, options: Sequence[str], command: str
         options: the choices of the group.
         command: the command that it was typed for.
     """
-    told = f"{group}={choice}: there is no such choice; there are {', '.join(options)}"
+    message = f"{group}={choice}: there is no such choice; there are {', '.join(options)}"
     if instead := foreign(f"{group}={choice}", None, _having(command)):
-        return f"{told}; {instead}"
+        return f"{message}; {instead}"
     if "." in choice:
         if meaning_of(f"{group}.mine").kind:
-            return f"{told}; for a class of your own, type +{group}.mine._target_={choice}"
-        return f"{told}; for a class of your own, type {group.replace('/', '.')}._target_={choice}"
+            return f"{message}; for a class of your own, type +{group}.mine._target_={choice}"
+        return f"{message}; for a class of your own, type {group.replace('/', '.')}._target_={choice}"
     nearest = difflib.get_close_matches(choice, options, 1)
-    return told + (f"; did you mean {group}={nearest[0]}?" if nearest else "")
+    return message + (f"; did you mean {group}={nearest[0]}?" if nearest else "")
 
 
 def _having(command: str) -> Callable[[str], bool]:
@@ -84,15 +84,16 @@ def _having(command: str) -> Callable[[str], bool]:
     return {*flat_keys(plain_config(command)), *groups_of(command)}.__contains__
 
 
-def _nearest(key: str, known: Sequence[str]) -> str | None:
-    """Return the known key that is most like a key. Keys with the same parent come first."""
+def _nearest(key: str, valid_keys: Sequence[str]) -> str | None:
+    """Return the valid key that is most like a key. Keys with the same parent come first."""
     parent, _, leaf = key.rpartition(".")
-    siblings = {k.rpartition(".")[2]: k for k in known if parent and k.rpartition(".")[0] == parent}
-    elsewhere = [k for k in known if k.rpartition(".")[2] == leaf]  # the right name with a wrong parent or without one
+    siblings = {k.rpartition(".")[2]: k for k in valid_keys if parent and k.rpartition(".")[0] == parent}
+    # The right name with a wrong parent or without one.
+    same_leaf = [k for k in valid_keys if k.rpartition(".")[2] == leaf]
     if siblings:
-        near = difflib.get_close_matches(leaf, siblings, 1)
-        return siblings[near[0]] if near else next(iter(elsewhere), None)
-    leaves = {k.rpartition(".")[2]: k for k in known}
-    near = [*difflib.get_close_matches(key, known, 1, cutoff=0.75), *elsewhere]
-    near += [leaves[name] for name in difflib.get_close_matches(leaf, leaves, 1, cutoff=0.75)]
-    return next(iter(near), None)
+        matches = difflib.get_close_matches(leaf, siblings, 1)
+        return siblings[matches[0]] if matches else next(iter(same_leaf), None)
+    leaves = {k.rpartition(".")[2]: k for k in valid_keys}
+    matches = [*difflib.get_close_matches(key, valid_keys, 1, cutoff=0.75), *same_leaf]
+    matches += [leaves[name] for name in difflib.get_close_matches(leaf, leaves, 1, cutoff=0.75)]
+    return next(iter(matches), None)

@@ -27,17 +27,17 @@ def environment_reads() -> Iterator[list[str]]:
     """
     names: list[str] = []
     environment: Any = type(os.environ)
-    read = environment.__getitem__
+    original = environment.__getitem__
 
-    def noting(self: Any, name: Any) -> Any:
+    def record_and_read(self: Any, name: Any) -> Any:
         names.append(name)
-        return read(self, name)
+        return original(self, name)
 
-    environment.__getitem__ = noting
+    environment.__getitem__ = record_and_read
     try:
         yield names
     finally:
-        environment.__getitem__ = read
+        environment.__getitem__ = original
 
 
 class UnresolvedText(str):
@@ -95,13 +95,15 @@ def note_secrets(config: DictConfig) -> None:
     The names of keys and choices are never masked, since messages contain them.
     """
     choices = (str(file.relative_to(CONF).with_suffix("")) for file in CONF.rglob("*.yaml"))
-    known = "\0".join([*flat_keys(OmegaConf.to_container(config, resolve=False)), *choices])
-    found = [(written, value, names) for _, written, value, names in _from_environment(config) if is_secret(value)]
-    for name in [name for _, _, names in found for name in names]:
-        note(os.environ.get(name), f"${{oc.env:{name}}}", known)
-    for written, value, names in found:
+    readable_names = "\0".join([*flat_keys(OmegaConf.to_container(config, resolve=False)), *choices])
+    secrets = [
+        (expression, value, names) for _, expression, value, names in _from_environment(config) if is_secret(value)
+    ]
+    for name in [name for _, _, names in secrets for name in names]:
+        note(os.environ.get(name), f"${{oc.env:{name}}}", readable_names)
+    for expression, value, names in secrets:
         if any(name in os.environ for name in names):  # otherwise the value is a default in the config itself
-            note(value, written, known)
+            note(value, expression, readable_names)
 
 
 def refuse_secrets_in_checkpoints(config: DictConfig) -> None:
@@ -110,10 +112,11 @@ def refuse_secrets_in_checkpoints(config: DictConfig) -> None:
     Raises:
         UserError: a stored value may be a secret. The message names its key.
     """
-    for path, written, value, _ in _from_environment(config):
+    for path, expression, value, _ in _from_environment(config):
         if is_secret(value) and meaning_of(path).in_checkpoints:
             raise UserError(
-                f"{path}={written}: every checkpoint would store this value from the environment; type the value itself"
+                f"{path}={expression}: every checkpoint would store this value from the environment; "
+                "type the value itself"
             )
 
 
@@ -124,7 +127,7 @@ def _partly_resolved_value(node: DictConfig | ListConfig, key: Any) -> Any:
         return resolved_except_secrets(node[key])
     with environment_reads() as names:
         value = _resolved(node, key)
-    return UnresolvedText(_as_written(node, key)) if names and is_secret(value) else value
+    return UnresolvedText(_expression(node, key)) if names and is_secret(value) else value
 
 
 def _from_environment(node: Any, path: str = "") -> Iterator[tuple[str, str, Any, list[str]]]:
@@ -136,7 +139,7 @@ def _from_environment(node: Any, path: str = "") -> Iterator[tuple[str, str, Any
         return
     keys: Any = node.keys() if isinstance(node, DictConfig) else range(len(node))
     for key in keys:
-        here = f"{path}.{key}" if path else str(key)
+        key_path = f"{path}.{key}" if path else str(key)
         if OmegaConf.is_interpolation(node, key):
             with environment_reads() as names:
                 try:
@@ -144,9 +147,9 @@ def _from_environment(node: Any, path: str = "") -> Iterator[tuple[str, str, Any
                 except OmegaConfBaseException:
                     value = [os.environ.get(name) for name in list(names)]
             if names:
-                yield here, _as_written(node, key), value, names
+                yield key_path, _expression(node, key), value, names
         elif not OmegaConf.is_missing(node, key):
-            yield from _from_environment(node[key], here)
+            yield from _from_environment(node[key], key_path)
 
 
 def _resolved(node: DictConfig | ListConfig, key: Any) -> Any:
@@ -154,6 +157,6 @@ def _resolved(node: DictConfig | ListConfig, key: Any) -> Any:
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
-def _as_written(node: DictConfig | ListConfig, key: Any) -> str:
+def _expression(node: DictConfig | ListConfig, key: Any) -> str:
     plain: Any = OmegaConf.to_container(node, resolve=False)
     return str(plain[key])

@@ -45,43 +45,43 @@ _LIBRARIES = frozenset(
 _STDLIB = sysconfig.get_path("stdlib")
 
 
-def check_language(what: str, code: Any) -> None:
+def check_language(name: str, code: Any) -> None:
     """Check that a language's code can be a part of file names.
 
     Args:
-        what: the name of the code in the message.
+        name: the name of the code in the message.
         code: a code such as en, zh-Hant or sr@latin.
 
     Raises:
         UserError: the code is too long or contains other characters.
     """
     if not isinstance(code, str) or not re.fullmatch(r"\w[\w.@+-]{0,49}", code) or ".." in code:
-        shown = shortened(code, 50) if isinstance(code, str) else code
+        shown_code = shortened(code, 50) if isinstance(code, str) else code
         raise UserError(
-            f"{what}={shown!r}: a language code is part of file names, so it has at most 50 letters, digits, "
+            f"{name}={shown_code!r}: a language code is part of file names, so it has at most 50 letters, digits, "
             "and - _ @ + . between them"
         )
 
 
-def check_tokenizer(what: str, n_bytes: int) -> None:
+def check_tokenizer(name: str, n_bytes: int) -> None:
     """Check that a SentencePiece model is not too large for a checkpoint.
 
     Args:
-        what: the name of the model in the message.
+        name: the name of the model in the message.
         n_bytes: its size.
 
     Raises:
         UserError: it is too large.
     """
     if n_bytes > LARGEST_TOKENIZER:
-        raise UserError(f"{what} has {n_bytes:,} bytes, and a checkpoint takes at most {LARGEST_TOKENIZER:,}")
+        raise UserError(f"{name} has {n_bytes:,} bytes, and a checkpoint takes at most {LARGEST_TOKENIZER:,}")
 
 
-def check_search(what: str, search: Search) -> None:
+def check_search(subject: str, search: Search) -> None:
     """Check that a search has bounded time and memory.
 
     Args:
-        what: the name of the search in the message.
+        subject: the name of the search in the message.
         search: the search.
 
     Raises:
@@ -89,13 +89,13 @@ def check_search(what: str, search: Search) -> None:
     """
     if search.n_live > WIDEST_BEAM:
         raise UserError(
-            f"{what}: it extends {search.n_live:,} hypotheses at once, and in a checkpoint it may extend "
+            f"{subject}: it extends {search.n_live:,} hypotheses at once, and in a checkpoint it may extend "
             f"at most {WIDEST_BEAM:,}"
         )
-    for name, most in LENGTHS.items():
-        if not getattr(search, name) <= most:
+    for name, maximum in LENGTHS.items():
+        if not getattr(search, name) <= maximum:
             raise UserError(
-                f"{what}.{name} is {getattr(search, name):,}, and in a checkpoint it may be at most {most:,}"
+                f"{subject}.{name} is {getattr(search, name):,}, and in a checkpoint it may be at most {maximum:,}"
             )
 
 
@@ -105,9 +105,9 @@ def check_number_of_weights(model: EncoderDecoder) -> None:
     Raises:
         UserError: the model has too many weights.
     """
-    n, most = sum(1 for _ in model.parameters()), MOST_TENSORS // TENSORS_A_WEIGHT
-    if n > most:
-        raise UserError(f"model: it has {n:,} weights, and a checkpoint takes at most {most:,}")
+    n, maximum = sum(1 for _ in model.parameters()), MOST_TENSORS // TENSORS_A_WEIGHT
+    if n > maximum:
+        raise UserError(f"model: it has {n:,} weights, and a checkpoint takes at most {maximum:,}")
 
 
 def check_parts(record: dict[str, Any], trust: Collection[str] = ()) -> None:
@@ -126,11 +126,11 @@ def check_parts(record: dict[str, Any], trust: Collection[str] = ()) -> None:
     nodes = {key: record[key] for key in ("model", "search")}
     for key, node in nodes.items():
         _refuse_references(node, key)
-    for path, target in [found for key, node in nodes.items() for found in targets_in(node, key)]:
-        if not _is_known(target) and (problem := _distrust_reason(target, trust)):
+    for path, target in [pair for key, node in nodes.items() for pair in targets_in(node, key)]:
+        if not _is_built_in(target) and (problem := _distrust_reason(target, trust)):
             raise UserError(f"{path} names {target!r}, {problem}")
-    if found := [mistake for key, node in nodes.items() for mistake in mistakes(node, key)]:
-        raise UserError("; ".join(found[:3]))
+    if errors := [mistake for key, node in nodes.items() for mistake in mistakes(node, key)]:
+        raise UserError("; ".join(errors[:3]))
 
 
 def trusted(config: Mapping[Any, Any]) -> list[str]:
@@ -146,8 +146,8 @@ def trusted(config: Mapping[Any, Any]) -> list[str]:
         UserError: `trust` names something other than a module of the user's own.
     """
     plain: Any = OmegaConf.to_container(config, resolve=True) if isinstance(config, DictConfig) else config
-    said = plain.get("trust") or []
-    modules = [said] if isinstance(said, str) else list(said)
+    trust = plain.get("trust") or []
+    modules = [trust] if isinstance(trust, str) else list(trust)
     check_trust(modules)
     named = {str(target).rpartition(".")[0] for _, target in targets_in(plain, "")}
     named = {name for name in named if name.partition(".")[0] not in {*_LIBRARIES, ""}}
@@ -182,16 +182,16 @@ def _refuse_references(node: Any, path: str) -> None:
             _refuse_references(value, f"{path}.{key}")
 
 
-def _is_known(target: Any) -> bool:
+def _is_built_in(target: Any) -> bool:
     """Return whether a target is a class of diglot's parts or of torch's layers.
 
     Creating an object of such a class runs only the code that builds the layer.
     """
     if not isinstance(target, str) or not _NAMED.fullmatch(target):
         return False
-    found = _imported(target)  # all known classes are already imported
-    is_part = isinstance(found, type) and issubclass(found, (torch.nn.Module, Search))
-    return is_part and _LAYERS.match(found.__module__) is not None
+    cls = _imported(target)  # all known classes are already imported
+    is_part = isinstance(cls, type) and issubclass(cls, (torch.nn.Module, Search))
+    return is_part and _LAYERS.match(cls.__module__) is not None
 
 
 def _imported(target: str) -> Any:
@@ -220,13 +220,13 @@ def _distrust_reason(target: Any, trust: Collection[str]) -> str | None:
         if _imported(target) is None:  # get_object could import a submodule
             return f"and {module} has no such class"
     try:
-        if None not in [wrong_target(target, kind) for kind in (torch.nn.Module, Search)]:
+        if None not in [wrong_target(target, base) for base in (torch.nn.Module, Search)]:
             return no_part
     except ImportError as error:
         reason = error.__cause__ or error
         return f"which cannot be imported ({type(reason).__name__}: {reason}): is its folder in PYTHONPATH?"
-    defined = get_object(target).__module__  # may differ from the module in the target's name
-    return no_part if defined.partition(".")[0] in _LIBRARIES and not _LAYERS.match(defined) else None
+    defining_module = get_object(target).__module__  # may differ from the module in the target's name
+    return no_part if defining_module.partition(".")[0] in _LIBRARIES and not _LAYERS.match(defining_module) else None
 
 
 def _is_the_users(module: ModuleType | None) -> bool:

@@ -30,11 +30,11 @@ NAMES = {"EncoderDecoder": "model", "TokenizerSource": "tokenizer"}
 
 def kind_of(path: str) -> Any:
     """Return the class that a node's target must be or return, or None if a config may not choose one there."""
-    kind = meaning_of(path).kind
-    return get_class(kind) if kind is not None else None
+    class_name = meaning_of(path).kind
+    return get_class(class_name) if class_name is not None else None
 
 
-def wrong_target(target: str, wanted: Any) -> str | None:
+def wrong_target(target: str, annotation: Any) -> str | None:
     """Return the reason why a target is not accepted, or None if it is.
 
     The reason continues a sentence that starts with the target's name. A module is imported only to inspect its
@@ -42,64 +42,64 @@ def wrong_target(target: str, wanted: Any) -> str | None:
 
     Args:
         target: a dotted name.
-        wanted: the annotation that the target has to match.
+        annotation: the annotation that the target has to match.
 
     Raises:
         ImportError: the target does not exist.
     """
-    kinds = _kinds(wanted)
-    named = names_of(wanted)
-    if not kinds:
+    classes = _classes(annotation)
+    named = names_of(annotation)
+    if not classes:
         return "is not accepted here: the parameter is not annotated with a class"
-    first = target.partition(".")[0]
-    if first in sys.stdlib_module_names or any(part.startswith("__") for part in target.split(".")):
+    package = target.partition(".")[0]
+    if package in sys.stdlib_module_names or any(part.startswith("__") for part in target.split(".")):
         return f"is no {named}"
     try:
-        found: Any = get_object(target)
+        target_object: Any = get_object(target)
     except Exception as error:
         raise ImportError(target) from error
-    made = found
-    if inspect.isfunction(found):  # judge it by its return annotation
+    returned = target_object
+    if inspect.isfunction(target_object):  # judge it by its return annotation
         try:
-            made = typing.get_type_hints(found).get("return")
+            returned = typing.get_type_hints(target_object).get("return")
         except Exception:  # an annotation cannot be evaluated
-            made = None
-        if any(issubclass(kind, torch.nn.Module) for kind in kinds):
-            made = None
-    if not inspect.isclass(made) or not any(kind in made.__mro__ for kind in kinds):
+            returned = None
+        if any(issubclass(cls, torch.nn.Module) for cls in classes):
+            returned = None
+    if not inspect.isclass(returned) or not any(cls in returned.__mro__ for cls in classes):
         return f"is no {named}"
     return None
 
 
-def names_of(wanted: Any) -> str:
+def names_of(annotation: Any) -> str:
     """Return the names of the classes that an annotation accepts, in the terms of a config."""
-    return " or ".join(NAMES.get(kind.__name__, kind.__name__) for kind in _kinds(wanted))
+    return " or ".join(NAMES.get(cls.__name__, cls.__name__) for cls in _classes(annotation))
 
 
 def missing_target(target: str) -> str:
     """Return a message that a target does not exist, with the reason, or the name that was probably meant."""
-    told = f"there is no {target}"
+    message = f"there is no {target}"
     module, _, name = target.rpartition(".")
     try:
         nearest = difflib.get_close_matches(name, vars(get_object(module)), 1)
-        return f"{told}; did you mean {module}.{nearest[0]}?" if nearest else told
+        return f"{message}; did you mean {module}.{nearest[0]}?" if nearest else message
     except Exception as error:
         reason = error.__cause__ or error
-    top = target.partition(".")[0]
-    if isinstance(reason, ModuleNotFoundError) and reason.name == top:
-        return f"{told}: no module {top} was found; is its folder in PYTHONPATH?"
+    package = target.partition(".")[0]
+    if isinstance(reason, ModuleNotFoundError) and reason.name == package:
+        return f"{message}: no module {package} was found; is its folder in PYTHONPATH?"
     if isinstance(reason, ModuleNotFoundError) and f"{module}.".startswith(f"{reason.name}."):
-        return told
-    return f"{told}: {type(reason).__name__}: {' '.join(str(reason).split())}"
+        return message
+    return f"{message}: {type(reason).__name__}: {' '.join(str(reason).split())}"
 
 
-def _kinds(annotation: Any) -> list[type]:
+def _classes(annotation: Any) -> list[type]:
     """Return the classes of the objects that an annotation accepts, except those that a config writes as plain data."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
-        return [kind for argument in arguments for kind in _kinds(argument)]
+        return [cls for argument in arguments for cls in _classes(argument)]
     if origin is not None and inspect.isclass(origin) and issubclass(origin, Callable):  # type: ignore[arg-type]
-        return _kinds(arguments[-1]) if arguments else []
+        return _classes(arguments[-1]) if arguments else []
     if (
         inspect.isclass(annotation)
         and annotation.__module__ not in ("builtins", "typing")
@@ -119,8 +119,8 @@ def refuse_foreign_hydra(node: DictConfig) -> None:
     if plain.get("callbacks"):
         raise UserError("hydra.callbacks: not supported; for callbacks during training, use the key callbacks")
     for key in ("job_logging", "hydra_logging"):
-        said = plain.get(key) or {}
-        if said.get("root") or said.keys() - {"version", "root", "disable_existing_loggers"}:
+        logging_config = plain.get(key) or {}
+        if logging_config.get("root") or logging_config.keys() - {"version", "root", "disable_existing_loggers"}:
             raise UserError(f"hydra.{key}: not supported; a run writes log.txt")
     if plain.get("job", {}).get("env_set"):
         raise UserError("hydra.job.env_set: not supported; set environment variables in the shell")

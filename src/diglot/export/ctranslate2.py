@@ -94,8 +94,12 @@ def _stack(
     make: Callable[..., Any], model: Transformer, layers: nn.ModuleList, position: PositionEncoding, **options: Any
 ) -> Any:
     """Return the specification of the encoder or decoder, without embeddings and final norm."""
-    first: Any = layers[0]
-    residual, attention, network = first.feed_forward, first.self_attention.sublayer, first.feed_forward.sublayer
+    first_layer: Any = layers[0]
+    residual, attention, network = (
+        first_layer.feed_forward,
+        first_layer.self_attention.sublayer,
+        first_layer.feed_forward.sublayer,
+    )
     spec = make(
         len(layers),
         _n_heads(attention),
@@ -122,8 +126,8 @@ def _stack(
         table = position.embed(torch.zeros(1, n, model.d_model), torch.arange(n))[0]  # (n, D)
         spec.position_encodings.encodings = _plain(table * scale)
     layer: Any
-    for number, (layer, layer_spec) in enumerate(zip(layers, spec.layer, strict=True)):
-        is_last = number == len(layers) - 1
+    for index, (layer, layer_spec) in enumerate(zip(layers, spec.layer, strict=True)):
+        is_last = index == len(layers) - 1
         if isinstance(position, RelativeBias):
             layer_spec.self_attention.relative_attention_bias = _plain(position.table.weight)
             layer_spec.self_attention.relative_attention_max_distance = np.int32(position.max_distance)

@@ -16,9 +16,9 @@ from diglot.errors import UserError
 from diglot.system.atomic import scratch_folder, sync, sync_folder, temporary_name
 
 # The files that identify a folder as an export.
-ABOUT = ("diglot.json", "config.json")
+METADATA = ("diglot.json", "config.json")
 # All files that an export writes.
-WRITTEN = (*ABOUT, "model.bin", "model.safetensors", "tokenizer.model", "tokenizer.tgt.model", "*_vocabulary.*")
+EXPORTED = (*METADATA, "model.bin", "model.safetensors", "tokenizer.model", "tokenizer.tgt.model", "*_vocabulary.*")
 
 
 @contextmanager
@@ -35,15 +35,15 @@ def export_folder(folder: Path) -> Iterator[Path]:
         with scratch_folder(folder) as temporary:
             yield temporary
             for file in temporary.iterdir():
-                with file.open("rb") as written:
-                    sync(written.fileno())
+                with file.open("rb") as stream:
+                    sync(stream.fileno())
             sync_folder(temporary)
             check_replaceable(folder)
-            earlier = temporary_name(folder)  # if this process is killed, a later process removes it
+            previous = temporary_name(folder)  # if this process is killed, a later process removes it
             with suppress(FileNotFoundError):
-                folder.rename(earlier)
+                folder.rename(previous)
             temporary.rename(folder)
-            shutil.rmtree(earlier, ignore_errors=True)
+            shutil.rmtree(previous, ignore_errors=True)
             sync_folder(folder.parent)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from None
@@ -59,10 +59,10 @@ def check_replaceable(folder: Path) -> None:
     if not (folder.exists() or folder.is_symlink()):
         return
     names = [file.name for file in folder.iterdir()] if folder.is_dir() and not folder.is_symlink() else None
-    if names is None or (names and not any(_identifies_export(folder / name) for name in ABOUT)):
+    if names is None or (names and not any(_identifies_export(folder / name) for name in METADATA)):
         raise UserError(f"output={folder} already exists and is not an export: choose another folder")
     for name in sorted(names):
-        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in WRITTEN):
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in EXPORTED):
             raise UserError(
                 f"output={folder}: {name} in it is not from an export and would be lost: choose another folder"
             )

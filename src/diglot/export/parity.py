@@ -30,12 +30,12 @@ class Sentences(NamedTuple):
     Attributes:
         sources: encoded source lines.
         references: their reference translations; None: no references.
-        what: a description of their origin.
+        description: a description of their origin.
     """
 
     sources: list[Encoded]
     references: list[str] | None
-    what: str
+    description: str
 
 
 class Output(NamedTuple):
@@ -69,24 +69,26 @@ def some_sentences(loaded: Checkpoint, n: int, file: str | None, longest: int | 
         UserError: there are no suitable sentences.
     """
     record, tokenizer = loaded.record, loaded.tokenizer
-    kept = kept_text(loaded.path.parent / "text", "dev", record["src_lang"], record["tgt_lang"])
-    if file is None and kept is None:
+    dev_text = kept_text(loaded.path.parent / "text", "dev", record["src_lang"], record["tgt_lang"])
+    if file is None and dev_text is None:
         random = torch.Generator().manual_seed(1)
         lengths = torch.randint(1, min(30, longest or 30), (n,), generator=random).tolist()
         ids = [torch.randint(4, tokenizer.src_vocab_size, (length,), generator=random) for length in lengths]
         return Sentences([Encoded(source.tolist(), ()) for source in ids], None, "random tokens")
     references: list[str] | None = None
     if file is not None:
-        lines, what = read_lines(file), file
-    elif kept is not None:
-        lines, references, what = kept.pairs.src, kept.pairs.tgt, f"the dev text of {kept.name}"
+        lines, description = read_lines(file), file
+    elif dev_text is not None:
+        lines, references, description = dev_text.pairs.src, dev_text.pairs.tgt, f"the dev text of {dev_text.name}"
     encoded = tokenizer.encode(lines, record["tgt_lang"])
-    fit = [i for i, each in enumerate(encoded) if not each.is_blank and (longest is None or len(each.ids) < longest)][
-        :n
-    ]
+    fit = [
+        i
+        for i, sentence in enumerate(encoded)
+        if not sentence.is_blank and (longest is None or len(sentence.ids) < longest)
+    ][:n]
     if n and not fit:
-        raise UserError(f"{what}: there is no sentence to compare")
-    return Sentences([encoded[i] for i in fit], references and [references[i] for i in fit], what)
+        raise UserError(f"{description}: there is no sentence to compare")
+    return Sentences([encoded[i] for i in fit], references and [references[i] for i in fit], description)
 
 
 def checked(
@@ -110,11 +112,11 @@ def checked(
     sources = [source.ids for source in sentences.sources]
     runs = {"diglot, float32": _timed(of_model(model, tokenizer, search), sources)}
     runs["CTranslate2, float32"] = _timed(of_export(folder, "float32", tokenizer, search, longest), sources)
-    (ours, seconds), (theirs, _) = runs.values()
-    found = compare(model, tokenizer, sources, ours, theirs)
-    ties = f", {found.near_ties} more apart from rounding" if found.near_ties else ""
-    lines = [f"{sentences.what}: {found.identical} of {found.sentences} sentences have the same tokens{ties}"]
-    figures: dict[str, Any] = {"text": sentences.what, **found._asdict()}
+    (model_outputs, seconds), (export_outputs, _) = runs.values()
+    parity = compare(model, tokenizer, sources, model_outputs, export_outputs)
+    ties = f", {parity.near_ties} more apart from rounding" if parity.near_ties else ""
+    lines = [f"{sentences.description}: {parity.identical} of {parity.sentences} sentences have the same tokens{ties}"]
+    figures: dict[str, Any] = {"text": sentences.description, **parity._asdict()}
     if sentences.references is None:
         return figures, lines
     runs["CTranslate2, int8"] = _timed(of_export(folder, "int8", tokenizer, search, longest), sources)
@@ -160,15 +162,15 @@ def of_export(folder: Path, compute_type: str, tokenizer: Tokenizer, limits: Sea
     ids = {piece: i for i, piece in enumerate(tokenizer.pieces(range(tokenizer.tgt_vocab_size), "tgt"))}
 
     def translate(sources: Sequence[Sequence[int]]) -> list[Output]:
-        most = limits.limits(torch.tensor([len(source) + 1 for source in sources]), longest).tolist()
-        found = engine.translate_batch(
+        max_lengths = limits.limits(torch.tensor([len(source) + 1 for source in sources]), longest).tolist()
+        results = engine.translate_batch(
             [tokenizer.pieces(source, "src") for source in sources],
             beam_size=1,
-            max_decoding_length=max(most) + 1,  # one extra token shows that the output did not end at the limit
+            max_decoding_length=max(max_lengths) + 1,  # one extra token shows that the output did not end at the limit
             **options(tokenizer),
         )
-        outputs = [[ids[token] for token in each.hypotheses[0]] for each in found]
-        return [Output(tokens[:limit], len(tokens) > limit) for tokens, limit in zip(outputs, most, strict=True)]
+        outputs = [[ids[token] for token in result.hypotheses[0]] for result in results]
+        return [Output(tokens[:limit], len(tokens) > limit) for tokens, limit in zip(outputs, max_lengths, strict=True)]
 
     return translate
 
@@ -189,35 +191,35 @@ def compare(
     model: EncoderDecoder,
     tokenizer: Tokenizer,
     sources: Sequence[Sequence[int]],
-    ours: Sequence[Output],
-    theirs: Sequence[Output],
+    model_outputs: Sequence[Output],
+    export_outputs: Sequence[Output],
 ) -> Parity:
     """Compare the outputs of two searches token by token, up to the shorter output if the length limit cut one.
 
     Raises:
         UserError: some outputs differ by more than rounding.
     """
-    identical = near = 0
+    identical = near_ties = 0
     different: list[str] = []
-    for number, (source, *both) in enumerate(zip(sources, ours, theirs, strict=True), start=1):
-        a, b = ([*tokens, *([] if cut else [tokenizer.eos_id])] for tokens, cut in both)
-        first = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), None)
-        if first is None:
+    for n, (source, *outputs) in enumerate(zip(sources, model_outputs, export_outputs, strict=True), start=1):
+        a, b = ([*tokens, *([] if cut else [tokenizer.eos_id])] for tokens, cut in outputs)
+        position = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), None)
+        if position is None:
             identical += 1
             continue
-        src, tgt_in = torch.tensor([[*source, tokenizer.eos_id]]), torch.tensor([[tokenizer.bos_id, *a[:first]]])
+        src, tgt_in = torch.tensor([[*source, tokenizer.eos_id]]), torch.tensor([[tokenizer.bos_id, *a[:position]]])
         log_probs = model(src, tgt_in)[0, -1].log_softmax(-1)  # (V,)
-        if (log_probs[a[first]] - log_probs[b[first]]).abs() <= NEAR:
-            near += 1
+        if (log_probs[a[position]] - log_probs[b[position]]).abs() <= NEAR:
+            near_ties += 1
         else:
-            pieces = tokenizer.pieces([a[first], b[first]], "tgt")
-            different.append(f"sentence {number}, token {first + 1}: {pieces[1]!r} instead of {pieces[0]!r}")
+            pieces = tokenizer.pieces([a[position], b[position]], "tgt")
+            different.append(f"sentence {n}, token {position + 1}: {pieces[1]!r} instead of {pieces[0]!r}")
     if different:
         raise UserError(
             f"CTranslate2 translates {len(different)} of {len(sources)} sentences differently from the model "
             f"({different[0]}): the export was not written"
         )
-    return Parity(len(sources), identical, near)
+    return Parity(len(sources), identical, near_ties)
 
 
 def _timed(translate: Greedy, sources: Sequence[Sequence[int]]) -> tuple[list[Output], float]:

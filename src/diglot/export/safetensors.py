@@ -26,11 +26,11 @@ def write(loaded: Checkpoint, folder: Path) -> None:
     names = {id(weight): name for name, weight in model.named_parameters()}
     tied = {name: names[id(weight)] for name, weight in model.named_parameters(remove_duplicate=False)}
     write_bytes(folder / "model.safetensors", save(weights, metadata={"format": "pt"}))
-    about = {
+    config = {
         "format": "safetensors",
         **write_tokenizer(folder, loaded.tokenizer, loaded.record),
         "model": loaded.record["model"],
         "sizes": loaded.tokenizer.vocab_sizes,
-        "tied": {name: first for name, first in tied.items() if name != first},
+        "tied": {name: stored_name for name, stored_name in tied.items() if name != stored_name},
     }
-    write_json(folder / "config.json", about)
+    write_json(folder / "config.json", config)

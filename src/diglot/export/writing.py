@@ -61,14 +61,14 @@ def export(
         if isinstance(loaded.search, BeamSearch):
             penalty = loaded.search.length_penalty
             search = {"beam_size": loaded.search.beam_size, "length_penalty": 1.0 if penalty == "mean" else penalty}
-        about = {
+        metadata = {
             "format": "ctranslate2",
             **write_tokenizer(temporary, tokenizer, loaded.record),
             "longest": longest,
             "translate_batch": {**search, **parity.options(tokenizer)},
             "parity": figures,
         }
-        write_json(temporary / "diglot.json", about)
+        write_json(temporary / "diglot.json", metadata)
     return [
         *lines,
         f"Written: {folder}/ (CTranslate2; in float32, which compute_type='int8' quantises when it is loaded)",

@@ -30,11 +30,11 @@ def page(title: str, records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         ValueError: the sizes of a record's parts do not match.
     """
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    before, after = template.split("<!-- lines -->")
-    yield before.replace("<!-- title -->", _escaped(title))
+    head, tail = template.split("<!-- lines -->")
+    yield head.replace("<!-- title -->", _escaped(title))
     for record in records:
         yield _line(record)
-    yield after
+    yield tail
 
 
 def pack(attention: np.ndarray) -> dict[str, Any]:
@@ -69,8 +69,8 @@ def _hypothesis(record: Mapping[str, Any], hypothesis: Mapping[str, Any]) -> dic
     if weights is not None and np.size(weights):
         attention = np.asarray(weights, dtype=np.float32)
         if attention.ndim != 4 or attention.shape[2:] != (len(tokens), len(record["source_tokens"])):
-            wanted = f"(layers, heads, {len(tokens)}, {len(record['source_tokens'])})"
-            raise ValueError(f"line {record['line']}: attention is {attention.shape}, not {wanted}")
+            expected = f"(layers, heads, {len(tokens)}, {len(record['source_tokens'])})"
+            raise ValueError(f"line {record['line']}: attention is {attention.shape}, not {expected}")
         packed = pack(attention)
     return {
         "text": hypothesis["text"],

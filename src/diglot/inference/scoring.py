@@ -59,45 +59,47 @@ def score_pairs(
     model, tokenizer = translator.model, translator.tokenizer
     results: list[PairScore | None] = [PairScore(0.0, [], [], 0) for _ in range(len(pairs))]
     sources = tokenizer.encode(pairs.src, translator.tgt_lang)
-    every = zip(sources, tokenizer.encode_targets(pairs.tgt, sources), pairs.tgt, strict=True)
-    found = [
-        (i, source, ids) for i, (source, ids, tgt) in enumerate(every) if not (source.is_blank and is_blank(tgt, ids))
+    encoded_pairs = zip(sources, tokenizer.encode_targets(pairs.tgt, sources), pairs.tgt, strict=True)
+    non_blank = [
+        (i, source, ids)
+        for i, (source, ids, tgt) in enumerate(encoded_pairs)
+        if not (source.is_blank and is_blank(tgt, ids))
     ]
-    numbers = np.array([i for i, _, _ in found], np.int64)
-    encoded, targets = [source for _, source, _ in found], [ids for _, _, ids in found]
+    line_indices = np.array([i for i, _, _ in non_blank], np.int64)
+    encoded, targets = [source for _, source, _ in non_blank], [ids for _, _, ids in non_blank]
     src = FlatIds.of([source.ids for source in encoded], tokenizer.src_vocab_size)
     tgt = FlatIds.of(targets, tokenizer.tgt_vocab_size)
     src_lengths, tgt_lengths = np.asarray(src.lengths), np.asarray(tgt.lengths)
-    fits = np.ones(len(numbers), bool)
+    fits = np.ones(len(line_indices), bool)
     for side, lengths, longest in (
         ("source", src_lengths, model.max_src_positions),
         ("target", tgt_lengths, model.max_tgt_positions),
     ):
         for i in np.flatnonzero(lengths > longest) if longest is not None else ():
             if strict:
-                told = f"line {numbers[i] + 1}: the {side} has {lengths[i]} tokens; this model's maximum"
-                raise UserError(f"{told} is {longest}")
-            fits[i], results[numbers[i]] = False, None
+                message = f"line {line_indices[i] + 1}: the {side} has {lengths[i]} tokens; this model's maximum"
+                raise UserError(f"{message} is {longest}")
+            fits[i], results[line_indices[i]] = False, None
     order = np.flatnonzero(fits)
     widths = np.maximum(src_lengths, tgt_lengths)[order]
     device = next(model.parameters()).device
-    shown = step(f"scoring {len(pairs):,} pairs", total=len(order)) if show else nullcontext(lambda done: None)
-    with shown as advance:
+    progress = step(f"scoring {len(pairs):,} pairs", total=len(order)) if show else nullcontext(lambda done: None)
+    with progress as advance:
 
-        def work(numbers_of_batch: np.ndarray) -> None:
-            rows = order[numbers_of_batch]
+        def work(batch: np.ndarray) -> None:
+            rows = order[batch]
             src_ids, labels = (torch.from_numpy(side.ended(rows)).to(device) for side in (src, tgt))
             batch_scores = pair_scores(model, src_ids, labels, translator.special)
             for i, log_probs in zip(rows.tolist(), batch_scores, strict=True):
                 log_prob = math.fsum(log_probs)
                 if not math.isfinite(log_prob):
-                    raise UserError(f"line {numbers[i] + 1}: the model gives it a log-probability of {log_prob}")
+                    raise UserError(f"line {line_indices[i] + 1}: the model gives it a log-probability of {log_prob}")
                 pieces = tokenizer.pieces([*targets[i], tokenizer.eos_id], "tgt")
-                results[numbers[i]] = PairScore(log_prob, log_probs, pieces, targets[i].count(tokenizer.unk_id))
+                results[line_indices[i]] = PairScore(log_prob, log_probs, pieces, targets[i].count(tokenizer.unk_id))
             advance(len(rows))
 
-        def too_large(number: int) -> str:
-            return f"line {numbers[order[number]] + 1} has {widths[number]} tokens: out of memory"
+        def too_large(i: int) -> str:
+            return f"line {line_indices[order[i]] + 1} has {widths[i]} tokens: out of memory"
 
         in_batches(widths, tokens_per_batch, work, too_large)
     return results
@@ -113,7 +115,10 @@ SEARCH_ERROR = (
 
 
 def search_errors(
-    translator: Translator, sources: Sequence[str], references: Sequence[Sequence[str]], found: Sequence[Translation]
+    translator: Translator,
+    sources: Sequence[str],
+    references: Sequence[Sequence[str]],
+    translations: Sequence[Translation],
 ) -> dict[str, Any]:
     """Count search errors and model errors (Stahlberg and Byrne, 2019); `SEARCH_ERROR` defines them.
 
@@ -121,7 +126,7 @@ def search_errors(
         translator: the translator that produced the output.
         sources: the source lines.
         references: one or more lists of references, each with one line per source.
-        found: the output.
+        translations: the output.
 
     Returns:
         The numbers of search errors, model errors, sources counted and sources left out, the share of search errors,
@@ -131,25 +136,33 @@ def search_errors(
 
     encoded = translator.tokenizer.encode(sources, translator.tgt_lang)
 
-    def of(log_probs: Sequence[float]) -> float:
+    def score_of(log_probs: Sequence[float]) -> float:
         return translator.search.score(sum(log_probs), len(log_probs))
 
-    missed = wrong = n = 0
-    for i, output in enumerate(found):
+    n_search_errors = n_model_errors = n = 0
+    for i, output in enumerate(translations):
         is_reference = comparable(output.text) in [comparable(lines[i]) for lines in references]
         # A reference equal to the output is left out: its score differs from the output's only by rounding.
-        others = [
+        other_references = [
             scored[i]
             for scored, lines in zip(scores, references, strict=True)
             if comparable(lines[i]) != comparable(output.text)
         ]
-        known = [of(score.token_log_probs) for score in others if score and not score.n_unknown]
-        if encoded[i].is_blank or not (known or is_reference):
+        reference_scores = [
+            score_of(score.token_log_probs) for score in other_references if score and not score.n_unknown
+        ]
+        if encoded[i].is_blank or not (reference_scores or is_reference):
             continue
         n += 1
-        is_missed = max(known, default=-math.inf) > of(output.log_probs) + TIE
-        missed += is_missed
-        wrong += not is_missed and not is_reference
-    share = missed / n if n else None
-    counts = {"n_search_errors": missed, "share": share, "n_model_errors": wrong, "of": n, "left_out": len(found) - n}
+        is_search_error = max(reference_scores, default=-math.inf) > score_of(output.log_probs) + TIE
+        n_search_errors += is_search_error
+        n_model_errors += not is_search_error and not is_reference
+    share = n_search_errors / n if n else None
+    counts = {
+        "n_search_errors": n_search_errors,
+        "share": share,
+        "n_model_errors": n_model_errors,
+        "of": n,
+        "left_out": len(translations) - n,
+    }
     return counts | {"search_error": SEARCH_ERROR}

@@ -93,11 +93,11 @@ class Translator:
     ) -> None:
         self.precision = precision
         self.model, self.tokenizer, self.search, self.record = model.eval(), tokenizer, search, record or {}
-        own = self.record.get("tgt_lang")
-        self.tgt_lang = tgt_lang or own
-        known = tokenizer.languages or ([own] if own else [])
-        if self.tgt_lang is not None and self.tgt_lang not in known:
-            raise UserError(f"tgt_lang={self.tgt_lang}: this model translates into {', '.join(known)}")
+        record_lang = self.record.get("tgt_lang")
+        self.tgt_lang = tgt_lang or record_lang
+        supported = tokenizer.languages or ([record_lang] if record_lang else [])
+        if self.tgt_lang is not None and self.tgt_lang not in supported:
+            raise UserError(f"tgt_lang={self.tgt_lang}: this model translates into {', '.join(supported)}")
         self.special = tokenizer.special
 
     @classmethod
@@ -141,8 +141,8 @@ class Translator:
             torch.zeros(1, device=device).item()
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             reason = why_no_gpu() if device.startswith("cuda") else None
-            told = f": {reason}; to use the CPU, type device=cpu" if reason else f" ({str(error).splitlines()[0]})"
-            raise UserError(f"device={device}: cannot be used{told}") from None
+            cause = f": {reason}; to use the CPU, type device=cpu" if reason else f" ({str(error).splitlines()[0]})"
+            raise UserError(f"device={device}: cannot be used{cause}") from None
         if device.startswith("cuda"):
             exclude_cudnn_attention()
         check_precision(precision, torch.device(device))
@@ -185,8 +185,8 @@ class Translator:
         if not show:
             return [best for best, *_ in self.n_best(lines, search, tokens_per_batch=tokens_per_batch)]
         with step(f"translating {len(lines):,} lines", total=len(lines)) as advance:
-            found = self.n_best(lines, search, tokens_per_batch=tokens_per_batch, advance=advance)
-        return [best for best, *_ in found]
+            translations = self.n_best(lines, search, tokens_per_batch=tokens_per_batch, advance=advance)
+        return [best for best, *_ in translations]
 
     def n_best(
         self,
@@ -230,7 +230,7 @@ class Translator:
             raise ValueError(f"tokens_per_batch ({tokens_per_batch}) must be positive")
         search = search or self.search
         units = self._units(lines, prefixes, too_long, first_line)
-        found: list[list[Translation]] = [[] for _ in units]
+        results: list[list[Translation]] = [[] for _ in units]
         sources = FlatIds.of([unit.source.ids for unit in units], self.tokenizer.src_vocab_size)
         lengths = torch.from_numpy(np.asarray(sources.lengths))  # </s> counted
         for unit, limit in zip(units, search.limits(lengths, self.model.max_tgt_positions).tolist(), strict=True):
@@ -244,47 +244,47 @@ class Translator:
         def work(rows: np.ndarray) -> None:
             of_rows = self._search(search, [units[i] for i in rows], sources.ended(rows), attention, first_line)
             for i, hypotheses in zip(rows.tolist(), of_rows, strict=True):
-                found[i] = hypotheses
+                results[i] = hypotheses
             advance(len(rows))
 
         def too_large(i: int) -> str:
-            told = f"line {first_line + units[i].line} has {lengths[i]} tokens"
-            return f"{told}: out of memory; a smaller search.beam_size, search.max_len_a or search.max_len_b may fit"
+            message = f"line {first_line + units[i].line} has {lengths[i]} tokens"
+            return f"{message}: out of memory; a smaller search.beam_size, search.max_len_a or search.max_len_b may fit"
 
         in_batches(costs, tokens_per_batch, work, too_large)
         of_lines: list[list[Translation]] = [[] for _ in lines]
-        for unit, hypotheses in zip(units, found, strict=True):
-            whole = of_lines[unit.line]
-            of_lines[unit.line] = _joined(search, whole, unit.joint, hypotheses) if whole else hypotheses
+        for unit, hypotheses in zip(units, results, strict=True):
+            joined = of_lines[unit.line]
+            of_lines[unit.line] = _joined(search, joined, unit.joint, hypotheses) if joined else hypotheses
         return [hypotheses or [Translation("", 0.0, False)] for hypotheses in of_lines]
 
     def _units(
         self, lines: Sequence[str], prefixes: Sequence[str] | None, too_long: str, first_line: int
     ) -> list[_Unit]:
         longest = self.model.max_src_positions
-        numbers = [i for i, line in enumerate(lines) if line.strip()]
-        encoded = self.tokenizer.encode([lines[i] for i in numbers], self.tgt_lang)
-        begin: list[list[int]] = [[] for _ in numbers]
+        indices = [i for i, line in enumerate(lines) if line.strip()]
+        encoded = self.tokenizer.encode([lines[i] for i in indices], self.tgt_lang)
+        prefix_ids: list[list[int]] = [[] for _ in indices]
         if prefixes is not None:
-            begin = self.tokenizer.encode_targets([prefixes[i] for i in numbers], encoded)
+            prefix_ids = self.tokenizer.encode_targets([prefixes[i] for i in indices], encoded)
         units = []
-        for i, source, prefix in zip(numbers, encoded, begin, strict=True):
+        for i, source, prefix in zip(indices, encoded, prefix_ids, strict=True):
             if source.is_blank:
                 continue
             if longest is None or len(source.ids) < longest:
                 units.append(_Unit(i, source, prefix, ""))
                 continue
-            told = f"line {first_line + i} has {len(source.ids) + 1:,} tokens; this model's maximum is {longest:,}"
+            message = f"line {first_line + i} has {len(source.ids) + 1:,} tokens; this model's maximum is {longest:,}"
             if too_long == "cut":
-                warn(f"{told}: its end is cut off")
+                warn(f"{message}: its end is cut off")
                 units.append(_Unit(i, source._replace(ids=source.ids[: longest - 1]), prefix, ""))
                 continue
             pieces = split_text(
                 lines[i],
                 lambda text: len(self.tokenizer.encode([text], self.tgt_lang)[0].ids) < longest,
-                whole=self.tokenizer.find_placeholders(lines[i]),
+                unsplittable=self.tokenizer.find_placeholders(lines[i]),
             )
-            warn(f"{told}: translated in {len(pieces)} pieces")
+            warn(f"{message}: translated in {len(pieces)} pieces")
             for joint, text in pieces:
                 piece = self.tokenizer.encode([text], self.tgt_lang)[0]
                 if piece.is_blank:
@@ -294,28 +294,28 @@ class Translator:
         return units
 
     def _search(
-        self, search: Search, units: Sequence[_Unit], ended: np.ndarray, attention: bool, first_line: int
+        self, search: Search, units: Sequence[_Unit], src_ids: np.ndarray, attention: bool, first_line: int
     ) -> list[list[Translation]]:
-        src = torch.from_numpy(ended).to(next(self.model.parameters()).device)
-        found = search(self.model, src, src != PAD, self.special, [unit.prefix for unit in units])
+        src = torch.from_numpy(src_ids).to(next(self.model.parameters()).device)
+        results = search(self.model, src, src != PAD, self.special, [unit.prefix for unit in units])
         translations: list[list[Translation]] = []
-        for unit, hypotheses in zip(units, found, strict=True):
+        for unit, hypotheses in zip(units, results, strict=True):
             if hypotheses[0].score == -math.inf:
                 raise UserError(
                     f"line {first_line + unit.line}: the model's output is not finite, so there is no translation; "
                     "the cause is the model's weights or the precision"
                 )
 
-            def read(ids: list[int], unit: _Unit = unit) -> str:
+            def decode(ids: list[int], unit: _Unit = unit) -> str:
                 text = self.tokenizer.decode(ids, unit.source.placeholders)
                 return text.rstrip("\r")  # \r before a line feed would be read as part of the line break
 
             source_tokens = (*self.tokenizer.pieces(unit.source.ids, "src"), "</s>")
             translations.append([])
-            for hypothesis in search.ranked(hypotheses, read):
+            for hypothesis in search.ranked(hypotheses, decode):
                 translations[-1].append(
                     Translation(
-                        read(hypothesis.tokens),
+                        decode(hypothesis.tokens),
                         hypothesis.score,
                         hypothesis.cut,
                         (*self.tokenizer.pieces(hypothesis.tokens, "tgt"), "</s>"),
@@ -340,15 +340,15 @@ class Translator:
         return tuple(weights[0].cpu().numpy() for weights in self.model.attention_weights(src, tgt_in).cross)
 
 
-def _joined(search: Search, before: list[Translation], joint: str, after: list[Translation]) -> list[Translation]:
+def _joined(search: Search, left: list[Translation], joint: str, right: list[Translation]) -> list[Translation]:
     """Combine the translations of two consecutive parts of a line."""
     if isinstance(search, BeamSearch):  # the best combinations; the score of each is a sum
         best_of_text: dict[str, tuple[Translation, Translation]] = {}
-        for a, b in sorted(product(before, after), key=lambda pair: -(pair[0].score + pair[1].score)):
+        for a, b in sorted(product(left, right), key=lambda pair: -(pair[0].score + pair[1].score)):
             best_of_text.setdefault(joint.join((a.text, b.text)), (a, b))
         pairs = list(best_of_text.values())[: search.n_best]
     else:
-        pairs = list(zip(before, after, strict=False))
+        pairs = list(zip(left, right, strict=False))
     return [
         Translation(
             joint.join((a.text, b.text)),
@@ -357,19 +357,19 @@ def _joined(search: Search, before: list[Translation], joint: str, after: list[T
             a.tokens + b.tokens,
             a.log_probs + b.log_probs,
             a.source_tokens + b.source_tokens,
-            tuple(map(_side_by_side, a.attention, b.attention)),
+            tuple(map(_block_diagonal, a.attention, b.attention)),
             a.near_tie or b.near_tie,
         )
         for a, b in pairs
     ]
 
 
-def _side_by_side(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _block_diagonal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Combine the attention weights (H, T, S) of two parts into a block-diagonal tensor."""
     heads, rows, columns = a.shape
-    both = np.zeros((heads, rows + b.shape[1], columns + b.shape[2]), a.dtype)
-    both[:, :rows, :columns], both[:, rows:, columns:] = a, b
-    return both
+    combined = np.zeros((heads, rows + b.shape[1], columns + b.shape[2]), a.dtype)
+    combined[:, :rows, :columns], combined[:, rows:, columns:] = a, b
+    return combined
 
 
 # Where to split a long text, in order of preference: after a sentence, after other punctuation, between words.
@@ -377,7 +377,7 @@ _SPLITS = [re.compile(p) for p in (r"(?<=[.!?…])\s+|(?<=[。！？])\s*", r"(?
 
 
 def split_text(
-    text: str, fits: Callable[[str], bool], joint: str = "", whole: Collection[str] = ()
+    text: str, fits: Callable[[str], bool], joint: str = "", unsplittable: Collection[str] = ()
 ) -> list[tuple[str, str]]:
     """Split a text near its middle, recursively, until all pieces fit.
 
@@ -385,7 +385,7 @@ def split_text(
         text: a text without line breaks.
         fits: returns whether a piece is short enough.
         joint: separator before the translation of the text.
-        whole: substrings that must not be split, such as placeholders.
+        unsplittable: substrings that must not be split, such as placeholders.
 
     Returns:
         Pairs of a separator and a piece. The separator goes between the translations of the previous piece and of this
@@ -395,7 +395,7 @@ def split_text(
     if len(text) < 2 or fits(text):
         return [(joint, text)]
     middle = len(text) / 2
-    names = "|".join(map(re.escape, sorted(whole, key=len, reverse=True)))
+    names = "|".join(map(re.escape, sorted(unsplittable, key=len, reverse=True)))
     spans = [m.span() for m in re.finditer(names, text)] if names else []
 
     def is_inside(start: int, end: int) -> bool:
@@ -403,19 +403,19 @@ def split_text(
 
     for pattern in _SPLITS:
         # A split near an end would hardly shorten the text.
-        places = [m for m in pattern.finditer(text) if len(text) / 5 <= m.start() <= len(text) * 4 / 5]
-        places = [m for m in places if not is_inside(*m.span())]
-        if places:
-            best = min(places, key=lambda m: abs(m.start() - middle))
-            before, after, between = text[: best.start()], text[best.end() :], " " if best.group() else ""
+        candidates = [m for m in pattern.finditer(text) if len(text) / 5 <= m.start() <= len(text) * 4 / 5]
+        candidates = [m for m in candidates if not is_inside(*m.span())]
+        if candidates:
+            best = min(candidates, key=lambda m: abs(m.start() - middle))
+            left, right, separator = text[: best.start()], text[best.end() :], " " if best.group() else ""
             break
     else:
         cuts = [i for i in range(1, len(text)) if not is_inside(i, i)]
         if not cuts:
             return [(joint, text)]
         cut = min(cuts, key=lambda i: abs(i - int(middle)))
-        before, after, between = text[:cut], text[cut:], ""
-    return split_text(before, fits, joint, whole) + split_text(after, fits, between, whole)
+        left, right, separator = text[:cut], text[cut:], ""
+    return split_text(left, fits, joint, unsplittable) + split_text(right, fits, separator, unsplittable)
 
 
 def as_ensemble(loaded: Sequence[checkpoint.Checkpoint]) -> checkpoint.Checkpoint:
@@ -430,7 +430,7 @@ def as_ensemble(loaded: Sequence[checkpoint.Checkpoint]) -> checkpoint.Checkpoin
             raise UserError(
                 f"{other.path} and {first.path} differ in their tokenizers: an ensemble needs one vocabulary"
             )
-        ours, theirs = (f"{x.record['src_lang']}-{x.record['tgt_lang']}" for x in (first, other))
-        if ours != theirs:
-            raise UserError(f"{other.path} translates {theirs}, but {first.path} {ours}")
-    return first._replace(model=Ensemble([each.model for each in loaded]))
+        direction, other_direction = (f"{x.record['src_lang']}-{x.record['tgt_lang']}" for x in (first, other))
+        if direction != other_direction:
+            raise UserError(f"{other.path} translates {other_direction}, but {first.path} {direction}")
+    return first._replace(model=Ensemble([member.model for member in loaded]))
