@@ -13,7 +13,7 @@ def main() -> None:
     named = sys.argv[1] if len(sys.argv) > 1 else ""
     if named in COMMANDS:
         start(sys.argv.pop(1))
-    streams.own()
+    streams.make_forgiving()
     if named in HELP:
         print("\n".join(help.overview(COMMANDS)))
         sys.exit(0)

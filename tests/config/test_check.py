@@ -543,7 +543,7 @@ def test_expressions_that_read_the_environment_are_stored_unresolved(monkeypatch
 @pytest.fixture(autouse=True)
 def no_secrets_known(monkeypatch):
     """Remove values that other tests have read from the environment from those to mask."""
-    monkeypatch.setattr("diglot.system.masking._written", {})
+    monkeypatch.setattr("diglot.system.masking._expressions", {})
     monkeypatch.setattr("sys.excepthook", sys.excepthook)
 
 

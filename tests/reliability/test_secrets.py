@@ -114,7 +114,7 @@ def test_a_folder_from_the_environment_is_in_no_result_and_can_be_typed(
 ) -> None:
     scratch = tmp_path / "it's (2)"
     monkeypatch.setenv("SCRATCH", str(scratch))
-    monkeypatch.setattr("diglot.system.masking._written", {})
+    monkeypatch.setattr("diglot.system.masking._expressions", {})
     config = composed(*TINY, f"data.cache_dir={tmp_path / 'cache'}", "run.folder=${oc.env:SCRATCH}/run")
     note_secrets(config)
     logging.getLogger("diglot").addFilter(mask_record)

@@ -27,7 +27,7 @@ SECRETS = ["p@ss/w\"ord'1\\2\n3 ü訳😀$x", "hunter2-0a1b", "a&b<c>d é", "/sc
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.excepthook", lambda *_: None)
-    monkeypatch.setattr("diglot.system.masking._written", {})
+    monkeypatch.setattr("diglot.system.masking._expressions", {})
 
 
 def forms(secret: str) -> list[str]:
@@ -50,7 +50,7 @@ def test_a_secret_is_masked_in_every_form(secret: str) -> None:
 
 @given(st.text(st.characters(blacklist_categories=["Cs"]), min_size=6).filter(lambda text: len(text.strip()) >= 6))
 def test_any_text_is_masked_in_every_form(secret: str) -> None:
-    masking._written.clear()
+    masking._expressions.clear()
     note(secret, "${x}")
     for form in forms(secret):
         assert "${x}" in masked(f"before {form} after"), form

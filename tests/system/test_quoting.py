@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from diglot.config import note_secrets
 from diglot.system.masking import masked, note
-from diglot.system.quoting import TYPED, command_line, masked_words, override, printable, quoted, reading, resuming
+from diglot.system.quoting import TYPED, command_line, masked_arguments, override, printable, quoted, reading, resuming
 from support.checkout import typed
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +100,7 @@ def test_a_command_that_reads_a_checkpoint_repeats_the_trusted_modules():
 def test_a_folder_from_the_environment_is_quoted_as_its_variable(
     value_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diglot.system.masking._written", {})
+    monkeypatch.setattr("diglot.system.masking._expressions", {})
     monkeypatch.setattr("sys.excepthook", sys.excepthook)
     note(value_, "${oc.env:FOLDER}")
     for folder in ("x", "x y", "it's"):
@@ -114,7 +114,7 @@ def test_a_folder_from_the_environment_is_quoted_as_its_variable(
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what other tests have read from the environment, so that it is not masked."""
-    monkeypatch.setattr("diglot.system.masking._written", {})
+    monkeypatch.setattr("diglot.system.masking._expressions", {})
     monkeypatch.setattr("sys.excepthook", sys.excepthook)
 
 
@@ -132,7 +132,7 @@ def test_a_key_is_never_taken_for_a_value_from_the_environment(monkeypatch: pyte
     line = command_line("train", words)
     shown = ["data.train.src=${oc.env:DATA}/train.en", "~data.corpora", "+data@data.x=${oc.env:DATA}", "data=sample"]
     assert sorted(typed(line, tmp_path, DATA="data")) == sorted([*shown, "--config-name", "data"])
-    assert masked_words(words) == [*shown, "--config-name", "${oc.env:DATA}"]
+    assert masked_arguments(words) == [*shown, "--config-name", "${oc.env:DATA}"]
     assert shlex.split(override("data", "data")) == ["data=${oc.env:DATA}"]
 
 

@@ -13,7 +13,7 @@ from diglot.system import streams
 SHOWS = """
 import sys, threading
 from diglot.system import streams
-streams.own()
+streams.make_forgiving()
 from rich.console import Console
 from rich.progress import track
 import logging, warnings
@@ -35,7 +35,7 @@ WRITES = """
 from diglot.system import streams
 from diglot.commands.output import written
 from diglot.errors import UserError
-streams.own()
+streams.make_forgiving()
 try:
     with written(None) as write:
         write("Größe 訳\\n")
@@ -134,5 +134,5 @@ def test_output_is_utf8_whatever_the_terminal_s_encoding(tmp_path: Path) -> None
 
 
 def test_a_closed_standard_input_cannot_be_read(tmp_path: Path) -> None:
-    script = "import sys\nfrom diglot.system import streams\nstreams.own()\nsys.stdin.buffer.read()"
+    script = "import sys\nfrom diglot.system import streams\nstreams.make_forgiving()\nsys.stdin.buffer.read()"
     assert b"Bad file descriptor" in run_in_shell(tmp_path, script, "<&-").stderr

@@ -323,7 +323,7 @@ def test_values_that_one_logger_fails_to_write_reach_the_others(
 def test_tensorboard_s_threads_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", said.append)
-    loggers._be_silent_about_writers.__wrapped__()
+    loggers._silence_writer_threads.__wrapped__()
     of_tensorboard = type("Writer", (), {"__module__": "tensorboard.summary.writer"})()
     threading.excepthook(SimpleNamespace(thread=of_tensorboard))  # type: ignore[arg-type]
     assert said == []

@@ -103,7 +103,7 @@ def test_a_signal_interrupts_a_validation_at_once(task: TranslationTask) -> None
         signals.received = 0
         several = stub_trainer(20)
         several.world_size = 2
-        signals._asked = lambda trainer: 0  # type: ignore[method-assign]
+        signals._signal_of_any_process = lambda trainer: 0  # type: ignore[method-assign]
         signals.on_validation_start(several, task)
         os.kill(os.getpid(), signal.SIGTERM)
         assert signals.received == signal.SIGTERM

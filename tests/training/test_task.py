@@ -237,7 +237,7 @@ def test_samples_are_compared_with_placeholders_filled_in(
         label_smoothing=SMOOTHING,
         seed=1,
         record={},
-        read=lambda pair, tokens: tokenizer.decode(tokens, sources[pair].placeholders),
+        decode_pair=lambda pair, tokens: tokenizer.decode(tokens, sources[pair].placeholders),
     )
     as_translator = search.ranked(samples, lambda tokens: tokenizer.decode(tokens, sources[1].placeholders))
     assert search.ranked(samples, tokenizer.decode)[0].tokens != as_translator[0].tokens

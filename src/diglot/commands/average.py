@@ -26,11 +26,11 @@ def main(
     trust: str | list[str],
 ) -> None:
     quiet()
-    made = Path(output).expanduser()
+    path = Path(output).expanduser()
     files = members_of(checkpoint, which, n)
     modules = trusted({"trust": trust})
-    record = average(files, made, modules)
+    record = average(files, path, modules)
     print(f"The mean of {len(record['mean_of'])} checkpoints:")
     for file, member in zip(files, record["mean_of"], strict=True):
         print(f"    {printable(file)}" + (f", update {member['update']:,}" if member["update"] is not None else ""))
-    print(f"Made {printable(made)}, which has no scores yet. Next:  {reading('evaluate', made, modules)}")
+    print(f"Made {printable(path)}, which has no scores yet. Next:  {reading('evaluate', path, modules)}")

@@ -71,65 +71,65 @@ def main(config: DictConfig) -> None:
     data.prepare_data(diagnosed=math.inf)
     data.setup()
     budget: Budget = build(config.run, "run")
-    found = data.diagnose()
+    diagnosis = data.diagnose()
     plan = planned(data, budget)
     if n_probed:
-        plan |= probed(config, data, plan["updates"], n_probed)
+        plan |= probe(config, data, plan["updates"], n_probed)
     folder = Path(config.doctor.folder or data.cache_dir / "doctor")
     notes = [note for note in data.notes if not note.startswith("doctor: ")]
-    write_json(folder / "doctor.json", {**asdict(found), "notes": notes, "plan": plan})
+    write_json(folder / "doctor.json", {**asdict(diagnosis), "notes": notes, "plan": plan})
     write_bytes(folder / "doctor.png", histograms(data))
-    say("\n".join([*notes, *render(table(found, plan))]))
-    say(f"{found.summary()}\nMade in {folder}/: doctor.json, doctor.png")
+    say("\n".join([*notes, *render(table(diagnosis, plan))]))
+    say(f"{diagnosis.summary()}\nMade in {folder}/: doctor.json, doctor.png")
     too_near = [
         f"{split}: {o.near / o.long:.1%} of the sources with at least {N_GRAM} words share {N_GRAM} consecutive words "
         f"with train, more than doctor.max_near={max_near}"
-        for split, o in found.overlap.items()
+        for split, o in diagnosis.overlap.items()
         if max_near is not None and o.long and o.near / o.long > max_near
     ]
     for line in [*Scorer(corpus.tgt_lang, data.held_out["dev"].tgt, config.bleu_tokenizer).notes, *too_near]:
         say(line)
-    if found.faults or too_near:
+    if diagnosis.faults or too_near:
         sys.exit(1)
 
 
 def planned(data: TranslationData, budget: Budget) -> dict[str, Any]:
     """Return the padding, updates and passes of a run on the data."""
     updates = budget.total_updates(data)
-    batches, padding = passed(data.batching)
+    batches, padding = estimate_pass(data.batching)
     per_update = data.options.batches_per_update or 1
     return {"padding": padding, "updates_per_pass": batches / per_update, "updates": updates} | {
         "passes": updates * per_update / batches
     }
 
 
-def passed(batching: Batching, most: int = 3) -> tuple[float, float]:
+def estimate_pass(batching: Batching, max_pools: int = 3) -> tuple[float, float]:
     """Estimate the number of batches in a pass, and their share of padding, from the first pools of a pass.
 
     Args:
         batching: the batches.
-        most: the maximum number of pools.
+        max_pools: the maximum number of pools.
     """
-    n_pools = min(most, batching.n_pools)
-    n_batches = n_pairs = real = area = 0
-    for number in range(n_pools):
-        for pairs, shape in batching.pool(0, number):
+    n_pools = min(max_pools, batching.n_pools)
+    n_batches = n_pairs = n_tokens = area = 0
+    for pool in range(n_pools):
+        for pairs, shape in batching.pool(0, pool):
             lengths = [side[pairs] for side in (batching.src_lengths, batching.tgt_lengths)]
             n_batches += 1
             n_pairs += len(pairs)
-            real += sum(int(side.sum()) for side in lengths)
+            n_tokens += sum(int(side.sum()) for side in lengths)
             if shape:
                 area += 2 * shape.rows * shape.length
             else:
                 area += len(pairs) * sum(widths(*(int(side.max()) for side in lengths)))
-    return n_batches * len(batching) / n_pairs, 1 - real / area
+    return n_batches * len(batching) / n_pairs, 1 - n_tokens / area
 
 
 def _device(config: DictConfig) -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() and config.trainer.accelerator != "cpu" else "cpu")
 
 
-def probed(config: DictConfig, data: TranslationData, n_updates: int, n_probed: int) -> dict[str, Any]:
+def probe(config: DictConfig, data: TranslationData, n_updates: int, n_probed: int) -> dict[str, Any]:
     """Estimate a run's training time in seconds and its memory in bytes, by training a model for `n_probed` updates."""
     device = _device(config)
     torch.manual_seed(config.seed)
@@ -147,61 +147,70 @@ def probed(config: DictConfig, data: TranslationData, n_updates: int, n_probed: 
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
-    each = float(np.median(seconds)) * (data.options.batches_per_update or 1)
+    seconds_per_update = float(np.median(seconds)) * (data.options.batches_per_update or 1)
     if device.type == "cuda":
         memory = torch.cuda.max_memory_allocated()
     else:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return {"device": str(device), "seconds_per_update": each, "training_seconds": each * n_updates, "memory": memory}
+    return {
+        "device": str(device),
+        "seconds_per_update": seconds_per_update,
+        "training_seconds": seconds_per_update * n_updates,
+        "memory": memory,
+    }
 
 
-def table(found: Diagnosis, plan: dict[str, Any]) -> Table:
+def table(diagnosis: Diagnosis, plan: dict[str, Any]) -> Table:
     """Return the report for a terminal."""
-    about = Table(box=box.SIMPLE, show_header=False, padding=(0, 1))
-    about.add_column(style="bold")
-    about.add_column()
+    report = Table(box=box.SIMPLE, show_header=False, padding=(0, 1))
+    report.add_column(style="bold")
+    report.add_column()
 
     def share(n: float) -> str:
-        return f"{n:,} ({n / max(1, found.read):.2%} of all pairs read)"
+        return f"{n:,} ({n / max(1, diagnosis.read):.2%} of all pairs read)"
 
-    left_out = ", ".join(f"{n:,} {rule}" for rule, n in found.left_out.items()) or "none"
-    about.add_row("train pairs", f"{found.pairs:,} of {found.read:,} read; left out: {left_out}")
-    for corpus, counts in found.corpora.items() if len(found.corpora) > 1 else ():
+    left_out = ", ".join(f"{n:,} {rule}" for rule, n in diagnosis.left_out.items()) or "none"
+    report.add_row("train pairs", f"{diagnosis.pairs:,} of {diagnosis.read:,} read; left out: {left_out}")
+    for corpus, counts in diagnosis.corpora.items() if len(diagnosis.corpora) > 1 else ():
         src, tgt = counts["mean_tokens"].values()
         rules = "".join(f"; {n:,} {rule}" for rule, n in counts["dropped"].items())
-        about.add_row(f"  {corpus}", f"{counts['kept']:,} of {counts['read']:,}, {src:.1f} and {tgt:.1f} tokens{rules}")
-    about.add_row("repeated", share(found.duplicates))
-    about.add_row("identical sides", share(found.identical))
-    about.add_row("other script", share(found.scripts))
-    about.add_row("possibly swapped sides", "\n".join([share(found.swapped), *map(" | ".join, found.swapped_examples)]))
-    if forms := mixed_forms(found.forms):
-        about.add_row("forms", forms)
-    for side, name in (("src", "source tokens"), ("tgt", "target tokens")):
-        about.add_row(name, ", ".join(f"{key} {value:,.4g}" for key, value in found.lengths[side].items()))
-    about.add_row("target / source", ", ".join(f"{key} {value:.2f}" for key, value in found.ratio.items()))
-    about.add_row(
-        "tokenizer",
-        f"{found.changed_by_tokenizer:.2%} of lines change when encoded and decoded; "
-        f"{found.unknown:.2%} unknown tokens, {found.bytes:.2%} byte tokens",
+        report.add_row(
+            f"  {corpus}", f"{counts['kept']:,} of {counts['read']:,}, {src:.1f} and {tgt:.1f} tokens{rules}"
+        )
+    report.add_row("repeated", share(diagnosis.duplicates))
+    report.add_row("identical sides", share(diagnosis.identical))
+    report.add_row("other script", share(diagnosis.scripts))
+    report.add_row(
+        "possibly swapped sides", "\n".join([share(diagnosis.swapped), *map(" | ".join, diagnosis.swapped_examples)])
     )
-    for split, overlap in found.overlap.items():
+    if forms := mixed_forms(diagnosis.forms):
+        report.add_row("forms", forms)
+    for side, name in (("src", "source tokens"), ("tgt", "target tokens")):
+        report.add_row(name, ", ".join(f"{key} {value:,.4g}" for key, value in diagnosis.lengths[side].items()))
+    report.add_row("target / source", ", ".join(f"{key} {value:.2f}" for key, value in diagnosis.ratio.items()))
+    report.add_row(
+        "tokenizer",
+        f"{diagnosis.changed_by_tokenizer:.2%} of lines change when encoded and decoded; "
+        f"{diagnosis.unknown:.2%} unknown tokens, {diagnosis.bytes:.2%} byte tokens",
+    )
+    for split, overlap in diagnosis.overlap.items():
         lines = [
             f"in train: {overlap.pairs:,} pairs, {overlap.sources:,} sources; {overlap.near:,} of the {overlap.long:,} "
             f"sources with at least {N_GRAM} words share {N_GRAM} consecutive words with it"
         ]
-        lines += [f"{one} | {other}" for one, other in overlap.examples or overlap.near_examples[:2]]
-        about.add_row(f"{split}, {overlap.size:,} pairs", "\n".join(lines))
-    about.add_row("batches", f"{plan['padding']:.1%} padding")
-    about.add_row(
+        lines += [f"{source} | {target}" for source, target in overlap.examples or overlap.near_examples[:2]]
+        report.add_row(f"{split}, {overlap.size:,} pairs", "\n".join(lines))
+    report.add_row("batches", f"{plan['padding']:.1%} padding")
+    report.add_row(
         "run", f"{plan['updates']:,} updates, {plan['passes']:.1f} passes of {plan['updates_per_pass']:,.0f} updates"
     )
     if "device" in plan:
-        about.add_row(
+        report.add_row(
             plan["device"],
             f"{plan['seconds_per_update']:.2f} s an update, {plan['training_seconds'] / 60:,.0f} minutes of training, "
             f"{plan['memory'] / 2**30:.1f} GB",
         )
-    return about
+    return report
 
 
 def histograms(data: TranslationData) -> bytes:

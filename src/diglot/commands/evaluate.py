@@ -51,8 +51,8 @@ def main(
 ) -> None:
     keep_freed_memory()
     if (checkpoint is None) == (hypotheses is None):
-        also = "" if checkpoint is None else ", not both"
-        raise UserError(f"checkpoint must be given: checkpoint=PATH, or hypotheses=FILE{also}")
+        suffix = "" if checkpoint is None else ", not both"
+        raise UserError(f"checkpoint must be given: checkpoint=PATH, or hypotheses=FILE{suffix}")
     modules = trusted({"trust": trust, "search": resolved(search), "data": resolved(data) if data else None})
     path = Path(str(hypotheses)).expanduser() if checkpoint is None else checkpoints.find(checkpoint)
     loaded = checkpoints.load(path, modules) if checkpoint is not None else None
@@ -107,15 +107,19 @@ def translator_of(
     if not languages:  # tgt_lang only selects how scores are computed
         return load_translator(loaded, search, device, None, precision)
     of_text: str | None = corpus.tgt_lang if corpus else None
-    wanted = tgt_lang or of_text
-    into = f"this model translates into {', '.join(languages)}"
-    if tgt_lang and wanted not in languages:
-        raise UserError(f"tgt_lang={wanted}: {into}")
-    if wanted is not None and wanted not in languages:
-        raise UserError(f"the target language of the text is {wanted}, but {into}: select one with tgt_lang=CODE")
-    if of_text in languages and wanted != of_text:
-        raise UserError(f"tgt_lang={wanted}: the text is in {of_text}; if that is wrong, type data.tgt_lang={wanted}")
-    return load_translator(loaded, search, device, wanted, precision)
+    requested = tgt_lang or of_text
+    supported = f"this model translates into {', '.join(languages)}"
+    if tgt_lang and requested not in languages:
+        raise UserError(f"tgt_lang={requested}: {supported}")
+    if requested is not None and requested not in languages:
+        raise UserError(
+            f"the target language of the text is {requested}, but {supported}: select one with tgt_lang=CODE"
+        )
+    if of_text in languages and requested != of_text:
+        raise UserError(
+            f"tgt_lang={requested}: the text is in {of_text}; if that is wrong, type data.tgt_lang={requested}"
+        )
+    return load_translator(loaded, search, device, requested, precision)
 
 
 def baseline_translator(
@@ -127,9 +131,9 @@ def baseline_translator(
     rival = load(baseline)
     # The language codes of files may only be guesses from their names.
     if translator is not None and not isinstance(corpus, Files):
-        ours, theirs = (f"{t.record['src_lang']}-{t.tgt_lang}" for t in (translator, rival))
-        if ours != theirs:
-            raise UserError(f"baseline={baseline} translates {theirs}, but the checkpoint {ours}")
+        direction, baseline_direction = (f"{t.record['src_lang']}-{t.tgt_lang}" for t in (translator, rival))
+        if direction != baseline_direction:
+            raise UserError(f"baseline={baseline} translates {baseline_direction}, but the checkpoint {direction}")
     return rival
 
 
@@ -183,14 +187,14 @@ def named_text(split: str, corpus: Corpus, cache_dir: Path, translator: Translat
 def text_beside(path: Path, split: str, translator: Translator | None) -> EvaluationSet:
     """Return the copy of a split's text that a run has kept beside its checkpoints."""
     assert translator is not None
-    kept = translator.record["tgt_lang"]
-    if translator.tgt_lang != kept:
-        what = f"the {split} text beside {path} is in {kept}"
-        raise UserError(f"tgt_lang={translator.tgt_lang}: {what}; {what_to_score_on(split)}")
-    found = kept_text(path.parent / "text", split, translator.record["src_lang"], kept)
-    if found is None:
+    stored_lang = translator.record["tgt_lang"]
+    if translator.tgt_lang != stored_lang:
+        reason = f"the {split} text beside {path} is in {stored_lang}"
+        raise UserError(f"tgt_lang={translator.tgt_lang}: {reason}; {what_to_score_on(split)}")
+    evaluated = kept_text(path.parent / "text", split, translator.record["src_lang"], stored_lang)
+    if evaluated is None:
         raise UserError(f"there is no copy of the {split} text beside {path}: {what_to_score_on(split)}")
-    return found
+    return evaluated
 
 
 def with_references(references: str | list[str], evaluated: EvaluationSet) -> EvaluationSet:

@@ -76,9 +76,9 @@ class _Call:
         try:
             os.environ["HYDRA_FULL_ERROR"] = "1"
             refuse_other_encodings(sys.argv[1:])
-            refuse_words_without_key(sys.argv[1:], self.name)
+            refuse_args_without_key(sys.argv[1:], self.name)
             prefer_our_files()
-            if any(re.match("--experimental-r", word) for word in sys.argv[1:]):
+            if any(re.match("--experimental-r", arg) for arg in sys.argv[1:]):
                 raise UserError("--experimental-rerun: not supported; resume a run with resume=FOLDER")
             with hydra_seams.config_loader(CheckedLoader):
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=self.name)(self._checked)()
@@ -125,26 +125,26 @@ def arguments(config: DictConfig, function: Callable[..., Any]) -> dict[str, Any
 
     Nodes stay nodes, lists become plain data, and a group without a choice becomes None.
     """
-    given = {name: config.get(name) for name in keys_of(function)}
+    values = {name: config.get(name) for name in keys_of(function)}
     return {
         name: OmegaConf.to_container(value, resolve=True) if isinstance(value, ListConfig) else value
-        for name, value in given.items()
+        for name, value in values.items()
     }
 
 
-def refuse_other_encodings(words: Sequence[str]) -> None:
-    """Check that all typed words are valid text, since configs and results are written with them.
+def refuse_other_encodings(args: Sequence[str]) -> None:
+    """Check that all arguments are valid text, since configs and results are written with them.
 
     Raises:
-        UserError: a word is not. The message names it.
+        UserError: an argument is not. The message names it.
     """
-    for word in words:
+    for arg in args:
         try:
-            word.encode()
+            arg.encode()
         except UnicodeEncodeError:
             encoding = sys.getfilesystemencoding()
-            how = "rename the file or folder" if encoding == "utf-8" else "type PYTHONUTF8=1 before the command"
-            raise UserError(f"{word}: is not valid {encoding}, the encoding of this locale; {how}") from None
+            advice = "rename the file or folder" if encoding == "utf-8" else "type PYTHONUTF8=1 before the command"
+            raise UserError(f"{arg}: is not valid {encoding}, the encoding of this locale; {advice}") from None
 
 
 HYDRA_OPTIONS = {
@@ -157,41 +157,41 @@ _BEFORE_A_VALUE = re.compile(
 )
 
 
-def refuse_words_without_key(words: Sequence[str], name: str) -> None:
-    """Check that each typed word is an override or an option of Hydra's.
+def refuse_args_without_key(args: Sequence[str], name: str) -> None:
+    """Check that each argument is an override or an option of Hydra's.
 
     Args:
-        words: the typed words.
+        args: the command line's arguments.
         name: the name of the command.
 
     Raises:
-        UserError: a word is something else. The message names it, and the override that was probably meant.
+        UserError: an argument is something else. The message names it, and the override that was probably meant.
     """
-    for i, (before, word) in enumerate(pairwise(["", *words])):
-        after = words[i + 1] if i + 1 < len(words) and not re.match("[-~]|.*=", words[i + 1], re.DOTALL) else "VALUE"
-        if word.startswith("-") and word != "--":
-            option, is_given, value = word.partition("=")
-            if not any(known.startswith(option) for known in HYDRA_OPTIONS):
-                key, value = option.lstrip("-").replace("-", "_"), value if is_given else after
+    for i, (previous, arg) in enumerate(pairwise(["", *args])):
+        following = args[i + 1] if i + 1 < len(args) and not re.match("[-~]|.*=", args[i + 1], re.DOTALL) else "VALUE"
+        if arg.startswith("-") and arg != "--":
+            option, is_given, value = arg.partition("=")
+            if not any(valid.startswith(option) for valid in HYDRA_OPTIONS):
+                key, value = option.lstrip("-").replace("-", "_"), value if is_given else following
                 if key in known_keys(name):
                     raise UserError(f"{option}: a key is typed without dashes: type {override(key, value)}")
-                told = unknown_key(key, known_keys(name), name, value)
-                raise UserError(f"{option}: a key is typed without dashes, and {told}")
-        elif not re.match("~|.*=|--$", word, re.DOTALL) and not _BEFORE_A_VALUE.fullmatch(before):
+                reason = unknown_key(key, known_keys(name), name, value)
+                raise UserError(f"{option}: a key is typed without dashes, and {reason}")
+        elif not re.match("~|.*=|--$", arg, re.DOTALL) and not _BEFORE_A_VALUE.fullmatch(previous):
             raise UserError(
-                f"{word or repr(word)}: is not of the form KEY=VALUE; type {_with_key(word, after, words, name)}"
+                f"{arg or repr(arg)}: is not of the form KEY=VALUE; type {_with_key(arg, following, args, name)}"
             )
 
 
-def _with_key(word: str, after: str, words: Sequence[str], name: str) -> str:
-    """Return the override that was probably meant by a word without an equals sign, and the word after it."""
-    if word in known_keys(name):
-        return override(word, after)
-    if "checkpoint" in plain_config(name) and not any(word.startswith("checkpoint=") for word in words):
-        return override("checkpoint", word)
-    if name == "train" and word and Path(word).is_dir():
-        return f"{override('resume', word)} to resume the run in that folder"
-    if "data" in plain_config(name) and Path(word).is_file():
+def _with_key(arg: str, following: str, args: Sequence[str], name: str) -> str:
+    """Return the override that was probably meant by an argument without an equals sign, and the one after it."""
+    if arg in known_keys(name):
+        return override(arg, following)
+    if "checkpoint" in plain_config(name) and not any(arg.startswith("checkpoint=") for arg in args):
+        return override("checkpoint", arg)
+    if name == "train" and arg and Path(arg).is_dir():
+        return f"{override('resume', arg)} to resume the run in that folder"
+    if "data" in plain_config(name) and Path(arg).is_file():
         return "data=files data.train.src=FILE data.train.tgt=FILE to read text of your own"
     return "'KEY=\"a value with blanks\"', or --help to list the keys"
 
@@ -223,9 +223,9 @@ class CheckedLoader(hydra_seams.ConfigLoader):
         try:
             config = super().load_configuration(config_name, overrides, run_mode, *arguments, **options)
         except Exception as error:
-            if number := interruption.received:
+            if signum := interruption.received:
                 # Hydra has turned the exception of the signal into this one, which it ignores the first time.
-                raise interruption.Interrupted(signal.Signals(number).name) from error
+                raise interruption.Interrupted(signal.Signals(signum).name) from error
             raise
         refuse_foreign_hydra(config.hydra)
         if is_for_mode:
@@ -233,9 +233,9 @@ class CheckedLoader(hydra_seams.ConfigLoader):
         return config
 
 
-def varies(words: list[str]) -> bool:
+def varies(overrides: list[str]) -> bool:
     """Return whether one of the overrides gives its key several values."""
-    return any(override.is_sweep_override() for override in OverridesParser.create().parse_overrides(words))
+    return any(override.is_sweep_override() for override in OverridesParser.create().parse_overrides(overrides))
 
 
 # Groups that accept several choices, each in a node of its own name. In any other group Hydra would merge two choices
@@ -243,19 +243,19 @@ def varies(words: list[str]) -> bool:
 SEVERAL = ("callbacks", "logger")
 
 
-def refuse_lists(words: Sequence[str]) -> None:
+def refuse_lists(overrides: Sequence[str]) -> None:
     """Check that a group that holds one thing is given only one choice.
 
     Raises:
         UserError: an override gives it a list. The message names the first such override.
     """
     of_one = {*groups()} - {*SEVERAL}
-    for word in words:
-        match = re.fullmatch(r"\+{0,2}([\w/]+)(?:@[\w.:]+)?=\s*\[(.*)\]\s*", word, re.DOTALL)
+    for arg in overrides:
+        match = re.fullmatch(r"\+{0,2}([\w/]+)(?:@[\w.:]+)?=\s*\[(.*)\]\s*", arg, re.DOTALL)
         if match and match[1] in of_one and ("," in match[2] or not match[2].strip()):
-            first = match[2].partition(",")[0].strip()
-            example = f", like {word.partition('=')[0]}={first}" if first else ""
-            raise UserError(f"{word}: takes one choice{example}")
+            first_choice = match[2].partition(",")[0].strip()
+            example = f", like {arg.partition('=')[0]}={first_choice}" if first_choice else ""
+            raise UserError(f"{arg}: takes one choice{example}")
 
 
 def prefer_our_files() -> None:
@@ -268,141 +268,144 @@ def prefer_our_files() -> None:
         hydra_seams.forget_stored(file.relative_to(CONF))
 
 
-def explain(error: BaseException, config_name: str, words: Sequence[str] | None = None) -> str:
+def explain(error: BaseException, config_name: str, args: Sequence[str] | None = None) -> str:
     """Return what is wrong with a config, in one line with the key and the nearest valid one.
 
     Args:
         error: the exception.
         config_name: the name of the command.
-        words: the overrides; None: those of the command line.
+        args: the overrides; None: those of the command line.
     """
-    words = sys.argv[1:] if words is None else words
+    args = sys.argv[1:] if args is None else args
     cause = error.__cause__ or error
     if isinstance(cause, UserError):
         return printable(" ".join(str(cause).split()))
     text = str(error)
     key = getattr(cause, "full_key", None) or ""
     if match := re.search(r"Could not (?:override|append to config|delete from config)[^']*'([^']*)'", text):
-        return _cannot_override(match.group(1), text, cause, config_name, words)
+        return _cannot_override(match.group(1), text, cause, config_name, args)
     if match := re.search(r"Key '([^']*)' is not in struct\s+full_key: (\S+)", text):
         key = match.group(2)
-        reason = not_of_this_choice(key, config_name, words) or not_said_to_be_new(key, words)
-        reason = reason or without_name(key, words)
-        return reason or _unknown_key(key, config_name, words)
+        reason = wrong_choice(key, config_name, args) or missing_plus(key, args)
+        reason = reason or missing_logger_name(key, args)
+        return reason or _unknown_key(key, config_name, args)
     if match := re.search(r"(?:Could not find|Could not load) '([^']*)'", text):
         group, _, choice = match.group(1).rpartition("/")
-        return unknown_choice(group, choice, options(group, words), config_name)
+        return unknown_choice(group, choice, options(group, args), config_name)
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'(?:\n| requires)", text):
         return _several_values(match.group(1), config_name)
-    if "Config group override must be" in text and (reason := _names_no_choice(words)):
+    if "Config group override must be" in text and (reason := _invalid_choice(args)):
         return reason
     if match := re.search(r"Unknown plugin class : '\S*(optuna|submitit)", text):
         extra = {"optuna": "optuna", "submitit": "slurm"}[match.group(1)]
-        how = f"pip install 'diglot[{extra}]', or in a checkout .venv/bin/pip install -e '.[{extra}]'"
-        return f"{match.group(1)} is not installed: {how}"
+        advice = f"pip install 'diglot[{extra}]', or in a checkout .venv/bin/pip install -e '.[{extra}]'"
+        return f"{match.group(1)} is not installed: {advice}"
     if re.search("(?:mismatched|extraneous) input|token recognition|no viable alternative|LexerNoViableAlt", text):
-        what = str(getattr(error, "override", None) or text.splitlines()[0])
-        return f"cannot read the override {what}: put a value with special characters in quotes, 'key=\"value\"'"
+        source = str(getattr(error, "override", None) or text.splitlines()[0])
+        return f"cannot read the override {source}: put a value with special characters in quotes, 'key=\"value\"'"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return printable((f"{key}: " if key and key not in text else "") + "; ".join(lines[:3]))
 
 
-def _cannot_override(key: str, text: str, cause: BaseException, config_name: str, words: Sequence[str]) -> str:
+def _cannot_override(key: str, text: str, cause: BaseException, config_name: str, args: Sequence[str]) -> str:
     """Return the reason why Hydra cannot override a key."""
-    if reason := not_of_this_choice(key, config_name, words):
+    if reason := wrong_choice(key, config_name, args):
         return reason
-    if reason := not_said_to_be_new(key, words) or without_name(key, words):
+    if reason := missing_plus(key, args) or missing_logger_name(key, args):
         return reason
-    if f"~{key}" in words and (key in known_keys(config_name) or key.startswith("model.decoder_")):
+    if f"~{key}" in args and (key in known_keys(config_name) or key.startswith("model.decoder_")):
         return f"{key} is null already: there is nothing to remove"
     detail = str(cause).splitlines()[0]
     if "not in struct" in str(cause) or "No match" in text or "does not exist" in text or "not in" in detail:
-        return _unknown_key(key, config_name, words)
+        return _unknown_key(key, config_name, args)
     return f"{key}: {detail}"
 
 
-def _unknown_key(key: str, config_name: str, words: Sequence[str]) -> str:
+def _unknown_key(key: str, config_name: str, args: Sequence[str]) -> str:
     """Return a message that a typed key does not exist in a command's config."""
-    values = {word.lstrip("+").partition("=")[0]: word.partition("=")[2] for word in words if "=" in word}
+    values = {arg.lstrip("+").partition("=")[0]: arg.partition("=")[2] for arg in args if "=" in arg}
     return unknown_key(key, known_keys(config_name), config_name, values.get(key.lstrip("+")))
 
 
-def options(group: str, words: Sequence[str]) -> list[str]:
-    """Return the names of a group's choices, including those in the folders that the words add with --config-dir."""
+def options(group: str, args: Sequence[str]) -> list[str]:
+    """Return the names of a group's choices, including those in folders that the arguments add with --config-dir."""
     folders = [CONF]
-    for before, word in pairwise(["", *words]):
-        if match := re.fullmatch("(?:--config-dir|-cd)=(.*)", word):
+    for previous, arg in pairwise(["", *args]):
+        if match := re.fullmatch("(?:--config-dir|-cd)=(.*)", arg):
             folders.append(Path(match[1]))
-        elif before in ("--config-dir", "-cd"):
-            folders.append(Path(word))
+        elif previous in ("--config-dir", "-cd"):
+            folders.append(Path(arg))
     return sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
 
 
-def _names_no_choice(words: Sequence[str]) -> str | None:
-    """Return a message that a group is set to something other than one of its choices, or None if no word does that."""
-    for group, _, choice in (word.lstrip("+").partition("=") for word in words):
+def _invalid_choice(args: Sequence[str]) -> str | None:
+    """Return a message that a group is set to something other than one of its choices, or None otherwise."""
+    for group, _, choice in (arg.lstrip("+").partition("=") for arg in args):
         if "@" in group and choice == "null":
             return f"{group}={choice} is not a choice: leave it out to give the decoder the same as the encoder"
-        if group in groups() and choice not in options(group, words):
-            return f"{group}={choice} is not a choice; there are {', '.join(options(group, words))}"
+        if group in groups() and choice not in options(group, args):
+            return f"{group}={choice} is not a choice; there are {', '.join(options(group, args))}"
     return None
 
 
-def _several_values(word: str, config_name: str) -> str:
+def _several_values(arg: str, config_name: str) -> str:
     """Return a message that an override gives a key several values outside of a sweep."""
-    key, _, value = word.partition("=")
+    key, _, value = arg.partition("=")
     default: Any = plain_config(config_name)
     for name in key.lstrip("+").split("."):
         default = default.get(name) if isinstance(default, dict) else None
     if isinstance(default, list) or meaning_of(key.lstrip("+")).content is not None:
-        return f"{word}: for a list, type '{key}=[{value}]'"
+        return f"{arg}: for a list, type '{key}=[{value}]'"
     if config_name == "train":
-        return f"{word}: for several values: {command_line('sweep', [word])}"
-    return f"{word}: the key takes one value"
+        return f"{arg}: for several values: {command_line('sweep', [arg])}"
+    return f"{arg}: the key takes one value"
 
 
-def not_said_to_be_new(key: str, words: Sequence[str]) -> str | None:
+def missing_plus(key: str, args: Sequence[str]) -> str | None:
     """Return a message that a new entry, such as a callback, needs a plus sign, or None if this is not the problem."""
     named = re.match(r"((callbacks|watch|logger|data\.corpora)\.[A-Za-z]\w*)(\.|$)", key)
-    begun = named and re.compile(rf"{re.escape(named[1])}(\._target_=|=\{{|\.(src|tgt|tsv|csv)=)")
-    meant = next((word for word in words if begun and begun.match(word)), None)
-    return f"there is no key {key}: a new entry begins with a plus sign, +{meant}" if meant else None
+    pattern = named and re.compile(rf"{re.escape(named[1])}(\._target_=|=\{{|\.(src|tgt|tsv|csv)=)")
+    entry = next((arg for arg in args if pattern and pattern.match(arg)), None)
+    return f"there is no key {key}: a new entry begins with a plus sign, +{entry}" if entry else None
 
 
-def without_name(key: str, words: Sequence[str]) -> str | None:
+def missing_logger_name(key: str, args: Sequence[str]) -> str | None:
     """Return a message that a logger's key lacks the logger's name, or None if this is not the problem."""
-    top, _, rest = key.lstrip("+~").partition(".")
-    chosen = next((word.partition("=")[2] for word in reversed(words) if word.startswith("logger=")), "tensorboard")
-    names = re.findall(r"\w+", chosen)
-    if top != "logger" or not rest or rest.partition(".")[0] in names:
+    top, _, subkey = key.lstrip("+~").partition(".")
+    loggers = next((arg.partition("=")[2] for arg in reversed(args) if arg.startswith("logger=")), "tensorboard")
+    names = re.findall(r"\w+", loggers)
+    if top != "logger" or not subkey or subkey.partition(".")[0] in names:
         return None
-    if rest.startswith("_"):
-        return f"there is no key {key}: a logger of your own needs a name, +logger.mine.{rest}=..."
-    meant = " or ".join(f"logger.{name}.{rest}" for name in names if name != "none")
-    return f"there is no key {key}: the name of the logger is missing" + (f"; did you mean {meant}?" if meant else "")
+    if subkey.startswith("_"):
+        return f"there is no key {key}: a logger of your own needs a name, +logger.mine.{subkey}=..."
+    nearest = " or ".join(f"logger.{name}.{subkey}" for name in names if name != "none")
+    return f"there is no key {key}: the name of the logger is missing" + (
+        f"; did you mean {nearest}?" if nearest else ""
+    )
 
 
-def not_of_this_choice(key: str, config_name: str, words: Sequence[str]) -> str | None:
-    """Return a message that an existing key or group does not fit the other words, or None if it fits."""
+def wrong_choice(key: str, config_name: str, args: Sequence[str]) -> str | None:
+    """Return a message that an existing key or group does not fit the other arguments, or None if it fits."""
     key = key.lstrip("+~")
     group, _, package = key.partition("@")
     if package:
         node = package.rpartition(".")[0]
         target = plain_config(config_name).get(node, {}).get("_target_")
-        places = [f"{node}.{name}" for name in parameters_of(get_object(target))] if target else []
-        if package not in places:
-            nearest = difflib.get_close_matches(package, places, 1)
+        packages = [f"{node}.{name}" for name in parameters_of(get_object(target))] if target else []
+        if package not in packages:
+            nearest = difflib.get_close_matches(package, packages, 1)
             return f"there is no {package}" + (f"; did you mean {group}@{nearest[0]}?" if nearest else "")
         part = f"{node}/{package.rpartition('.')[2].removeprefix('decoder_')}"
         if part != group and (CONF / part).is_dir():
-            meant = part if part.replace("/", ".") == package else f"{part}@{package}"
+            candidate = part if part.replace("/", ".") == package else f"{part}@{package}"
             return (
-                f"{group} does not fit {package}; did you mean {meant}=... (one of {', '.join(options(part, words))})?"
+                f"{group} does not fit {package}; did you mean {candidate}=... "
+                f"(one of {', '.join(options(part, args))})?"
             )
     elif key not in known_keys(config_name):
         return None
-    for word in words:
-        chosen, _, choice = word.partition("=")
-        if choice in options(chosen, words) and re.match(f"{re.escape(chosen)}[./]", key):
-            return f"{word} has no {key}"
+    for arg in args:
+        selected, _, choice = arg.partition("=")
+        if choice in options(selected, args) and re.match(f"{re.escape(selected)}[./]", key):
+            return f"{arg} has no {key}"
     return None

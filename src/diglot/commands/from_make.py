@@ -17,29 +17,29 @@ MAKEFILE_VARIABLES = re.compile(r"(ARGS|PYTHON|LOGDIR|PIP_\w+):?=")
 
 
 def command_line(makeflags: str) -> list[str]:
-    """Return the `name=value` words given to make, in the order typed.
+    """Return the `name=value` arguments given to make, in the order typed.
 
     Args:
-        makeflags: the value of MAKEFLAGS: make's options, `--`, then the words in reverse order. Make writes a
+        makeflags: the value of MAKEFLAGS: make's options, `--`, then the arguments in reverse order. Make writes a
             backslash before blanks and backslashes, and doubles each dollar sign.
     """
-    words = re.findall(r"(?:\\.|[^ \t\\])+", makeflags, flags=re.DOTALL)
-    typed = words[words.index("--") + 1 :] if "--" in words else []
-    return [re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL).replace("$$", "$") for word in reversed(typed)]
+    args = re.findall(r"(?:\\.|[^ \t\\])+", makeflags, flags=re.DOTALL)
+    overrides = args[args.index("--") + 1 :] if "--" in args else []
+    return [re.sub(r"\\(.)", r"\1", arg, flags=re.DOTALL).replace("$$", "$") for arg in reversed(overrides)]
 
 
 def overrides(makeflags: str) -> list[str]:
     """Return the Hydra overrides given to make, without the Makefile's own variables."""
-    return [word for word in command_line(makeflags) if not MAKEFILE_VARIABLES.match(word)]
+    return [arg for arg in command_line(makeflags) if not MAKEFILE_VARIABLES.match(arg)]
 
 
 def arguments(environment: Mapping[str, str]) -> list[str]:
-    """Return all arguments for the command: the words of ARGS, split as a shell would, then the overrides."""
+    """Return all arguments for the command: those in ARGS, split as a shell would, then the overrides."""
     makeflags = environment.get("MAKEFLAGS", "")
     args = environment.get("ARGS", "")
-    for word in command_line(makeflags):
-        if word.startswith("ARGS="):
-            args = word.removeprefix("ARGS=")
+    for override in command_line(makeflags):
+        if override.startswith("ARGS="):
+            args = override.removeprefix("ARGS=")
     return [*shlex.split(args), *overrides(makeflags)]
 
 

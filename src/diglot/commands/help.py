@@ -15,25 +15,25 @@ from diglot.system.quoting import printable
 IN_CHECKOUT = (CONF.parent / "Makefile").is_file()  # otherwise installed: the commands are diglot-train, ...
 
 
-def answer(name: str, words: Sequence[str]) -> int:
+def print_help(name: str, args: Sequence[str]) -> int:
     """Print the requested page.
 
     Args:
         name: the command.
-        words: its command line. Words that follow --help name groups of choices.
+        args: its arguments. Those that follow --help name groups of choices.
 
     Returns:
         The exit status.
     """
-    after = words[min(words.index(word) for word in HELP if word in words) + 1 :]
-    topics = list(takewhile(lambda word: not word.startswith("-") and "=" not in word, after))
-    there_are = [group for group in groups_of(name) if "@" not in group]
+    following = args[min(args.index(arg) for arg in HELP if arg in args) + 1 :]
+    topics = list(takewhile(lambda arg: not arg.startswith("-") and "=" not in arg, following))
+    available = [group for group in groups_of(name) if "@" not in group]
     for topic in topics:
-        if topic not in there_are:
-            nearest = difflib.get_close_matches(topic, there_are, 1)
+        if topic not in available:
+            nearest = difflib.get_close_matches(topic, available, 1)
             hint = f"; did you mean {nearest[0]}?" if nearest else ""
-            told = f"the groups are {', '.join(there_are)}" if there_are else "this command has no groups"
-            print(f"diglot-{name}: --help {printable(topic)}: no such group; {told}{hint}", file=sys.stderr)
+            reason = f"the groups are {', '.join(available)}" if available else "this command has no groups"
+            print(f"diglot-{name}: --help {printable(topic)}: no such group; {reason}{hint}", file=sys.stderr)
             return 2
     width = page_width()
     pages = [group_page(name, topic, width) for topic in topics] or [command_page(name, width)]
@@ -48,25 +48,25 @@ def page_width() -> int:
 
 def command_page(name: str, width: int) -> Iterator[str]:
     """Yield the lines about a command: its description, its keys, and its groups with their choices."""
-    about, groups = command(name), groups_of(name)
-    yield from textwrap.wrap(about.meaning, width)
+    info, groups = command(name), groups_of(name)
+    yield from textwrap.wrap(info.meaning, width)
     yield from ("", f"Usage: {line(name, '[KEY=VALUE ...]', *['[GROUP=CHOICE ...]'] * bool(groups))}", "")
-    yield from (f"  {typed(example)}" for example in about.examples)
-    if about.keys:
+    yield from (f"  {typed(example)}" for example in info.examples)
+    if info.keys:
         yield from ("", "Keys, with their defaults:")
-        yield from table(map(_key, about.keys.values()), width)
+        yield from table(map(_key, info.keys.values()), width)
     if groups:
         yield from ("", "Groups of choices, with their defaults:")
     for group, entry in groups.items():
         yield from table([(f"{group}={entry.default}", entry.meaning)], width)
         if "@" not in group:
             yield from table(((f"  {choice.name}", choice.summary) for choice in choices(group).values()), width)
-    more = [(line(name, f"--help {group}"), f"the keys of a group, here {group}") for group in list(groups)[:1]]
-    composing = "train" if name == "sweep" else name  # Hydra cannot show the config of a multirun
-    more.append((line(composing, "--cfg job", "..."), "print the complete config of this command line, and exit"))
-    more.append((line(name, "--hydra-help"), "Hydra's own options"))
+    lines = [(line(name, f"--help {group}"), f"the keys of a group, here {group}") for group in list(groups)[:1]]
+    composed = "train" if name == "sweep" else name  # Hydra cannot show the config of a multirun
+    lines.append((line(composed, "--cfg job", "..."), "print the complete config of this command line, and exit"))
+    lines.append((line(name, "--hydra-help"), "Hydra's own options"))
     yield from ("", "More:")
-    yield from table(more, width)
+    yield from table(lines, width)
 
 
 def _key(key: Entry) -> tuple[str, str]:
@@ -96,11 +96,11 @@ def overview(commands: Iterable[str]) -> Iterator[str]:
     yield from ("", "More about a command: python -m diglot COMMAND --help")
 
 
-def line(name: str, *words: str) -> str:
+def line(name: str, *args: str) -> str:
     """Return a command line to type. For make, options are put into ARGS."""
     if not IN_CHECKOUT:
-        return " ".join([f"diglot-{name}", *words])
-    return " ".join([f"make {name}", *(f"ARGS='{word}'" if word.startswith("-") else word for word in words)])
+        return " ".join([f"diglot-{name}", *args])
+    return " ".join([f"make {name}", *(f"ARGS='{arg}'" if arg.startswith("-") else arg for arg in args)])
 
 
 def typed(example: str) -> str:

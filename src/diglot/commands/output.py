@@ -29,10 +29,10 @@ def written(path: str | None, key: str = "output") -> Iterator[Callable[[str], N
         if file.is_dir():
             raise UserError(f"{key}={path}: is a folder, but a file is needed")
         is_special = file.exists() and not file.is_file()
-        with _explained(path), file.open("wb") if is_special else atomic_file(file.resolve()) as opened:
+        with _explained(path), file.open("wb") if is_special else atomic_file(file.resolve()) as stream:
 
             def write_file(text: str) -> None:
-                opened.write(text.encode())
+                stream.write(text.encode())
 
             yield write_file
         return

@@ -46,8 +46,8 @@ def main(
     with written(output) as write:
         scores = [score for score in score_pairs(translator, pairs, tokens_per_batch, show=True) if score]
         write("".join(f"{json.dumps(_line(score, pieces), ensure_ascii=False)}\n" for score in scores))
-    told = sys.stderr if output is None else sys.stdout
-    print("\n".join(summary(scores)), file=told)
+    stream = sys.stderr if output is None else sys.stdout
+    print("\n".join(summary(scores)), file=stream)
     if output is not None:
         print(f"{len(scores):,} lines: {printable(output)}")
 

@@ -13,12 +13,12 @@ HELP = {"-h", "--help"}
 
 def start(command: str) -> NoReturn:
     """Run the command of the given name, or print its help for --help."""
-    streams.own()
+    streams.make_forgiving()
     interruption.exit_on_signal(command)
     if not HELP.isdisjoint(sys.argv[1:]):
         from diglot.commands import help  # imported only here, so that commands start faster
 
-        sys.exit(help.answer(command, sys.argv[1:]))
+        sys.exit(help.print_help(command, sys.argv[1:]))
     main = importlib.import_module(f"diglot.commands.{command}").main
     interruption.raise_on_signal()
     try:

@@ -41,11 +41,11 @@ def train(config: DictConfig) -> Path:
     keep_freed_memory()
     exclude_cudnn_attention()
     interruption.set_outcome()
-    trial = trial_build(config)
-    watchers = build_watchers(config, trial)
+    trial_model = trial_build(config)
+    watchers = build_watchers(config, trial_model)
     if finished := finished_folder(config):
         return finished
-    plan = Plan.of(config, trial, watchers)
+    plan = Plan.of(config, trial_model, watchers)
     if not plan.processes.is_first:
         only_warnings()
     plan.prepare_data()

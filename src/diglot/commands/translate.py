@@ -61,12 +61,12 @@ def main(
     if not paths:
         raise UserError("checkpoint=[]: names no checkpoint")
     files = {"output": output, "html": html}
-    read = {f"checkpoint {path}": checkpoints.find(path) for path in paths}
-    refuse_same(files, read | {"input": input, "prefix": prefix})
+    inputs = {f"checkpoint {path}": checkpoints.find(path) for path in paths}
+    refuse_same(files, inputs | {"input": input, "prefix": prefix})
     modules = trusted({"trust": trust, "search": resolved(search)})
     loaded = [checkpoints.load(path, modules) for path in paths]
-    whole = loaded[0] if len(loaded) == 1 else as_ensemble(loaded)
-    translator = load_translator(whole, search, device, tgt_lang, precision)
+    combined = loaded[0] if len(loaded) == 1 else as_ensemble(loaded)
+    translator = load_translator(combined, search, device, tgt_lang, precision)
     check_options(
         translator,
         tokens_per_batch=tokens_per_batch,
@@ -86,10 +86,10 @@ def main(
     def records() -> Iterator[dict[str, Any]]:
         """Translate and write each line, and yield its record if the output needs one."""
         nonlocal n_lines, n_cut, n_near_ties
-        shown = nullcontext(lambda done: None) if is_interactive else step(description)
-        with written(output) as write, shown as advance:
+        progress = nullcontext(lambda done: None) if is_interactive else step(description)
+        with written(output) as write, progress as advance:
             for lines, prefixes in windows(input, prefix, 1 if is_interactive else WINDOW):
-                found = translator.n_best(
+                results = translator.n_best(
                     lines,
                     prefixes=prefixes,
                     tokens_per_batch=tokens_per_batch,
@@ -98,7 +98,7 @@ def main(
                     first_line=n_lines + 1,
                     advance=advance,
                 )
-                for line, of_line in zip(lines, found, strict=True):
+                for line, of_line in zip(lines, results, strict=True):
                     n_lines += 1
                     n_cut += of_line[0].cut
                     n_near_ties += of_line[0].near_tie
@@ -106,10 +106,10 @@ def main(
                         write(f"{of_line[0].text}\n")
                         if html is None:  # no output needs the record
                             continue
-                    known = record(n_lines, line, of_line)
+                    entry = record(n_lines, line, of_line)
                     if format == "json":
-                        write(_json_line(known, alignments))
-                    yield known
+                        write(_json_line(entry, alignments))
+                    yield entry
 
     if html is None:
         deque(records(), maxlen=0)
@@ -124,8 +124,8 @@ def main(
 def _report(n_lines: int, n_cut: int, n_near_ties: int, files: Sequence[str]) -> None:
     """Report on standard error the numbers of cut outputs and of near ties, and the output files."""
     if n_cut:
-        told = f"{n_cut} of {n_lines} outputs were cut by the length limit (search.max_len_a, search.max_len_b)"
-        print(told, file=sys.stderr)
+        message = f"{n_cut} of {n_lines} outputs were cut by the length limit (search.max_len_a, search.max_len_b)"
+        print(message, file=sys.stderr)
     if n_near_ties:
         print(
             f"{n_near_ties} of {n_lines} searches had a near tie, which other batches may decide differently",
@@ -157,8 +157,8 @@ def check_options(
         # With a utility, sampling returns only the best sample.
         for key in ("n_best",) if options.get("utility") else ("n_best", "n_samples"):
             if options.get(key, 1) > 1:
-                told = "format=text has one translation per line; type format=json or html=FILE"
-                raise UserError(f"search.{key}={options[key]}: {told}")
+                reason = "format=text has one translation per line; type format=json or html=FILE"
+                raise UserError(f"search.{key}={options[key]}: {reason}")
     if alignments is not None:
         if format == "text":
             raise UserError(f"alignments={alignments}: format=text has no alignments; type format=json")
@@ -168,8 +168,8 @@ def check_options(
         if alignments not in ("mean", "all"):
             chosen(alignments, heads)
     if html is not None and len(set(heads := translator.cross_heads())) > 1:
-        told = f"here its layers have {', '.join(map(str, heads))}"
-        raise UserError(f"html: the page needs the same number of heads in all cross-attention; {told}")
+        reason = f"here its layers have {', '.join(map(str, heads))}"
+        raise UserError(f"html: the page needs the same number of heads in all cross-attention; {reason}")
     if prefix is not None and input is None:
         raise UserError("prefix: needs input=FILE with the same number of lines")
 
@@ -227,13 +227,13 @@ def typed_lines(size: int) -> list[bytes]:
         raise UserError(f"standard input: cannot be read ({error.strerror}); type input=FILE to read a file") from None
 
 
-def record(number: int, line: str, found: Sequence[Translation]) -> dict[str, Any]:
+def record(number: int, line: str, translations: Sequence[Translation]) -> dict[str, Any]:
     """Return a line's translations as plain data, except for the attention, which stays a list of arrays."""
     return {
         "line": number,
         "source": line,
-        "source_tokens": list(found[0].source_tokens),
-        "near_tie": found[0].near_tie,
+        "source_tokens": list(translations[0].source_tokens),
+        "near_tie": translations[0].near_tie,
         "hypotheses": [
             {
                 "text": t.text,
@@ -244,7 +244,7 @@ def record(number: int, line: str, found: Sequence[Translation]) -> dict[str, An
                 "cut": t.cut,
                 "attention": list(t.attention),
             }
-            for t in found
+            for t in translations
         ],
     }
 
@@ -285,17 +285,17 @@ def load_translator(
     precision: Precision,
 ) -> Translator:
     """Return a checkpoint's translator. Values in the config's search node override the checkpoint's own search."""
-    wanted = {key: value for key, value in resolved(search).items() if value is not None}
-    own = loaded.record["search"]
-    if "_target_" not in wanted:
-        unknown = wanted.keys() - vars(loaded.search).keys()
+    options = {key: value for key, value in resolved(search).items() if value is not None}
+    stored = loaded.record["search"]
+    if "_target_" not in options:
+        unknown = options.keys() - vars(loaded.search).keys()
         if unknown:
-            kind = own["_target_"].rpartition(".")[2]
+            name = stored["_target_"].rpartition(".")[2]
             raise UserError(
-                f"search.{min(unknown)}: the checkpoint's search is {kind}, which has no such option; type search=beam"
+                f"search.{min(unknown)}: the checkpoint's search is {name}, which has no such option; type search=beam"
             )
-        wanted = own | wanted
-    found = list(mistakes(wanted, "search"))
-    if found:
-        raise UserError("; ".join(found))
-    return Translator.of(loaded, device, build(OmegaConf.create(wanted), "search"), tgt_lang, precision)
+        options = stored | options
+    errors = list(mistakes(options, "search"))
+    if errors:
+        raise UserError("; ".join(errors))
+    return Translator.of(loaded, device, build(OmegaConf.create(options), "search"), tgt_lang, precision)

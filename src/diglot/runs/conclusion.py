@@ -33,7 +33,7 @@ def conclude(
     throughput: Throughput,
     trainer: L.Trainer,
     config: DictConfig,
-    reads: Contents,
+    contents: Contents,
 ) -> None:
     """Score the best checkpoint on the test text, write the run's results, and report them.
 
@@ -56,21 +56,27 @@ def conclude(
         scorer = Scorer(scorer.tgt_lang, held_out["test"].pairs.tgt, scorer.tokenizer)
         test = evaluate(translator, held_out["test"], scorer, folder / "evaluation" / "test", is_repeated=True)
         say("\n".join(table(test)))
-    shown = held_out.get("test", held_out["dev"])
+    sample_set = held_out.get("test", held_out["dev"])
     say(
-        "\n".join([f"Translations by {writer.best.name} ({shown.split}):", *samples(translator.translate, shown.pairs)])
+        "\n".join(
+            [
+                f"Translations by {writer.best.name} ({sample_set.split}):",
+                *samples(translator.translate, sample_set.pairs),
+            ]
+        )
     )
     best = {f"best/{name}": float(value) for name, value in best_scores(writer).items()}
     Loggers(trainer.loggers).hyper_parameters(hyper_parameters(without_secrets(config)), best)
-    made = ""
+    exported = ""
     if (form := config.export) is not None:
         say("\n".join(export(checkpoints.load(writer.best, trusted(config)), form, folder / form, "export")))
-        made = f"{form}/, "
+        exported = f"{form}/, "
     # Write the results last: they mark the run as finished.
-    write_results(folder, writer, throughput, translator.model, trainer.global_step, test, reads)
+    write_results(folder, writer, throughput, translator.model, trainer.global_step, test, contents)
     trust = trusted(config)
     say(
-        f"Made in {printable(folder)}/: best.ckpt, last.ckpt, {made}{CONFIG}, {RESULTS}, log.txt, curves and pictures\n"
+        f"Made in {printable(folder)}/: best.ckpt, last.ckpt, {exported}{CONFIG}, {RESULTS}, log.txt, "
+        "curves and pictures\n"
         f"Next:  {reading('evaluate', writer.best, trust)}\n"
         f"       echo 'some text' | {reading('translate', writer.best, trust)}\n"
         f"       make tensorboard"

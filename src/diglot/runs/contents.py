@@ -52,30 +52,30 @@ def contents_now(config: Any) -> Contents:
 def contents_in(folder: Path) -> Contents:
     """Return the contents that the run in a folder has read; empty if unknown."""
     try:
-        found = json.loads((folder / ENVIRONMENT).read_bytes())["contents"]
+        stored = json.loads((folder / ENVIRONMENT).read_bytes())["contents"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return stored if isinstance(stored, dict) else {}
 
 
-def how_compared(changed: str) -> str:
-    """Return a note on how texts are compared, for the message about a changed text; empty for other inputs."""
-    is_text = changed in (NAMES["train"], NAMES["dev"], NAMES["test"])
-    same = "the same lines count as changed if they are compressed or split into files differently"
-    return f" (files are compared byte for byte: {same})" if is_text else ""
+def comparison_note(name: str) -> str:
+    """Return a note for the message that an input has changed: how texts are compared; empty for other inputs."""
+    is_text = name in (NAMES["train"], NAMES["dev"], NAMES["test"])
+    rule = "the same lines count as changed if they are compressed or split into files differently"
+    return f" (files are compared byte for byte: {rule})" if is_text else ""
 
 
-def changed_contents(before: Contents, now: Contents) -> str | None:
+def changed_contents(stored: Contents, current: Contents) -> str | None:
     """Return the name of the first input that has changed; None if no known input has changed."""
-    found = [key for key in before if key in now and before[key] != now[key]]
-    return NAMES.get(found[0], f"the file that {found[0]} names") if found else None
+    changed_keys = [key for key in stored if key in current and stored[key] != current[key]]
+    return NAMES.get(changed_keys[0], f"the file that {changed_keys[0]} names") if changed_keys else None
 
 
-def same_contents(before: Contents, now: Contents) -> set[str]:
+def same_contents(stored: Contents, current: Contents) -> set[str]:
     """Return the inputs that have not changed, with `text` if all text and the languages are the same."""
-    same = {key for key in before if before[key] == now.get(key)}
-    has_same_text = all(before.get(key) == now.get(key) for key in (*SPLITS, "languages"))
-    return same | ({"text"} if before and has_same_text else set())
+    unchanged = {key for key in stored if stored[key] == current.get(key)}
+    has_same_text = all(stored.get(key) == current.get(key) for key in (*SPLITS, "languages"))
+    return unchanged | ({"text"} if stored and has_same_text else set())
 
 
 def _file_hash(path: Path) -> str:

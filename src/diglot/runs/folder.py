@@ -56,8 +56,8 @@ def run_folder(budget: "Budget", name: str, resume: str | None, processes: "Proc
     if processes.is_first:
         folder = budget.new_folder(name) if resume is None else resumable_folder(resume)
         lock_folder(folder)
-        for each in (folder, folder / "text"):
-            remove_leftovers(each)
+        for path in (folder, folder / "text"):
+            remove_leftovers(path)
     folder = Path(processes.shared(folder))
     if not processes.has_group:
         os.environ["DIGLOT_RUN_FOLDER"] = str(folder.absolute())
@@ -88,14 +88,14 @@ def refuse_links(folder: Path) -> None:
     Raises:
         UserError: naming a symbolic link, a hard link (of a file that is written in place), a pipe or a device.
     """
-    inside = [each for name in FOLDERS if not (folder / name).is_symlink() for each in (folder / name).rglob("*")]
-    for path in [*folder.iterdir(), *inside]:
-        found, name = path.lstat(), path.relative_to(folder)
-        if stat.S_ISLNK(found.st_mode):
+    nested = [p for name in FOLDERS if not (folder / name).is_symlink() for p in (folder / name).rglob("*")]
+    for path in [*folder.iterdir(), *nested]:
+        status, name = path.lstat(), path.relative_to(folder)
+        if stat.S_ISLNK(status.st_mode):
             raise UserError(f"{folder}: {name} is a link, but a run writes only into its own folder: remove it")
-        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             raise UserError(f"{folder}: {name} is neither a file nor a folder: remove it")
-        if path.name in IN_PLACE and stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        if path.name in IN_PLACE and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
             raise UserError(f"{folder}: {name} is a hard link to another file: remove it")
 
 
@@ -167,8 +167,8 @@ def lock_folder(folder: Path) -> None:
     locked_folders.append(descriptor)
 
 
-def environment(typed: Sequence[str], contents: Mapping[str, str]) -> dict[str, Any]:
-    """Return the versions, the hardware and the content that a run's results may depend on, and the typed command."""
+def environment(command: Sequence[str], contents: Mapping[str, str]) -> dict[str, Any]:
+    """Return the versions, the hardware and the content that a run's results may depend on, and the command line."""
     return {
         "diglot": version("diglot"),
         "commit": commit(),
@@ -177,30 +177,32 @@ def environment(typed: Sequence[str], contents: Mapping[str, str]) -> dict[str, 
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "packages": {name: version(name) for name in PACKAGES},
-        "command": list(typed),
+        "command": list(command),
         "contents": dict(contents),
     }
 
 
-def write_about(folder: Path, config_yaml: str, tokenizer: Tokenizer, about_it: Mapping[str, Any]) -> list[Path]:
+def write_description(
+    folder: Path, config_yaml: str, tokenizer: Tokenizer, environment: Mapping[str, Any]
+) -> list[Path]:
     """Write the files that describe a run into its folder, unless they exist.
 
     Args:
         folder: the run's folder.
         config_yaml: the run's config.
         tokenizer: the run's tokenizer.
-        about_it: what its results may depend on besides its config; see `environment`.
+        environment: what its results may depend on besides its config; see the function `environment`.
 
     Returns:
         The files. The last one, the config, marks the folder as a run's folder.
     """
-    about = {
-        ENVIRONMENT: (json.dumps(about_it, indent=2) + "\n").encode(),
+    contents = {
+        ENVIRONMENT: (json.dumps(environment, indent=2) + "\n").encode(),
         "tokenizer.model": tokenizer.model,
         "tokenizer.tgt.model": tokenizer.tgt_model,
         CONFIG: config_yaml.encode(),  # last: it marks the folder as a run's folder
     }
-    files = {folder / name: content for name, content in about.items() if content is not None}
+    files = {folder / name: content for name, content in contents.items() if content is not None}
     write_missing(files)
     return list(files)
 
@@ -242,7 +244,7 @@ def commit() -> str | None:
     try:
         tracked = subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, check=True)
         name = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
-        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
+        status = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return name.stdout.strip() + ("+" if changed.stdout.strip() else "") if tracked.stdout else None
+    return name.stdout.strip() + ("+" if status.stdout.strip() else "") if tracked.stdout else None

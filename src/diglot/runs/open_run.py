@@ -21,7 +21,7 @@ from diglot.runs.folder import (
     restore_folder,
     resumable_folder,
     run_folder,
-    write_about,
+    write_description,
 )
 from diglot.runs.plan import Plan
 from diglot.runs.resume import (
@@ -35,7 +35,7 @@ from diglot.runs.resume import (
 )
 from diglot.system import interruption
 from diglot.system.console import log_to, say
-from diglot.system.quoting import masked_words, printable
+from diglot.system.quoting import masked_arguments, printable
 
 
 def finished_folder(config: DictConfig) -> Path | None:
@@ -44,9 +44,9 @@ def finished_folder(config: DictConfig) -> Path | None:
     Raises:
         UserError: if there is no such run, or if it would resume as a different one.
     """
-    known = config.run.folder if config.resume == AUTO else config.resume
-    if known is not None:
-        interruption.set_outcome(partial(outcome, Path(known).expanduser()))
+    resumed_folder = config.run.folder if config.resume == AUTO else config.resume
+    if resumed_folder is not None:
+        interruption.set_outcome(partial(outcome, Path(resumed_folder).expanduser()))
     if config.resume in (None, AUTO):
         return None
     folder = resumable_folder(config.resume)
@@ -69,24 +69,24 @@ class OpenRun:
     Attributes:
         folder: path of the folder.
         config_yaml: the config that is stored in the folder.
-        about: what the run's results may depend on besides its config.
-        reads: the contents that the run reads.
+        environment: what the run's results may depend on besides its config.
+        contents: the contents that the run reads.
         record: the data that every checkpoint holds.
         scorer: scorer of dev translations.
-        begun: the point where the run resumes.
-        goes_on: whether the run had been started before.
+        resume_point: the point where the run resumes.
+        is_resumed: whether the run had been started before.
         finished_line: message if nothing is left to do; otherwise None.
         files: contents of the files in the folder that describe the run.
     """
 
     folder: Path
     config_yaml: str
-    about: dict[str, Any]
-    reads: Contents
+    environment: dict[str, Any]
+    contents: Contents
     record: dict[str, Any]
     scorer: Scorer
-    goes_on: bool
-    begun: ResumePoint = field(default_factory=ResumePoint)
+    is_resumed: bool
+    resume_point: ResumePoint = field(default_factory=ResumePoint)
     finished_line: str | None = None
     files: dict[Path, bytes] = field(default_factory=dict)
 
@@ -99,48 +99,48 @@ class OpenRun:
         """
         config, data, processes, corpus = plan.config, plan.data, plan.processes, plan.corpus
         scorer = Scorer(corpus.tgt_lang, data.held_out["dev"].tgt, config.bleu_tokenizer)
-        plain = without_secrets(config)
+        values = without_secrets(config)
         record = checkpoints.record(config, data.tokenizer, corpus.name, corpus.src_lang, corpus.tgt_lang)
         record["data"], record["bleu_tokenizer"] = data.shards.key, scorer.tokenizer
         checkpoints.check_readable(record, trusted(config))
-        reads = contents(config, corpus, data.digests)
-        config_yaml = as_yaml(plain)
-        about = environment(masked_words(sys.argv[1:]), reads) if processes.is_first else {}
+        input_contents = contents(config, corpus, data.digests)
+        config_yaml = as_yaml(values)
+        environment_record = environment(masked_arguments(sys.argv[1:]), input_contents) if processes.is_first else {}
         resume = config.resume
         with folder_lock(plan.budget, processes):
             if resume == AUTO:
-                resume = newest_unfinished(config.run.folder, plain, reads) if processes.is_first else None
+                resume = newest_unfinished(config.run.folder, values, input_contents) if processes.is_first else None
                 if processes.is_first:
-                    which = (
+                    decision = (
                         f"resuming {printable(resume)}/"
                         if resume
                         else "no unfinished run with this config; starting a new one"
                     )
-                    say(f"resume=auto: {which}")
+                    say(f"resume=auto: {decision}")
             name = f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}"
             folder = run_folder(plan.budget, name, resume, processes)
             interruption.set_outcome(partial(outcome, folder))
             if processes.is_first and resume is None:
-                write_about(folder, config_yaml, data.tokenizer, about)
-        goes_on = processes.shared(resume is not None)  # the first process decides
-        run = cls(folder, config_yaml, about, reads, record, scorer, goes_on)
-        if goes_on:
-            run._take_up(plan, plain)
+                write_description(folder, config_yaml, data.tokenizer, environment_record)
+        is_resumed = processes.shared(resume is not None)  # the first process decides
+        run = cls(folder, config_yaml, environment_record, input_contents, record, scorer, is_resumed)
+        if is_resumed:
+            run._find_resume_point(plan, values)
         if processes.is_first and run.finished_line is None:
             log_to(folder / LOG)
         return run
 
-    def _take_up(self, plan: Plan, plain: dict[str, Any]) -> None:
+    def _find_resume_point(self, plan: Plan, values: dict[str, Any]) -> None:
         """Find the point where the run resumes, unless it is finished."""
         data = plan.data
-        self.finished_line = finished_line(self.folder, plain, lambda: self.reads)
+        self.finished_line = finished_line(self.folder, values, lambda: self.contents)
         if self.finished_line is not None:
             return
-        self.begun = load_resume_point(self.folder, plain, data.tokenizer, data.shards, self.reads)
-        if self.begun.bleu_tokenizer not in (None, self.scorer.tokenizer):  # chosen by an earlier version
-            self.scorer = Scorer(plan.corpus.tgt_lang, data.held_out["dev"].tgt, self.begun.bleu_tokenizer)
+        self.resume_point = load_resume_point(self.folder, values, data.tokenizer, data.shards, self.contents)
+        if self.resume_point.bleu_tokenizer not in (None, self.scorer.tokenizer):  # chosen by an earlier version
+            self.scorer = Scorer(plan.corpus.tgt_lang, data.held_out["dev"].tgt, self.resume_point.bleu_tokenizer)
             self.record["bleu_tokenizer"] = self.scorer.tokenizer
-        data.start_from(self.begun.state.update, self.begun.state.position)
+        data.start_from(self.resume_point.state.update, self.resume_point.state.position)
 
     def keep(self, files: Iterable[Path]) -> None:
         """Remember the contents of files in the run's folder, so that they can be rewritten."""

@@ -71,12 +71,12 @@ class Plan:
     processes: Processes
 
     @classmethod
-    def of(cls, config: DictConfig, trial: EncoderDecoder, watchers: list[L.Callback]) -> "Plan":
+    def of(cls, config: DictConfig, trial_model: EncoderDecoder, watchers: list[L.Callback]) -> "Plan":
         """Build the parts of a run.
 
         Args:
             config: the run's config.
-            trial: a model like the run's, on the meta device.
+            trial_model: a model like the run's, on the meta device.
             watchers: see `build_watchers`.
 
         Raises:
@@ -88,7 +88,7 @@ class Plan:
         initial = checkpoints.load(config.init_from, trusted(config)) if config.init_from is not None else None
         source: TokenizerSource = build(config.tokenizer, "tokenizer")
         tokenizer: TokenizerSource | Tokenizer = initial.tokenizer if initial else source
-        check_tying(trial, tokenizer)
+        check_tying(trial_model, tokenizer)
         options, processes = build_trainer_options(config)
         settle_shapes(config, processes.strategy.root_device.type)
         data = build_data(config.data, corpus, tokenizer, source.sampling, config.seed)
@@ -141,11 +141,11 @@ def refuse_other_config(config: DictConfig, processes: Processes) -> None:
     Raises:
         UserError: in a process whose config differs from the first one's.
     """
-    mine = without_secrets(config)
-    others = [change for change in changes(processes.shared(mine), mine) if meaning_of(change.key).content is None]
-    if others:
-        which = f"process {processes.rank + 1} of {processes.world_size}"
-        raise UserError(f"{which} has a different config from the first one: {others[0]}")
+    own = without_secrets(config)
+    differences = [change for change in changes(processes.shared(own), own) if meaning_of(change.key).content is None]
+    if differences:
+        process = f"process {processes.rank + 1} of {processes.world_size}"
+        raise UserError(f"{process} has a different config from the first one: {differences[0]}")
 
 
 def build_budget(config: DictConfig) -> Budget:
@@ -178,31 +178,31 @@ def build_callbacks(nodes: DictConfig | None, path: str) -> list[L.Callback]:
     callbacks = []
     for name, node in (nodes or {}).items():
         if node is not None:
-            here = f"{path}.{name!s}"
-            callback = build(node, here)
+            key = f"{path}.{name!s}"
+            callback = build(node, key)
             if not isinstance(callback, L.Callback):
-                raise UserError(f"{here} is no callback: it needs a _target_")
+                raise UserError(f"{key} is no callback: it needs a _target_")
             callbacks.append(callback)
     return callbacks
 
 
 def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes]:
     """Return the user's trainer options, after building a trial trainer with them, and the run's processes."""
-    ours = {"_target_", "strategy", *TrainerKeys.__annotations__}
+    own_keys = {"_target_", "strategy", *TrainerKeys.__annotations__}
     node = resolved(config.trainer)
-    options = {key: value for key, value in node.items() if key not in ours and value is not None}
+    options = {key: value for key, value in node.items() if key not in own_keys and value is not None}
     if config.trainer.process_timeout <= 0:
         raise UserError(f"trainer.process_timeout={config.trainer.process_timeout}: must be positive")
     if node.get("accelerator") in ("gpu", "cuda") and (reason := why_no_gpu()):
         raise UserError(f"trainer.accelerator={node['accelerator']}: {reason}; to train on the CPU, type trainer=cpu")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    wanted = "auto" if node.get("precision") is None else node["precision"]
+    requested = "auto" if node.get("precision") is None else node["precision"]
 
-    def trial(spread: Any) -> L.Trainer:
+    def trial_trainer(distribution: Any) -> L.Trainer:
         try:
             return L.Trainer(
                 **{**options, "fast_dev_run": False},
-                strategy=spread,
+                strategy=distribution,
                 logger=False,
                 enable_checkpointing=False,
                 enable_progress_bar=False,
@@ -210,12 +210,12 @@ def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes
         except Exception as error:  # Lightning and the libraries that it calls raise many types
             raise UserError(f"trainer: {error}") from None
 
-    trainer = trial(config.trainer.strategy)
+    trainer = trial_trainer(config.trainer.strategy)
     check_number(trainer)
-    for name, least in (("log_every_n_steps", 1), ("gradient_clip_val", 0)):
-        if options.get(name, least) < least:
-            raise UserError(f"trainer.{name}={options[name]}: must be at least {least}")
-    options["precision"] = choose_precision(wanted, trainer.strategy.root_device.type)
+    for name, minimum in (("log_every_n_steps", 1), ("gradient_clip_val", 0)):
+        if options.get(name, minimum) < minimum:
+            raise UserError(f"trainer.{name}={options[name]}: must be at least {minimum}")
+    options["precision"] = choose_precision(requested, trainer.strategy.root_device.type)
     if options["precision"] in ("16-mixed", "16") and config.optimizer.get("fused"):
         raise UserError(
             "trainer.precision=16-mixed scales gradients, and a fused optimizer unscales them only internally: "
@@ -225,8 +225,8 @@ def build_trainer_options(config: DictConfig) -> tuple[dict[str, Any], Processes
         L.Trainer(accelerator="cpu", precision=options["precision"], logger=False, barebones=True)
     except Exception:
         raise UserError(f"trainer.precision={options['precision']}: not supported here") from None
-    spread = strategy(config.trainer.strategy, trainer.world_size, config.trainer.process_timeout)
-    return options, Processes(trial(spread))
+    distribution = strategy(config.trainer.strategy, trainer.world_size, config.trainer.process_timeout)
+    return options, Processes(trial_trainer(distribution))
 
 
 def check_lengths(model: EncoderDecoder, data: TranslationData, node: DictConfig) -> None:
@@ -241,8 +241,8 @@ def check_lengths(model: EncoderDecoder, data: TranslationData, node: DictConfig
         "source": ("position", model.max_src_positions, max(train.src_lengths.max(), dev.src.lengths.max())),
         "target": (tgt_position, model.max_tgt_positions, max(train.tgt_lengths.max(), dev.tgt.lengths.max())),
     }
-    for side, (name, known, longest) in sides.items():
-        if known is not None and longest > known:
+    for side, (name, limit, longest) in sides.items():
+        if limit is not None and longest > limit:
             raise UserError(
-                f"model.{name}.max_positions={known} is too small: the longest {side} sentence has {longest} tokens"
+                f"model.{name}.max_positions={limit} is too small: the longest {side} sentence has {longest} tokens"
             )

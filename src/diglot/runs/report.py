@@ -31,8 +31,8 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
     parts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
         shared.pop(name)
-        stack, *rest = name.split(".")
-        part = f"{stack} {rest[1]}" if len(rest) > 1 and rest[0].isdigit() else stack
+        stack, *path = name.split(".")
+        part = f"{stack} {path[1]}" if len(path) > 1 and path[0].isdigit() else stack
         parts[part] = parts.get(part, 0) + parameter.numel()
     for name in shared:
         parts[name.split(".")[0]] = parts.get(name.split(".")[0], 0)
@@ -41,11 +41,11 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
 
 def start_report(folder: Path, data: TranslationData, model: nn.Module, trainer: L.Trainer, precision: str) -> str:
     """Return a description of what is trained, on which data, for how long and on which device."""
-    about = Table.grid(padding=(0, 2))
-    about.add_column(style="bold")
-    about.add_column()
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
     sizes = ", ".join(f"{split} {n:,}" for split, n in data.sizes.items())
-    about.add_row("data", Text("\n".join([data.corpus.describe(), f"pairs: {sizes}", *data.notes])))
+    table.add_row("data", Text("\n".join([data.corpus.describe(), f"pairs: {sizes}", *data.notes])))
     tokenizer = data.tokenizer
     hidden = f", {tokenizer.placeholder} never split" if tokenizer.placeholder else ""
     if tokenizer.is_joint:
@@ -54,22 +54,22 @@ def start_report(folder: Path, data: TranslationData, model: nn.Module, trainer:
         vocabulary = f"{tokenizer.src_vocab_size:,} pieces of the source, {tokenizer.tgt_vocab_size:,} of the target"
     sampled = f", segmented at random in {data.sampling.samples} versions" if data.sampling.samples else ""
     tags = f", tags for {', '.join(tokenizer.languages)}" if tokenizer.languages else ""
-    about.add_row("vocabulary", Text(vocabulary + hidden + tags + sampled))
+    table.add_row("vocabulary", Text(vocabulary + hidden + tags + sampled))
     parts = parameters_by_part(model)
     n_parameters = sum(parts.values())
     width = max(map(len, parts))
     lines = [f"{n_parameters:,} parameters"]
     for part, size in parts.items():
-        what = f"{size:>12,}  {size / n_parameters:>4.0%}" if size else f"{'shared':>12}"
-        lines.append(f"{part:<{width}}{what}")
-    about.add_row("model", Text("\n".join(lines)))
+        description = f"{size:>12,}  {size / n_parameters:>4.0%}" if size else f"{'shared':>12}"
+        lines.append(f"{part:<{width}}{description}")
+    table.add_row("model", Text("\n".join(lines)))
     updates = data.updates(world_size=trainer.world_size)
     batches = data.batching.count(0)
     passes = data.n_updates * updates.batches_per_update / batches
     sharing = f", shared by {trainer.world_size} processes" if trainer.world_size > 1 else ""
     n_batches = "a batch" if updates.batches_per_update == 1 else f"{updates.batches_per_update} batches"
     done = f", {data.start:,} of them done" if data.start else ""
-    about.add_row(
+    table.add_row(
         "run",
         Text(
             f"{data.n_updates:,} updates{done}, {passes:.1f} passes; "
@@ -80,10 +80,10 @@ def start_report(folder: Path, data: TranslationData, model: nn.Module, trainer:
         device = torch.cuda.get_device_name()
     else:
         device = "CPU, 1 thread" if torch.get_num_threads() == 1 else f"CPU, {torch.get_num_threads()} threads"
-    many = f"{trainer.world_size} processes, each: " if trainer.world_size > 1 else ""
-    about.add_row("device", Text(f"{many}{device}, {precision}"))
-    about.add_row("folder", Text(f"{printable(folder)}/"))
-    return "\n".join(render(about, width=120))
+    processes = f"{trainer.world_size} processes, each: " if trainer.world_size > 1 else ""
+    table.add_row("device", Text(f"{processes}{device}, {precision}"))
+    table.add_row("folder", Text(f"{printable(folder)}/"))
+    return "\n".join(render(table, width=120))
 
 
 def samples(translate: Callable[[list[str]], list[str]], pairs: ParallelText, n: int = 3) -> list[str]:
@@ -93,10 +93,10 @@ def samples(translate: Callable[[list[str]], list[str]], pairs: ParallelText, n:
     """
     lengths = [len(source) for source in pairs.src]
     by_length = sorted(range(len(pairs)), key=lambda i: (lengths[i], i))
-    chosen = sorted({by_length[len(by_length) * (k + 1) // (n + 1)] for k in range(n)}) if by_length else []
-    translations = translate([pairs.src[i] for i in chosen])
+    indices = sorted({by_length[len(by_length) * (k + 1) // (n + 1)] for k in range(n)}) if by_length else []
+    translations = translate([pairs.src[i] for i in indices])
     lines = []
-    for i, translation in zip(chosen, translations, strict=True):
+    for i, translation in zip(indices, translations, strict=True):
         lines += [
             f"  source       {pairs.src[i]}",
             f"  reference    {pairs.tgt[i]}",

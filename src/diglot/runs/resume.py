@@ -22,7 +22,7 @@ from diglot.data.text import write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import RESUME_ME, UserError
 from diglot.evaluation.metrics import recorded_tokenizer
-from diglot.runs.contents import NAMES, Contents, changed_contents, contents_in, how_compared, same_contents
+from diglot.runs.contents import NAMES, Contents, changed_contents, comparison_note, contents_in, same_contents
 from diglot.runs.folder import CONFIG, RESULTS, is_finished, is_folder_locked
 from diglot.system.console import say
 from diglot.system.quoting import reading, resuming
@@ -48,75 +48,75 @@ class ResumePoint:
     bleu_tokenizer: str | None = None
 
 
-def newest_unfinished(folder: str | None, config: dict[str, Any], now: Contents) -> str | None:
+def newest_unfinished(folder: str | None, config: dict[str, Any], contents: Contents) -> str | None:
     """Return the folder of the newest unfinished run with a config; None if there is none.
 
     Args:
         folder: the run's folder; None for any folder under runs/.
         config: the current config.
-        now: the contents that it reads.
+        contents: the contents that it reads.
 
     Raises:
         UserError: if another process is training such a run.
     """
     folders = [Path(folder).expanduser()] if folder is not None else list(Path("runs").glob("*"))
-    begun = [each for each in folders if (each / CONFIG).is_file() and not is_finished(each)]
-    found: list[Path] = []
-    begun.sort(key=lambda each: (each / CONFIG).stat().st_mtime_ns, reverse=True)
-    for each in begun:
-        before = contents_in(each)
+    unfinished = [path for path in folders if (path / CONFIG).is_file() and not is_finished(path)]
+    matching: list[Path] = []
+    unfinished.sort(key=lambda path: (path / CONFIG).stat().st_mtime_ns, reverse=True)
+    for path in unfinished:
+        stored = contents_in(path)
         try:
-            differ = changes(read_config(each / CONFIG), config, same_contents(before, now))
+            differ = changes(read_config(path / CONFIG), config, same_contents(stored, contents))
             if all(change.is_path_only for change in differ):
-                refuse_other_contents(str(each), before, now)
-                found.append(each)
+                refuse_other_contents(str(path), stored, contents)
+                matching.append(path)
         except UserError as error:
             say(f"resume=auto: skipping a run, {error}")
-    if held := next((each for each in found if is_folder_locked(each)), None):
-        raise UserError(f"resume=auto: another process is training in {held}/")
-    return str(found[0]) if found else None
+    if locked := next((path for path in matching if is_folder_locked(path)), None):
+        raise UserError(f"resume=auto: another process is training in {locked}/")
+    return str(matching[0]) if matching else None
 
 
-def finished_line(folder: Path, config: dict[str, Any], read_now: Callable[[], Contents]) -> str | None:
+def finished_line(folder: Path, config: dict[str, Any], read_contents: Callable[[], Contents]) -> str | None:
     """Return a message if the run in a folder is finished and no more updates are requested; otherwise None.
 
     Args:
         folder: the run's folder.
         config: the current config. If it counts in passes, the length is not known yet, and the result is None.
-        read_now: returns the contents that the config reads.
+        read_contents: returns the contents that the config reads.
 
     Raises:
         UserError: if a value or an input has changed, which would have no effect because nothing is trained.
     """
     run = config["run"]
-    wanted = config["trainer"].get("max_steps") or (run["updates"] if run["passes"] is None else None)
-    if not is_finished(folder) or wanted is None:
+    updates = config["trainer"].get("max_steps") or (run["updates"] if run["passes"] is None else None)
+    if not is_finished(folder) or updates is None:
         return None
-    before = read_config(folder / CONFIG)
-    done = before["run"]["updates"]
-    if wanted > done:
+    stored_config = read_config(folder / CONFIG)
+    done = stored_config["run"]["updates"]
+    if updates > done:
         return None
-    read_before, now = contents_in(folder), read_now()
-    if changed := changed_contents(read_before, now):
+    stored_contents, current_contents = contents_in(folder), read_contents()
+    if changed := changed_contents(stored_contents, current_contents):
         raise UserError(
             f"{folder}: this run is finished, and {changed} has changed since, so its results are out of date; "
-            f"without resume= a new run starts{how_compared(changed)}"
+            f"without resume= a new run starts{comparison_note(changed)}"
         )
-    found = [
+    other_changes = [
         str(change)
-        for change in changes(before, config, same_contents(read_before, now))
+        for change in changes(stored_config, config, same_contents(stored_contents, current_contents))
         if not meaning_of(change.key).settled and not change.is_path_only
     ]
-    if found:
+    if other_changes:
         raise UserError(
-            f"{folder}: this run is finished, so the changed value would have no effect ({found[0]}); "
+            f"{folder}: this run is finished, so the changed value would have no effect ({other_changes[0]}); "
             f"to resume it, type run.updates above {done}"
         )
-    told = f"{folder}: this run is finished; its results are in {folder / RESULTS}"
+    message = f"{folder}: this run is finished; its results are in {folder / RESULTS}"
     form = config.get("export")
     if form is None or (folder / form).exists():
-        return told
-    return f"{told}. The model was not exported; type {reading('export', folder, trusted(config))} format={form}"
+        return message
+    return f"{message}. The model was not exported; type {reading('export', folder, trusted(config))} format={form}"
 
 
 def outcome(folder: Path) -> tuple[int | None, str]:
@@ -138,13 +138,13 @@ def refuse_other_job(folder: Path, config: Any) -> None:
     Raises:
         UserError: naming the keys whose values differ.
     """
-    if not (folder / CONFIG).exists() and (carried := read_composed(folder)) is not None:
-        found = changes(without_secrets(carried), without_secrets(config))
-        refuse_other_run(f"resume={folder}: the config differs from that of the sweep's job", found)
+    if not (folder / CONFIG).exists() and (job_config := read_composed(folder)) is not None:
+        differences = changes(without_secrets(job_config), without_secrets(config))
+        refuse_other_run(f"resume={folder}: the config differs from that of the sweep's job", differences)
 
 
 def load_resume_point(
-    folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: Shards, now: Contents
+    folder: Path, config: dict[str, Any], tokenizer: Tokenizer, shards: Shards, contents: Contents
 ) -> ResumePoint:
     """Return the point where the run in a folder resumes, from its newest intact checkpoint.
 
@@ -153,34 +153,34 @@ def load_resume_point(
         config: the current config.
         tokenizer: the current tokenizer.
         shards: the current training text.
-        now: the contents that the config reads.
+        contents: the contents that the config reads.
 
     Raises:
         UserError: if the run would resume as a different one, or if all its checkpoints are damaged.
     """
-    before = contents_in(folder)
-    same = same_contents(before, now)
-    changed = changes(read_config(folder / CONFIG), config, same) if (folder / CONFIG).exists() else []
+    stored_contents = contents_in(folder)
+    unchanged = same_contents(stored_contents, contents)
+    changed = changes(read_config(folder / CONFIG), config, unchanged) if (folder / CONFIG).exists() else []
     refuse_other_run(f"resume={folder}: these values cannot change in a run", changed)
-    refuse_other_contents(f"resume={folder}", before, now)
-    found = checkpoints.newest_intact(folder)
-    if found is None:
+    refuse_other_contents(f"resume={folder}", stored_contents, contents)
+    newest = checkpoints.newest_intact(folder)
+    if newest is None:
         return ResumePoint(changed=tuple(changed))
-    checkpoint, content, damaged = found
+    checkpoint, content, damaged = newest
     checkpoints.check_training_state(content, checkpoint)
     record, update, updates = content["diglot"], content["global_step"], config["run"]["updates"]
-    since_checkpoint = changes(without_folders(record["config"]), without_folders(config), same)
+    since_checkpoint = changes(without_folders(record["config"]), without_folders(config), unchanged)
     refuse_other_run(f"{checkpoint}: this checkpoint belongs to another run", since_checkpoint)
     if not checkpoints.has_tokenizer(record, tokenizer):
-        told = (
+        reason = (
             f"the tokenizer is no longer the one that the run began with: diglot {record['version']} built that one, "
             "and another version may build a different one"
         )
-        instead = f"init_from={checkpoint} begins a new run with its tokenizer and weights"
-        raise UserError(f"resume={folder}: {told}; {instead}")
+        advice = f"init_from={checkpoint} begins a new run with its tokenizer and weights"
+        raise UserError(f"resume={folder}: {reason}; {advice}")
     if record.get("data", shards.key) != shards.key:
-        told = f"the training text is no longer the one that the run began with{how_compared(NAMES['train'])}"
-        raise UserError(f"resume={folder}: {told}")
+        reason = f"the training text is no longer the one that the run began with{comparison_note(NAMES['train'])}"
+        raise UserError(f"resume={folder}: {reason}")
     for line in damaged:
         say(f"{line}; the run resumes from {checkpoint} (update {update:,})")
     if updates < update:
@@ -191,29 +191,29 @@ def load_resume_point(
     return ResumePoint(checkpoint, state, tuple(changed), recorded_tokenizer(record, record["tgt_lang"]))
 
 
-def refuse_other_contents(what: str, before: Contents, now: Contents) -> None:
+def refuse_other_contents(subject: str, stored: Contents, current: Contents) -> None:
     """Check that a resumed run reads the same contents as before.
 
     Raises:
         UserError: if they differ; the message names the first changed input.
     """
-    if changed := changed_contents(before, now):
-        raise UserError(f"{what}: {changed} is no longer the one that the run began with{how_compared(changed)}")
+    if changed := changed_contents(stored, current):
+        raise UserError(f"{subject}: {changed} is no longer the one that the run began with{comparison_note(changed)}")
 
 
-def mark_unfinished(folder: Path, begun: ResumePoint, config_yaml: str) -> None:
+def mark_unfinished(folder: Path, resume_point: ResumePoint, config_yaml: str) -> None:
     """Mark a finished run as unfinished, and save a copy of its former config if the config changes."""
     if is_finished(folder):
-        (folder / RESULTS).rename(folder / f"results_until_{begun.state.update}.json")
-    for change in begun.changed:
-        from_now = (
+        (folder / RESULTS).rename(folder / f"results_until_{resume_point.state.update}.json")
+    for change in resume_point.changed:
+        effect = (
             "its content is the same"
             if change.is_path_only
-            else f"the new value applies from update {begun.state.update + 1:,} on"
+            else f"the new value applies from update {resume_point.state.update + 1:,} on"
         )
-        say(f"{change}: {from_now}")
-    if begun.changed:
-        before = folder / f"config_until_{begun.state.update}.yaml"
-        if not before.exists():
-            write_bytes(before, (folder / CONFIG).read_bytes())
+        say(f"{change}: {effect}")
+    if resume_point.changed:
+        old_config = folder / f"config_until_{resume_point.state.update}.yaml"
+        if not old_config.exists():
+            write_bytes(old_config, (folder / CONFIG).read_bytes())
         write_bytes(folder / CONFIG, config_yaml.encode())

@@ -19,7 +19,7 @@ from diglot.errors import UserError
 from diglot.evaluation.evaluate import EvaluationSet, keep_text, remember
 from diglot.model import EncoderDecoder
 from diglot.runs.conclusion import conclude
-from diglot.runs.folder import write_about
+from diglot.runs.folder import write_description
 from diglot.runs.open_run import OpenRun
 from diglot.runs.plan import Plan
 from diglot.runs.report import start_report
@@ -74,8 +74,8 @@ class Session:
         if not plan.processes.is_first:
             return
         folder, data = run.folder, plan.data
-        mark_unfinished(folder, run.begun, run.config_yaml)
-        run.keep(write_about(folder, run.config_yaml, data.tokenizer, run.about))
+        mark_unfinished(folder, run.resume_point, run.config_yaml)
+        run.keep(write_description(folder, run.config_yaml, data.tokenizer, run.environment))
         self.held_out, text = keep_held_out(folder, data)
         run.keep(text)
         if plan.processes.starts_others:
@@ -89,13 +89,13 @@ class Session:
         Raises:
             SystemExit: if a signal asks the run to end.
         """
-        begun = self.run.begun
+        resume_point = self.run.resume_point
         try:
-            self.trainer.fit(self.task, self.plan.data, ckpt_path=begun.checkpoint)
+            self.trainer.fit(self.task, self.plan.data, ckpt_path=resume_point.checkpoint)
         except Stopped as stopped:
             self.leave(stopped)
         except BaseException as error:
-            taken_up = (begun.checkpoint, begun.state.update) if begun.checkpoint else None
+            resumed_from = (resume_point.checkpoint, resume_point.state.update) if resume_point.checkpoint else None
             fail(
                 error,
                 self.run.folder,
@@ -104,7 +104,7 @@ class Session:
                 self.plan.processes,
                 self.writer,
                 self.probe,
-                taken_up,
+                resumed_from,
             )
             raise
         if self.signals.received:  # arrived after the last validation
@@ -134,13 +134,13 @@ class Session:
                     self.throughput,
                     self.trainer,
                     self.plan.config,
-                    run.reads,
+                    run.contents,
                 )
         except Stopped as stopped:
             self.leave(stopped)
         except UserError as error:
-            rest = f"{resuming(run.folder)} completes the run. {writer.describe()}"
-            raise UserError(f"{error}. Training is done, and {rest}") from None
+            advice = f"{resuming(run.folder)} completes the run. {writer.describe()}"
+            raise UserError(f"{error}. Training is done, and {advice}") from None
 
     def leave(self, stopped: Stopped) -> None:
         leave(str(stopped), self.run.folder, self.trainer, self.writer)
@@ -148,7 +148,7 @@ class Session:
 
 def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
     """Build the trainer of a run, its LightningModule, its loggers and its callbacks."""
-    config, data, budget, processes, begun = plan.config, plan.data, plan.budget, plan.processes, run.begun
+    config, data, budget, processes, point = plan.config, plan.data, plan.budget, plan.processes, run.resume_point
     task = TranslationTask(
         model=model,
         tokenizer=data.tokenizer,
@@ -159,24 +159,24 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
         label_smoothing=config.label_smoothing,
         seed=config.seed,
         record=run.record,
-        state=begun.state,
-        read=data.decode_dev,
+        state=point.state,
+        decode_pair=data.decode_dev,
         skip_non_finite=budget.skip_non_finite,
     )
     scores = DevScores(data, run.scorer, run.folder / "text" / f"dev.translated.{ending_of(plan.corpus.tgt_lang)}")
     writer = CheckpointWriter(
-        run.folder, budget.keep_best, budget.keep_last, state=begun.state, restore=run.restore_files
+        run.folder, budget.keep_best, budget.keep_last, state=point.state, restore=run.restore_files
     )
     throughput, probe, signals = Throughput(), OutOfMemoryProbe(data), Signals(writer, budget.validate_every)
-    resumed = loggers.Resumed(begun.state.update, begun.state.validation_due_since) if run.goes_on else None
+    resumed = loggers.Resumed(point.state.update, point.state.validation_due_since) if run.is_resumed else None
     updates = data.updates(world_size=processes.world_size)
-    others: list[str] = []
+    command: list[str] = []
     if processes.starts_others:
-        resumes = quoted(str(run.folder)) if run.goes_on else "null"  # this process decides for the others
-        others = [*composed_command("diglot.commands.train", HydraConfig.get(), run.folder), f"resume={resumes}"]
+        resumes = quoted(str(run.folder)) if run.is_resumed else "null"  # this process decides for the others
+        command = [*composed_command("diglot.commands.train", HydraConfig.get(), run.folder), f"resume={resumes}"]
     trainer = L.Trainer(
         **plan.options,
-        strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout, others),
+        strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout, command),
         logger=make_loggers(config.logger, run.folder, resumed) if processes.is_first else [DummyLogger()],
         callbacks=in_order(
             compilation=[Compilation(updates.shapes)] if budget.compile else [],
@@ -191,7 +191,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
         ),
         plugins=[AtomicCheckpointIO(checkpoints.read)],
         max_epochs=1,
-        max_steps=data.n_updates + (begun.state.update >= data.n_updates),
+        max_steps=data.n_updates + (point.state.update >= data.n_updates),
         accumulate_grad_batches=updates.accumulation,
         val_check_interval=budget.validate_every * updates.accumulation,
         check_val_every_n_epoch=None,
@@ -206,13 +206,13 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
 
 def make_loggers(nodes: DictConfig, folder: Path, resumed: loggers.Resumed | None) -> list[Logger]:
     """Build the loggers of a mapping from names to nodes, except for null nodes. A failing logger stops no run."""
-    made = []
+    built = []
     for name, node in nodes.items():
         if node is not None:
             with loggers.beginning(f"logger.{name!s}"):
-                make = build(node, f"logger.{name!s}")
-                made.append(loggers.forgiving(make if isinstance(make, Logger) else make(folder, resumed)))
-    return made
+                logger = build(node, f"logger.{name!s}")
+                built.append(loggers.forgiving(logger if isinstance(logger, Logger) else logger(folder, resumed)))
+    return built
 
 
 def keep_held_out(folder: Path, data: TranslationData) -> tuple[dict[str, EvaluationSet], list[Path]]:

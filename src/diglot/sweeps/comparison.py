@@ -18,11 +18,14 @@ from diglot.system.masking import masked
 def label(job: Job, jobs: Sequence[Job]) -> str:
     """Return the overrides that distinguish a job: those that were varied, or that not all jobs have."""
     common = set(job.overrides).intersection(*(other.overrides for other in jobs))
-    words = [word for word in job.overrides if not re.match(r"[+~]*(objective|sweep\.|sweep=)", word)]
-    told = " ".join(word for word in words if word in job.varies or word not in common) or "(nothing changed)"
+    overrides = [override for override in job.overrides if not re.match(r"[+~]*(objective|sweep\.|sweep=)", override)]
+    text = (
+        " ".join(override for override in overrides if override in job.varies or override not in common)
+        or "(nothing changed)"
+    )
     # The same overrides give another config if a file in conf/ was edited between two sweeps.
     has_twin = any(other.overrides == job.overrides and other.hash != job.hash for other in jobs)
-    return f"{told} (config {job.hash[:6]})" if has_twin else told
+    return f"{text} (config {job.hash[:6]})" if has_twin else text
 
 
 COLUMNS = ("job", "overrides", "status", "dev BLEU", "chrF++", "perplexity", "parameters", "tokens/s", "minutes")
@@ -30,7 +33,7 @@ COLUMNS = ("job", "overrides", "status", "dev BLEU", "chrF++", "perplexity", "pa
 
 def rows(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     """Return the comparison as a mapping for each job, with unrounded numbers."""
-    found = []
+    table = []
     for job in jobs:
         results = job.results
         best = results.get("best", {})
@@ -38,8 +41,8 @@ def rows(jobs: Sequence[Job]) -> list[dict[str, Any]]:
         values += tuple(results.get(name) for name in ("parameters", "tokens_per_second", "minutes"))
         row: dict[str, Any] = dict(zip(COLUMNS, (job.number, label(job, jobs), job.status, *values), strict=True))
         row["checkpoint"] = masked(str(job.folder / results["checkpoint"])) if "checkpoint" in results else None
-        found.append(row)
-    return found
+        table.append(row)
+    return table
 
 
 def shown(row: Mapping[str, Any]) -> list[str]:
@@ -105,9 +108,9 @@ def picture(jobs: Sequence[Job]) -> bytes:
         for i, row in enumerate(scored):
             if row[name] is None:
                 continue
-            at = (row[name] / unit, row["dev BLEU"])
-            panel.plot(*at, "o", color=f"C{i % 10}", label=f"{row['job']}: {row['overrides']}".replace("$", r"\$"))
-            panel.annotate(str(row["job"]), at, xytext=(4, 4), textcoords="offset points", fontsize=9)
+            point = (row[name] / unit, row["dev BLEU"])
+            panel.plot(*point, "o", color=f"C{i % 10}", label=f"{row['job']}: {row['overrides']}".replace("$", r"\$"))
+            panel.annotate(str(row["job"]), point, xytext=(4, 4), textcoords="offset points", fontsize=9)
         panel.set_xlabel("parameters (millions)" if name == "parameters" else "minutes of training")
         panel.grid(alpha=0.3)
         panel.ticklabel_format(useOffset=False)

@@ -81,11 +81,11 @@ class Job:
         """
         try:
             record = json.loads((folder / JOB).read_bytes())
-            kept = {name: record[name] for name in cls._kept()}
-            lists: dict[str, Any] = {name: tuple(map(str, kept[name])) for name in ("overrides", "varies")}
+            fields = {name: record[name] for name in cls._stored_fields()}
+            lists: dict[str, Any] = {name: tuple(map(str, fields[name])) for name in ("overrides", "varies")}
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{folder / JOB}: damaged ({error}); delete this file to start the job again") from None
-        job = cls(folder, **kept | lists)
+        job = cls(folder, **fields | lists)
         if job.results:
             job.status = "finished"
         elif job.status == "finished":  # someone has removed its results
@@ -93,11 +93,11 @@ class Job:
         return job
 
     def write(self) -> None:
-        record = {name: getattr(self, name) for name in self._kept()}
+        record = {name: getattr(self, name) for name in self._stored_fields()}
         write_json(self.folder / JOB, record)
 
     @classmethod
-    def _kept(cls) -> list[str]:
+    def _stored_fields(cls) -> list[str]:
         return [field.name for field in fields(cls) if field.name != "folder"]
 
     @property
@@ -111,24 +111,24 @@ class Job:
             return {}
         return results if isinstance(results, dict) and results.get("finished") else {}
 
-    def compare_contents(self, now: Contents) -> bool:
+    def compare_contents(self, current: Contents) -> bool:
         """Mark the job as outdated if its input has changed since it ran; undo this if the input is the same again.
 
         Args:
-            now: the contents that its config refers to now.
+            current: the contents that its config refers to now.
 
         Returns:
             Whether the status has changed.
         """
-        before = self.status
-        if changed := changed_contents(contents_in(self.folder), now):
+        old_status = self.status
+        if changed := changed_contents(contents_in(self.folder), current):
             self.status, self.message = "outdated", f"outdated: {changed} has changed since"
         elif self.status == "outdated":
             self.status, self.message = "interrupted", ""  # an outdated job has no `results`
             self.status = "finished" if self.results else "interrupted"
-        if self.status != before:
+        if self.status != old_status:
             self.write()
-        return self.status != before
+        return self.status != old_status
 
     def value(self, objective: str) -> float | None:
         """Return the best checkpoint's score for an objective like dev/bleu, or None without results."""
@@ -146,19 +146,19 @@ def command(module: str, hydra: Any, folder: Path) -> list[str]:
     return [*composed_command(module, hydra, folder), f"resume={quoted(str(folder))}"]
 
 
-def run(job: Job, words: Sequence[str], signals: "Signals | None" = None, tries_only: bool = False) -> None:
+def run(job: Job, command: Sequence[str], signals: "Signals | None" = None, tries_only: bool = False) -> None:
     """Run a job to its end, with its own process, session and log, and record the outcome.
 
     Args:
         job: the job.
-        words: its command line.
+        command: its command line.
         signals: signals from the user, which are passed on to the job.
         tries_only: whether the run writes no results (fast_dev_run).
     """
     refuse_links(job.folder)
     with (job.folder / OUTPUT).open("ab") as output:
         begin = output.tell()
-        process = start(words, output)
+        process = start(command, output)
     try:
         job.status, job.started, job.ended, job.exit_status, job.message = "running", now(), None, None, ""
         job.process = process.pid
@@ -183,7 +183,7 @@ def run(job: Job, words: Sequence[str], signals: "Signals | None" = None, tries_
         job.write()
 
 
-def start(words: Sequence[str], output: Any) -> subprocess.Popen[bytes]:
+def start(command: Sequence[str], output: Any) -> subprocess.Popen[bytes]:
     """Start a job's process in its own session, so that a terminal's signals do not reach it. It ends with this one."""
     launcher = os.getpid()
 
@@ -195,7 +195,7 @@ def start(words: Sequence[str], output: Any) -> subprocess.Popen[bytes]:
 
     environment = {name: value for name, value in os.environ.items() if name not in DISTRIBUTED}
     return subprocess.Popen(
-        words,
+        command,
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
@@ -227,15 +227,15 @@ def wait(process: subprocess.Popen[bytes], show: Callable[[], None], signals: "S
 
 def follow(path: Path, position: int) -> Callable[[], None]:
     """Return a function that prints the lines about validations that a job has printed since the last call."""
-    rest = b""
+    partial_line = b""
 
     def show() -> None:
-        nonlocal position, rest
+        nonlocal position, partial_line
         with path.open("rb") as file:
             file.seek(position)
-            new = file.read()
-        position += len(new)
-        *lines, rest = (rest + new).split(b"\n")
+            data = file.read()
+        position += len(data)
+        *lines, partial_line = (partial_line + data).split(b"\n")
         for line in lines:
             if re.match(rb"update [\d,]+ of [\d,]+, ", line):
                 say(f"  {line.decode(errors='replace').rstrip()}")
@@ -263,34 +263,34 @@ class Signals:
 
     def __init__(self) -> None:
         self.received: list[int] = []
-        self._before: dict[int, Any] = {}
+        self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
-        for number in STOP_SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._note)
+        for signum in STOP_SIGNALS:
+            if signal.getsignal(signum) != signal.SIG_IGN:
+                self._previous_handlers[signum] = signal.signal(signum, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        for signum, handler in self._previous_handlers.items():
+            signal.signal(signum, handler)
         if self.received:
             signal.raise_signal(self.received[0])
 
-    def _note(self, number: int, _: FrameType | None) -> None:
-        if not self.received or number != signal.SIGHUP:  # a terminal that hangs up sends SIGHUP twice
-            self.received.append(number)
+    def _note(self, signum: int, _: FrameType | None) -> None:
+        if not self.received or signum != signal.SIGHUP:  # a terminal that hangs up sends SIGHUP twice
+            self.received.append(signum)
 
 
-def slug(words: Sequence[str]) -> list[str]:
+def slug(overrides: Sequence[str]) -> list[str]:
     """Return overrides as a part of a folder's name, without characters that shells or Hydra interpret.
 
     Returns:
         A list of one part, or an empty list without overrides.
     """
     parts = []
-    for word in words:
-        key, _, value = word.lstrip("+~").partition("=")
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
         value = f"{float(value):.4g}" if re.fullmatch(r"\d*\.\d{5,}(e-?\d+)?", value) else value
         parts.append(re.sub(r"[^A-Za-z0-9_.]+", "-", f"{re.split('[./@]', key)[-1]}-{value}").strip("-."))
     return ["_".join(parts)[:60].rstrip("-._")] if parts else []

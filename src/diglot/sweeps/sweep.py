@@ -71,12 +71,13 @@ class Sweep:
         Raises:
             UserError: the folder exists and is not a sweep's.
         """
-        there = {each.name for each in self.folder.iterdir()} if self.folder.exists() else set()
+        existing = {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
         has_jobs = any(self.folder.glob(f"*/{JOB}"))
-        if there:
+        if existing:
             refuse_links(self.folder)
-        foreign = [name for name in there - {LOCK, *TABLES} if not re.match(r"\d\d", name)]  # jobs begin with a number
-        if there and (LOCK not in there or (foreign and not has_jobs)):
+        # The names of jobs begin with a number.
+        foreign = [name for name in existing - {LOCK, *TABLES} if not re.match(r"\d\d", name)]
+        if existing and (LOCK not in existing or (foreign and not has_jobs)):
             raise UserError(f"sweep.folder={self.folder} exists and is not a sweep's folder")
 
     def unlock(self) -> None:
@@ -95,22 +96,22 @@ class Sweep:
 
         If the job is not finished, the config is written into its folder.
         """
-        same = [job for job in self.jobs if job.hash == hash and job.status != "outdated"]
-        job = same[0] if same else self._new_job(overrides, varies, hash, number)
+        matching = [job for job in self.jobs if job.hash == hash and job.status != "outdated"]
+        job = matching[0] if matching else self._new_job(overrides, varies, hash, number)
         if job.status != "finished":
             write_composed(job.folder, config)
         return job
 
     def find_outdated(self) -> None:
         """Mark jobs as outdated if their input has changed since they ran. The comparison shows no results for them."""
-        known: dict[str, Contents] = {}
+        contents_by_key: dict[str, Contents] = {}
         for job in self.jobs:
             config = read_composed(job.folder)
             if config is not None and contents_in(job.folder):
                 key = inputs_key(without_secrets(config))
-                if key not in known:
-                    known[key] = contents_now(config)
-                if job.compare_contents(known[key]) and job.status == "outdated":
+                if key not in contents_by_key:
+                    contents_by_key[key] = contents_now(config)
+                if job.compare_contents(contents_by_key[key]) and job.status == "outdated":
                     say(f"job {job.number}: {label(job, self.jobs)}: {job.message} ({job.folder})")
 
     def _new_job(self, overrides: Sequence[str], varies: Sequence[str], hash: str, number: int | None) -> Job:
@@ -140,13 +141,13 @@ class Sweep:
         jobs = self.jobs
         self.write_tables()
         say(as_text(jobs, self.folder))
-        made = ["table.csv", "table.md"]
+        files = ["table.csv", "table.md"]
         if any(job.results for job in jobs):
             write_bytes(self.folder / "table.png", picture(jobs))
-            made.append("table.png")
+            files.append("table.png")
         if best := self.best(jobs):
             say(f"Best by {self.objective} ({best.value(self.objective):.2f}): job {best.number}, {label(best, jobs)}")
-        say(f"Made in {self.folder}/: {', '.join(made)}, and a folder for each job with its checkpoints")
+        say(f"Made in {self.folder}/: {', '.join(files)}, and a folder for each job with its checkpoints")
 
     def best(self, jobs: Sequence[Job]) -> Job | None:
         """Return the job with the best value of the objective. Ties are decided by chrF++, then by loss."""
@@ -167,9 +168,9 @@ def failed(job: Job, jobs: Sequence[Job]) -> UserError:
 
 def some_failed(errors: Iterable[object], n_jobs: int) -> UserError:
     """Return an error that names the failed jobs of a sweep."""
-    each = list(dict.fromkeys(str(error) for error in errors))
-    named = "; ".join(each[:5]) + (f"; and {len(each) - 5} more" if len(each) > 5 else "")
-    return UserError(f"{len(each)} of {n_jobs} jobs failed: {named}. To resume them, type the same command again")
+    messages = list(dict.fromkeys(str(error) for error in errors))
+    shown = "; ".join(messages[:5]) + (f"; and {len(messages) - 5} more" if len(messages) > 5 else "")
+    return UserError(f"{len(messages)} of {n_jobs} jobs failed: {shown}. To resume them, type the same command again")
 
 
 def run_in_subprocess(config: DictConfig, module: str = "diglot.commands.train") -> float | None:

@@ -136,8 +136,8 @@ def link(source: Path, name: Path) -> None:
         temporary.replace(name)
         sync_folder(name.parent)
     except OSError:
-        with source.open("rb") as whole, atomic_file(name) as copy:
-            shutil.copyfileobj(whole, copy)
+        with source.open("rb") as original, atomic_file(name) as copy:
+            shutil.copyfileobj(original, copy)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -154,18 +154,19 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
             match = _TEMPORARY.fullmatch(path.name) or _LOCK.fullmatch(path.name)
             if match and (name is None or _shortened(name) == match[1]):
                 with suppress(OSError):
-                    _remove_if_left(path)
+                    _remove_if_abandoned(path)
 
 
-def _remove_if_left(path: Path) -> None:
+def _remove_if_abandoned(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if not (lock(descriptor) and _is(path, descriptor)):
             return
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
             shutil.rmtree(path, ignore_errors=True)
-        elif stat.S_ISREG(found.st_mode) and not (_LOCK.fullmatch(path.name) and found.st_size):  # our locks are empty
+        elif stat.S_ISREG(status.st_mode) and not (_LOCK.fullmatch(path.name) and status.st_size):
+            # A lock of diglot is empty.
             path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)

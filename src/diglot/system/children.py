@@ -41,21 +41,21 @@ def how_it_ended(status: int) -> str:
     """Return an exit status in words."""
     if status == 0:
         return "ended without results"
-    number = -status if status < 0 else status - 128
+    signum = -status if status < 0 else status - 128
     try:
-        name = signal.Signals(number).name
+        name = signal.Signals(signum).name
     except ValueError:
         return f"failed with exit status {status}"
     return f"was killed by {name}" if status < 0 else f"was stopped by {name}"
 
 
-def be_signalled_with_parent(number: int) -> None:
+def be_signalled_with_parent(signum: int) -> None:
     """Make the system send this process a signal when its parent ends (Linux only).
 
     This may be called between fork and exec.
     """
     if hasattr(_LIBC, "prctl"):
-        _LIBC.prctl(1, number)  # PR_SET_PDEATHSIG
+        _LIBC.prctl(1, signum)  # PR_SET_PDEATHSIG
 
 
 def end_with_parent(*_: Any) -> None:

@@ -30,14 +30,14 @@ def _default_outcome() -> tuple[int | None, str]:
 _outcome: Outcome = _default_outcome
 
 
-def set_outcome(asked: Outcome = _default_outcome) -> None:
+def set_outcome(callback: Outcome = _default_outcome) -> None:
     """Set the exit status and the advice for a signal that ends the command from now on.
 
     Args:
-        asked: returns the exit status (None: 128 + the signal's number) and what to type next.
+        callback: returns the exit status (None: 128 + the signal's number) and what to type next.
     """
     global _outcome
-    _outcome = asked
+    _outcome = callback
 
 
 def outcome() -> tuple[int | None, str]:
@@ -55,12 +55,12 @@ def exit_on_signal(command: str) -> None:
     An exception would pass through the import of compiled modules, which turn it into an error of their own.
     """
 
-    def leave(number: int, _: FrameType | None) -> None:
+    def leave(signum: int, _: FrameType | None) -> None:
         with contextlib.suppress(OSError):
-            os.write(2, f"{_line(command, number)}\n".encode())
-        os._exit(128 + number)
+            os.write(2, f"{_line(command, signum)}\n".encode())
+        os._exit(128 + signum)
 
-    _answer(leave)
+    _install(leave)
 
 
 def raise_on_signal() -> None:
@@ -69,57 +69,57 @@ def raise_on_signal() -> None:
     A second signal ends the process, except SIGHUP, which a terminal that hangs up sends twice.
     """
 
-    def leave(number: int, _: FrameType | None) -> None:
+    def leave(signum: int, _: FrameType | None) -> None:
         global received
         if not received:
-            received = number
-            raise retry_if_ignored(Interrupted(signal.Signals(number).name), lambda: answer_anew(number))
-        if number != signal.SIGHUP:
-            os._exit(128 + number)
+            received = signum
+            raise retry_if_ignored(Interrupted(signal.Signals(signum).name), lambda: install_again(signum))
+        if signum != signal.SIGHUP:
+            os._exit(128 + signum)
 
-    def answer_anew(number: int) -> None:
+    def install_again(signum: int) -> None:
         global received
         received = 0
-        send_again(number)
+        send_again(signum)
 
-    _answer(leave)
+    _install(leave)
 
 
-def retry_if_ignored(error: BaseException, again: Callable[[], None]) -> BaseException:
+def retry_if_ignored(error: BaseException, retry: Callable[[], None]) -> BaseException:
     """Return an exception for a signal handler to raise, with a function to call if Python ignores the exception.
 
     Python ignores exceptions raised in a destructor or a weak reference's callback, which may run at any time. In that
-    case, `again` is called, and nothing is printed.
+    case, `retry` is called, and nothing is printed.
     """
-    error.again = again  # type: ignore[attr-defined]
-    if sys.unraisablehook is not _answer_ignored:
-        global _before
-        _before, sys.unraisablehook = sys.unraisablehook, _answer_ignored
+    error.again = retry  # type: ignore[attr-defined]
+    if sys.unraisablehook is not _retry_ignored:
+        global _previous_hook
+        _previous_hook, sys.unraisablehook = sys.unraisablehook, _retry_ignored
     return error
 
 
-def send_again(number: int) -> None:
+def send_again(signum: int) -> None:
     """Send this process a signal after 20 ms, when it probably executes other code."""
-    timer = threading.Timer(0.02, os.kill, (os.getpid(), number))
+    timer = threading.Timer(0.02, os.kill, (os.getpid(), signum))
     timer.daemon = True
     timer.start()
 
 
-def _answer_ignored(ignored: Any) -> None:
-    again = getattr(ignored.exc_value, "again", None)
-    if again is None:
-        _before(ignored)
+def _retry_ignored(ignored: Any) -> None:
+    retry = getattr(ignored.exc_value, "again", None)
+    if retry is None:
+        _previous_hook(ignored)
     else:
-        again()
+        retry()
 
 
-_before: Callable[[Any], Any] = sys.unraisablehook
+_previous_hook: Callable[[Any], Any] = sys.unraisablehook
 
 
-def _answer(handler: Callable[[int, FrameType | None], None]) -> None:
-    for number in STOP_SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # it is ignored after nohup, for example
-            signal.signal(number, handler)
+def _install(handler: Callable[[int, FrameType | None], None]) -> None:
+    for signum in STOP_SIGNALS:
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # it is ignored after nohup, for example
+            signal.signal(signum, handler)
 
 
 def leave(command: str) -> NoReturn:
@@ -128,21 +128,21 @@ def leave(command: str) -> NoReturn:
     sys.exit(tell(command, received or signal.SIGINT))
 
 
-def tell(command: str, number: int) -> int:
+def tell(command: str, signum: int) -> int:
     """Report that a signal has ended a command, and return the exit status."""
-    known, how = outcome()
+    exit_status, advice = outcome()
     if _is_main_process():
-        print(_line(command, number) + (f". {how}" if how else ""), file=sys.stderr, flush=True)
-    return status(number, known)
+        print(_line(command, signum) + (f". {advice}" if advice else ""), file=sys.stderr, flush=True)
+    return status(signum, exit_status)
 
 
-def status(number: int, known: int | None) -> int:
-    """Return the exit status after a signal: `known`, or 128 + the signal's number if `known` is None.
+def status(signum: int, exit_status: int | None) -> int:
+    """Return the exit status after a signal: `exit_status`, or 128 + the signal's number if that is None.
 
     In a process that another process has started for its run, it is always the latter: from this status, the other
     process knows the signal.
     """
-    return 128 + number if known is None or not _is_main_process() else known
+    return 128 + signum if exit_status is None or not _is_main_process() else exit_status
 
 
 def _is_main_process() -> bool:
@@ -150,6 +150,6 @@ def _is_main_process() -> bool:
     return os.environ.get(STARTED_BY) in (None, str(os.getpid()))
 
 
-def _line(command: str, number: int) -> str:
-    how = "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
-    return f"diglot-{command}: {how}"
+def _line(command: str, signum: int) -> str:
+    cause = "interrupted" if signum == signal.SIGINT else f"stopped by {signal.Signals(signum).name}"
+    return f"diglot-{command}: {cause}"

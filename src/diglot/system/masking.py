@@ -17,7 +17,7 @@ LONGEST = 200  # maximum number of units in a pattern; a longer secret is masked
 WORD = "[A-Za-z0-9_]+"  # never escaped
 
 _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)\}")
-_written: dict[str, str] = {}  # value from the environment -> the config's expression for it
+_expressions: dict[str, str] = {}  # value from the environment -> the config's expression for it
 
 
 def is_secret(value: Any) -> bool:
@@ -32,19 +32,19 @@ def is_secret(value: Any) -> bool:
     return isinstance(value, str) and len(value.strip()) >= SHORTEST
 
 
-def note(value: Any, written: str, names: str = "") -> None:
+def note(value: Any, expression: str, names: str = "") -> None:
     """Mask a value in messages from now on, if it may be a secret.
 
     Args:
         value: plain data.
-        written: the expression to show instead.
+        expression: the expression to show instead.
         names: text that holds no secret and must stay readable.
     """
     if isinstance(value, (dict, list)):
         for item in [*value, *value.values()] if isinstance(value, dict) else value:
-            note(item, written, names)
+            note(item, expression, names)
     elif is_secret(value) and value.strip() not in names:
-        _written.setdefault(value, written)
+        _expressions.setdefault(value, expression)
         sys.excepthook = _print_masked
 
 
@@ -53,7 +53,7 @@ def masked(text: str) -> str:
 
     Escaped values are replaced, too.
     """
-    return _replaced(text, _written)
+    return _replaced(text, _expressions)
 
 
 def typable(text: str, form: str = r"\g<0>") -> str:
@@ -66,7 +66,14 @@ def typable(text: str, form: str = r"\g<0>") -> str:
         text: part of a command to type.
         form: template for a variable, which replaces `${oc.env:NAME}`; its first group is NAME.
     """
-    return _replaced(text, {v: _VARIABLE.sub(form, w) for v, w in _written.items() if _VARIABLE.fullmatch(w)})
+    return _replaced(
+        text,
+        {
+            value: _VARIABLE.sub(form, expression)
+            for value, expression in _expressions.items()
+            if _VARIABLE.fullmatch(expression)
+        },
+    )
 
 
 def shortened(text: object, longest: int, end: str = "") -> str:
@@ -79,8 +86,8 @@ def shortened(text: object, longest: int, end: str = "") -> str:
         longest: maximum number of characters.
         end: end of a text that was cut.
     """
-    whole = masked(str(text))
-    return whole if len(whole) <= longest else whole[: longest - len(end)] + end
+    masked_text = masked(str(text))
+    return masked_text if len(masked_text) <= longest else masked_text[: longest - len(end)] + end
 
 
 def in_one_line(error: BaseException, longest: int = 200) -> str:
@@ -94,16 +101,16 @@ def mask_record(record: logging.LogRecord) -> bool:
     return True
 
 
-def _print_masked(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _print_masked(error_class: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print a traceback as Python does, but masked."""
-    print(masked("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
+    print(masked("".join(traceback.format_exception(error_class, error, trace))), end="", file=sys.stderr)
 
 
-def _replaced(text: str, written: Mapping[str, str]) -> str:
-    for value in sorted(written, key=len, reverse=True):
+def _replaced(text: str, expressions: Mapping[str, str]) -> str:
+    for value in sorted(expressions, key=len, reverse=True):
         for word, part in _parts(value):
             if word in text:
-                text = written[value].join(_pattern(part, len(value) >= LONG).split(text))
+                text = expressions[value].join(_pattern(part, len(value) >= LONG).split(text))
     return text
 
 
@@ -125,10 +132,10 @@ def _pattern(units: tuple[str, ...], is_long: bool) -> re.Pattern[str]:
 
     Blanks and line ends match each other, because messages are joined into one line.
     """
-    found = "".join(map(_escaped_forms, units))
+    forms = "".join(map(_escaped_forms, units))
     # If a match begins with a run of backslashes, it takes the whole run and never begins within it.
     begin = "" if re.match(WORD, units[0]) else r"(?<!\\)(?<!%5[Cc])"
-    return re.compile(begin + found if is_long else rf"(?<!\w)(?:{begin}|(?<=\w\\)){found}(?!\w)")
+    return re.compile(begin + forms if is_long else rf"(?<!\w)(?:{begin}|(?<=\w\\)){forms}(?!\w)")
 
 
 @cache
@@ -139,16 +146,16 @@ def _escaped_forms(unit: str) -> str:
         return rf"{backslash}++"
     if re.fullmatch(WORD, unit):
         return unit
-    ways: set[str] = set()
+    forms: set[str] = set()
     for character in unit:
         encoded = character.encode("utf-8", "surrogatepass")
         percent = "".join(f"%{byte:02X}" for byte in encoded)
-        ways |= {html.escape(character), percent, percent.lower(), json.dumps(character)[1:-1]}
-        ways |= {ascii(character)[1:-1], repr(encoded)[2:-1], character}
-    each = {
-        re.escape(way.lstrip("\\")).replace(r"\\", f"{backslash}++")
-        for way in ways
-        if not way.isspace() and way != "%20"
+        forms |= {html.escape(character), percent, percent.lower(), json.dumps(character)[1:-1]}
+        forms |= {ascii(character)[1:-1], repr(encoded)[2:-1], character}
+    alternatives = {
+        re.escape(form.lstrip("\\")).replace(r"\\", f"{backslash}++")
+        for form in forms
+        if not form.isspace() and form != "%20"
     }
-    escaped = f"{backslash}*+(?:{'|'.join(sorted(each))})"
-    return rf"(?:\s|\+|%20{f'|{escaped}' if each else ''})+" if unit.isspace() else escaped
+    escaped = f"{backslash}*+(?:{'|'.join(sorted(alternatives))})"
+    return rf"(?:\s|\+|%20{f'|{escaped}' if alternatives else ''})+" if unit.isspace() else escaped

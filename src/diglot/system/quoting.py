@@ -47,7 +47,7 @@ def shell_word(text: str) -> str:
     """Return a word of printable characters that sh expands to this text."""
     if text.isprintable():
         return shlex.quote(text)
-    escaped = re.sub(rb"[^A-Za-z0-9_./=-]", lambda found: b"\\%03o" % found[0][0], os.fsencode(text)).decode()
+    escaped = re.sub(rb"[^A-Za-z0-9_./=-]", lambda match: b"\\%03o" % match[0][0], os.fsencode(text)).decode()
     return f"\"$(printf '{escaped}')\""
 
 
@@ -56,49 +56,49 @@ def override(key: str, value: object) -> str:
     return shell_word(f"{key}={typable(quoted(str(value)))}")
 
 
-def command_line(command: str, typed: Iterable[str] = (), **values: object) -> str:
+def command_line(command: str, arguments: Iterable[str] = (), **values: object) -> str:
     """Return the line to type for a command.
 
     Args:
         command: the command's name, such as train.
-        typed: words of a command line, as a process received them.
+        arguments: arguments of a command line, as a process received them.
         values: more overrides, by key.
     """
-    words = [*typed, *(f"{key}={quoted(str(value))}" for key, value in values.items())]
-    split = list(_by_key(words))
+    all_arguments = [*arguments, *(f"{key}={quoted(str(value))}" for key, value in values.items())]
+    split = list(_split_keys(all_arguments))
     # make keeps one per key
-    by_key = {key: rest for key, rest in split if key and _TYPED_BY_MAKE.fullmatch(key + rest)}
-    others = [(key, rest) for key, rest in split if not key or by_key.get(key) != rest]
-    through_args = [_args(others)] if others else []
+    by_key = {key: value for key, value in split if key and _TYPED_BY_MAKE.fullmatch(key + value)}
+    for_args = [(key, value) for key, value in split if not key or by_key.get(key) != value]
+    through_args = [_args(for_args)] if for_args else []
     return " ".join(["make", command, *through_args, *(shell_word(key + typable(by_key[key])) for key in by_key)])
 
 
-def masked_words(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line without secrets, for reading and not for typing."""
-    return [key + masked(rest) for key, rest in _by_key(words)]
+def masked_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a command line without secrets, for reading and not for typing."""
+    return [key + masked(value) for key, value in _split_keys(arguments)]
 
 
-def _by_key(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Split each word into the key of an override, which holds no secret, and the rest."""
-    for before, word in pairwise(["", *words]):
-        match = None if _TAKES_VALUE.fullmatch(before) else _KEY.match(word)
+def _split_keys(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Split each argument into the key of an override, which holds no secret, and the rest."""
+    for previous, argument in pairwise(["", *arguments]):
+        match = None if _TAKES_VALUE.fullmatch(previous) else _KEY.match(argument)
         key = match[0] if match else ""
-        yield key, word.removeprefix(key)
+        yield key, argument.removeprefix(key)
 
 
-def _args(words: Iterable[tuple[str, str]]) -> str:
+def _args(arguments: Iterable[tuple[str, str]]) -> str:
     """Return the word ARGS=... to type into a shell. `from_make` splits its content again, as a shell would."""
-    inner = []
-    for key, rest in words:
-        text = key + typable(rest) if key else typable(rest, "\0\\1\0")
-        if key or text == rest:
+    quoted_arguments = []
+    for key, value in arguments:
+        text = key + typable(value) if key else typable(value, "\0\\1\0")
+        if key or text == value:
             text = shlex.quote(text)
-        elif "'" in rest:
+        elif "'" in value:
             text = '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
-        elif shlex.quote(rest) != rest:
+        elif shlex.quote(value) != value:
             text = shlex.quote(text)
-        inner.append(text)
-    parts = re.split("\0(.*?)\0", f"ARGS={' '.join(inner)}")
+        quoted_arguments.append(text)
+    parts = re.split("\0(.*?)\0", f"ARGS={' '.join(quoted_arguments)}")
     return "".join(f'"${part}"' if i % 2 else shell_word(part) for i, part in enumerate(parts) if part)
 
 
@@ -115,10 +115,10 @@ def reading(command: str, checkpoint: object, trust: Sequence[str] = ()) -> str:
 
 
 def resuming(folder: object) -> str:
-    """Return the line to type to resume this process's run: the typed words, with the run's folder."""
-    words = json.loads(os.environ[TYPED]) if TYPED in os.environ else sys.argv[1:]
-    typed = [word for word in words if not re.match(r"\+*(resume|run\.folder)=", word)]
-    return command_line("train", typed, resume=folder)
+    """Return the line to type to resume this process's run: its arguments, with the run's folder."""
+    arguments = json.loads(os.environ[TYPED]) if TYPED in os.environ else sys.argv[1:]
+    kept_arguments = [argument for argument in arguments if not re.match(r"\+*(resume|run\.folder)=", argument)]
+    return command_line("train", kept_arguments, resume=folder)
 
 
 def printable(text: object, keep: str = "") -> str:

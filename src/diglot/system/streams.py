@@ -41,11 +41,11 @@ class Forgiving(io.RawIOBase):
         return os.isatty(self.descriptor)
 
     def write(self, data: Any) -> int:
-        rest = memoryview(data).cast("B")
-        size = len(rest)
-        while rest:
+        remaining = memoryview(data).cast("B")
+        size = len(remaining)
+        while remaining:
             try:
-                rest = rest[os.write(self.descriptor, rest) :]
+                remaining = remaining[os.write(self.descriptor, remaining) :]
             except BlockingIOError:  # another program has made the terminal non-blocking
                 select.select([], [self.descriptor], [])
             except OSError as error:
@@ -62,7 +62,7 @@ class Masked(io.TextIOWrapper):
         return len(text)
 
 
-def own() -> None:
+def make_forgiving() -> None:
     """Make this process's standard output and error forgiving (see `Forgiving`), and replace a `sys.stdin` of None."""
     for descriptor, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_RDONLY)):
         _occupy(descriptor, mode)
@@ -71,9 +71,9 @@ def own() -> None:
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
         if stream is getattr(sys, f"__{name}__"):  # otherwise it is being captured
-            owned = forgiving(stream, descriptor)
-            setattr(sys, name, owned)
-            setattr(sys, f"__{name}__", owned)
+            wrapped = forgiving(stream, descriptor)
+            setattr(sys, name, wrapped)
+            setattr(sys, f"__{name}__", wrapped)
 
 
 def _occupy(descriptor: int, mode: int) -> None:
@@ -85,11 +85,11 @@ def _occupy(descriptor: int, mode: int) -> None:
     try:
         os.fstat(descriptor)
     except OSError:
-        opened = os.open(os.devnull, mode)
-        os.dup2(opened, descriptor)
+        null_device = os.open(os.devnull, mode)
+        os.dup2(null_device, descriptor)
         os.set_inheritable(descriptor, True)
-        if opened != descriptor:
-            os.close(opened)
+        if null_device != descriptor:
+            os.close(null_device)
 
 
 def forgiving(stream: TextIO | None, descriptor: int) -> io.TextIOWrapper:

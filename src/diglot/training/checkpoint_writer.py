@@ -121,8 +121,8 @@ class CheckpointWriter(L.Callback):
         try:
             yield
         except UserError as error:
-            how = f"once this is fixed, {resuming(self.last.parent)} resumes the run"
-            raise UserError(f"{error}; {how}. {self.describe()}") from None
+            advice = f"once this is fixed, {resuming(self.last.parent)} resumes the run"
+            raise UserError(f"{error}; {advice}. {self.describe()}") from None
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.sanity_checking or trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -162,8 +162,8 @@ class CheckpointWriter(L.Callback):
             _link(self.last, self.best)
         if update in self.named:
             _link(self.last, self._numbered(update))
-        for number in self.named - self.ranks.keys():  # other files of this kind do not belong to this run
-            self._numbered(number).unlink(missing_ok=True)
+        for old_update in self.named - self.ranks.keys():  # other files of this kind do not belong to this run
+            self._numbered(old_update).unlink(missing_ok=True)
         self.named &= self.ranks.keys()
 
     def _numbered(self, update: int) -> Path:
@@ -193,8 +193,8 @@ class CheckpointWriter(L.Callback):
         scores = state_dict.get("scores", {self.best_update: self.best_score})
         ranks = state_dict.get("ranks", {update: [score] for update, score in scores.items()})
         self.ranks = {update: tuple(rank) for update, rank in ranks.items()}
-        more = self.ranks if self.keep_best > 1 or self.keep_last > 1 else ()  # for checkpoints without this key
-        self.named = set(state_dict.get("named", more))
+        default = self.ranks if self.keep_best > 1 or self.keep_last > 1 else ()  # for checkpoints without this key
+        self.named = set(state_dict.get("named", default))
 
 
 def _is_state(state: Any) -> bool:
@@ -238,16 +238,18 @@ class MissedValidation(L.Callback):
         self.writer, self.total_updates = writer, total_updates
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        first = trainer.strategy.broadcast(trainer.global_step)
-        if trainer.global_step != first:
-            which = f"process {trainer.global_rank + 1} of {trainer.world_size}"
-            raise UserError(f"{which} would resume from update {trainer.global_step:,}, but the first from {first:,}")
+        first_step = trainer.strategy.broadcast(trainer.global_step)
+        if trainer.global_step != first_step:
+            process = f"process {trainer.global_rank + 1} of {trainer.world_size}"
+            raise UserError(
+                f"{process} would resume from update {trainer.global_step:,}, but the first from {first_step:,}"
+            )
         check_moments(trainer.optimizers)
         trainer.fit_loop.epoch_loop.max_steps = self.total_updates
         trainer.should_stop = self.writer.state.has_stopped or trainer.global_step >= self.total_updates
         # A shortened run may end at an update without a validation, or its best checkpoint may have been removed.
-        is_judged = trainer.global_step in self.writer.ranks and self.writer.best_update
-        if self.writer.state.validation_due_since is not None or (trainer.should_stop and not is_judged):
+        has_scores = trainer.global_step in self.writer.ranks and self.writer.best_update
+        if self.writer.state.validation_due_since is not None or (trainer.should_stop and not has_scores):
             self._validate(trainer)
 
     def _validate(self, trainer: L.Trainer) -> None:

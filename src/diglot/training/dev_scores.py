@@ -61,14 +61,14 @@ class DevScores(L.Callback):
                 self._cut.add(pair)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        mine = (self._nll, self._tokens, self._texts, self._cut)
-        parts: list[Any] = [mine]
+        local = (self._nll, self._tokens, self._texts, self._cut)
+        gathered: list[Any] = [local]
         if trainer.world_size > 1:
-            parts = [None] * trainer.world_size
-            torch.distributed.all_gather_object(parts, mine)
-        nll, tokens = sum(part[0] for part in parts), sum(part[1] for part in parts)
-        texts = {pair: text for part in parts for pair, text in part[2].items()}
-        n_cut = len(set().union(*(part[3] for part in parts)))
+            gathered = [None] * trainer.world_size
+            torch.distributed.all_gather_object(gathered, local)
+        nll, tokens = sum(part[0] for part in gathered), sum(part[1] for part in gathered)
+        texts = {pair: text for part in gathered for pair, text in part[2].items()}
+        n_cut = len(set().union(*(part[3] for part in gathered)))
         self._reset()
         if trainer.sanity_checking:
             return

@@ -23,8 +23,8 @@ from diglot.training.processes import Processes, end_others, is_peer_failure, ki
 
 def leave(name: str, folder: Path, trainer: L.Trainer, writer: CheckpointWriter) -> NoReturn:
     """Report that a signal has stopped the run and how to resume it, and exit."""
-    where = f"Stopped by {name} at update {trainer.global_step:,}"
-    say(f"{where}. {writer.describe()} {resuming(folder)} resumes the run.")
+    message = f"Stopped by {name} at update {trainer.global_step:,}"
+    say(f"{message}. {writer.describe()} {resuming(folder)} resumes the run.")
     sys.exit(interruption.status(signal.Signals[name], RESUME_ME))
 
 
@@ -36,7 +36,7 @@ def fail(
     processes: Processes,
     writer: CheckpointWriter,
     probe: OutOfMemoryProbe,
-    taken_up: tuple[Path, int] | None = None,
+    resumed_from: tuple[Path, int] | None = None,
 ) -> None:
     """Report why training ended, if the reason is known; otherwise return, so that the caller can re-raise the error.
 
@@ -50,7 +50,7 @@ def fail(
         processes: the processes that share the run.
         writer: writes the run's checkpoints.
         probe: knows the batch that ran out of memory.
-        taken_up: the checkpoint that the run resumed from and its number of updates; None for a new run.
+        resumed_from: the checkpoint that the run resumed from and its number of updates; None for a new run.
 
     Raises:
         UserError: if memory ran out, a process or a loader worker failed, or the checkpoint's training state does not
@@ -64,34 +64,36 @@ def fail(
         sys.exit(NON_FINITE)
     if isinstance(error, SystemExit):  # raised by Lightning for a signal outside training, or by a callback
         of_lightning = signal.SIGINT if isinstance(error.__context__, KeyboardInterrupt) else 0
-        number = interruption.received or (signal.SIGTERM if trainer.received_sigterm else of_lightning)
-        known, how = interruption.outcome()
-        say(f"Stopped by {signal.Signals(number).name if number else 'a callback that exits'}. {how}")
-        if number:
-            sys.exit(interruption.status(number, known))
+        signum = interruption.received or (signal.SIGTERM if trainer.received_sigterm else of_lightning)
+        status, outcome = interruption.outcome()
+        say(f"Stopped by {signal.Signals(signum).name if signum else 'a callback that exits'}. {outcome}")
+        if signum:
+            sys.exit(interruption.status(signum, status))
         return
     is_lost = is_peer_failure(error, processes.world_size)
     end_others(trainer)
     if is_lost:
         kill_unresponsive(processes.neighbours)
-    goes_on = f"{resuming(folder)} resumes the run. {writer.describe()}"
+    resume_hint = f"{resuming(folder)} resumes the run. {writer.describe()}"
     if probe.refusal and probe.is_training:  # a run cannot resume with other batches
-        new = f" in a new run ({override('init_from', writer.last)} starts it with these weights)"
-        more = f"{new if writer.last.is_file() else ' in a new run'}; with more memory, {goes_on}"
-        raise UserError(f"{probe.refusal},{more}") from None
+        new_run = f" in a new run ({override('init_from', writer.last)} starts it with these weights)"
+        advice = f"{new_run if writer.last.is_file() else ' in a new run'}; with more memory, {resume_hint}"
+        raise UserError(f"{probe.refusal},{advice}") from None
     if probe.refusal:
-        raise UserError(f"{probe.refusal}; with a batch that fits, {goes_on}") from None
+        raise UserError(f"{probe.refusal}; with a batch that fits, {resume_hint}") from None
     if reason := data.worker_failure(error):
-        raise UserError(f"one of the data.n_workers={data.options.n_workers} processes {reason}; {goes_on}") from None
-    if taken_up and is_of_the_state(error, trainer.global_step <= taken_up[1]):
-        told = f"{type(error).__name__}: {in_one_line(error)}"
         raise UserError(
-            f"checkpoint {taken_up[0]}: no run can resume from it, because its training state cannot be used ({told})"
+            f"one of the data.n_workers={data.options.n_workers} processes {reason}; {resume_hint}"
+        ) from None
+    if resumed_from and is_of_the_state(error, trainer.global_step <= resumed_from[1]):
+        raise UserError(
+            f"checkpoint {resumed_from[0]}: no run can resume from it, because its training state cannot be used "
+            f"({type(error).__name__}: {in_one_line(error)})"
         ) from None
     if is_lost:
         raise UserError(
             f"process {processes.rank + 1} of {processes.world_size} got no answer from another one, which has died "
-            f"or does not respond; {goes_on}"
+            f"or does not respond; {resume_hint}"
         ) from None
 
 
@@ -115,11 +117,11 @@ def is_of_the_state(error: BaseException, is_new: bool) -> bool:
 
 def explained(error: NonFiniteError, data: TranslationData) -> dict[str, Any]:
     """Return the details of a gradient that is not finite, with the texts of its pairs, as plain data."""
-    read = data.tokenizer.decode
+    decode = data.tokenizer.decode
     pairs = [
-        {"number": pair, "src": read(data.shards.src[pair].tolist(), (), "src")}
-        | {"tgt": read(data.shards.tgt[pair].tolist(), (), "tgt")}
+        {"number": pair, "src": decode(data.shards.src[pair].tolist(), (), "src")}
+        | {"tgt": decode(data.shards.tgt[pair].tolist(), (), "tgt")}
         for pair in error.pairs
     ]
-    about = {"update": error.update, "learning_rate": error.learning_rate}
-    return {**about, "gradient_norms": error.norms, "pairs": pairs}
+    step = {"update": error.update, "learning_rate": error.learning_rate}
+    return {**step, "gradient_norms": error.norms, "pairs": pairs}

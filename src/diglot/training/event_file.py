@@ -41,8 +41,8 @@ class Clock:
         If two names had the same second, the process ID would decide which file is read first.
         """
         for file in folder.glob("events.out.tfevents.*"):
-            begun = file.name.split(".")[3]
-            self.latest = max(self.latest, float(begun) + 1 if begun.isdecimal() else 0.0)
+            second = file.name.split(".")[3]
+            self.latest = max(self.latest, float(second) + 1 if second.isdecimal() else 0.0)
 
 
 now = Clock()
@@ -146,10 +146,10 @@ def logged_at(folder: Path, step: int, until: float | None) -> list[Event]:
     time exceeds those of the folder's events, and may be earlier than the times that it has returned before.
     """
     now.latest = 0.0
-    found: dict[str, Event] = {}
+    events: dict[str, Event] = {}
     for file in sorted(folder.glob("events.out.tfevents.*")):
         for event in LegacyEventFileLoader(str(file)).Load():
             now.latest = max(now.latest, event.wall_time)
             if until is not None and event.step == step and event.wall_time <= until:
-                found |= {value.tag: event for value in event.summary.value}
-    return list(found.values())
+                events |= {value.tag: event for value in event.summary.value}
+    return list(events.values())

@@ -25,8 +25,8 @@ MORE_FONTS = (
 )
 # Sizes are in inches unless another unit is given.
 CELL = 0.16  # height of a token's row and width of its column
-LEAST_SIDE, MOST_SIDE = 0.9, 5.0  # shortest and longest side of a panel
-LEAST_STEP = 0.12  # between two labels; if there are too many tokens, some have no label
+MIN_SIDE, MAX_SIDE = 0.9, 5.0  # shortest and longest side of a panel
+MIN_STEP = 0.12  # between two labels; if there are too many tokens, some have no label
 GAP = 0.15
 TITLE = 0.25
 LINE = 0.15  # height of an axis name, and of each further line of the title
@@ -58,7 +58,7 @@ def draw(
     values may have both signs: colours range from minus to plus a panel's largest magnitude, and the axes are numbered.
     """
     # Without labels, a column of values has at least two pixels.
-    width = min(max(1.9, 0.02 * panels[0].values.shape[1]), MOST_SIDE) if columns is None else _side(len(columns))
+    width = min(max(1.9, 0.02 * panels[0].values.shape[1]), MAX_SIDE) if columns is None else _side(len(columns))
     height = 1.9 if rows is None else _side(len(rows))
     left, bottom = (
         LINE + (0.35 if labels is None else LETTER * max(map(_letters, labels)) + 0.2) for labels in (rows, columns)
@@ -73,19 +73,19 @@ def draw(
     figure = Figure(figsize=(total_width, total_height), dpi=100)
     figure.text(0.1 / total_width, 1 - 0.05 / total_height, title, fontsize=9, va="top")
 
-    def add_axes(x: float, y: float, wide: float) -> Axes:
-        return figure.add_axes((x / total_width, y / total_height, wide / total_width, height / total_height))
+    def add_axes(x: float, y: float, axes_width: float) -> Axes:
+        return figure.add_axes((x / total_width, y / total_height, axes_width / total_width, height / total_height))
 
     for i, (name, values, row_name, column_name) in enumerate(panels):
         row, column = divmod(i, across)
         x, y = left + column * step, total_height - top - row * (TITLE + height) - TITLE - height
         axes = add_axes(x, y, width)
-        most = np.nanmax(np.abs(values)) if rows is None and not np.isnan(values).all() else 1.0
+        magnitude = np.nanmax(np.abs(values)) if rows is None and not np.isnan(values).all() else 1.0
         image = axes.imshow(
             values,
             cmap="RdBu_r" if rows is None else "viridis",
-            vmin=-most if rows is None else 0,
-            vmax=most,
+            vmin=-magnitude if rows is None else 0,
+            vmax=magnitude,
             aspect="auto",
             interpolation="nearest",
         )
@@ -105,7 +105,7 @@ def draw(
             axis.set_label_text(axis_name, fontsize=TEXT)
             axis.labelpad = 1
             if labels is not None:
-                ticks = range(0, len(labels), math.ceil(LEAST_STEP * len(labels) / side))
+                ticks = range(0, len(labels), math.ceil(MIN_STEP * len(labels) / side))
                 texts = [_shortened(labels[i]) for i in ticks]
                 axis.set_ticks(ticks, texts, fontfamily=_fonts(), rotation=rotation, parse_math=False)
     return figure
@@ -114,10 +114,10 @@ def draw(
 def pixels(figure: Figure) -> np.ndarray:
     """Return a figure as an image of bytes (height, width, 3)."""
     canvas = FigureCanvasAgg(figure)
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         canvas.draw()
-    for warning in caught:
+    for warning in caught_warnings:
         if re.match(r"Glyph .* missing from", str(warning.message)):
             say_once(
                 "figures: some characters are in no installed font and are drawn as boxes; "
@@ -140,7 +140,7 @@ def _fonts() -> list[str]:
 
 
 def _side(n_cells: int) -> float:
-    return min(max(n_cells * CELL, LEAST_SIDE), MOST_SIDE)
+    return min(max(n_cells * CELL, MIN_SIDE), MAX_SIDE)
 
 
 def _letters(label: str) -> int:

@@ -23,9 +23,9 @@ class NonFiniteError(Exception):
     """
 
     def __init__(self, update: int, pairs: list[int], norms: dict[str, float], learning_rate: float) -> None:
-        wrong = [name for name, norm in norms.items() if not math.isfinite(norm)]
+        non_finite = [name for name, norm in norms.items() if not math.isfinite(norm)]
         super().__init__(
-            f"the gradient of update {update:,} is not finite in {len(wrong):,} of {len(norms):,} parameters"
+            f"the gradient of update {update:,} is not finite in {len(non_finite):,} of {len(norms):,} parameters"
         )
         self.update, self.pairs, self.norms, self.learning_rate = update, pairs, norms, learning_rate
 

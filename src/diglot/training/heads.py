@@ -59,5 +59,5 @@ class HeadSums:
         """
         from_start = pad_sequence(self._received, batch_first=True).sum(0)  # (longest M, H)
         from_end = pad_sequence([received.flip(0) for received in self._received], batch_first=True).sum(0)
-        most = torch.maximum(from_start.amax(0), from_end.amax(0)) / self._queries
-        return (self.entropy >= self.DEAD) | (most >= self.DEAD)
+        max_share = torch.maximum(from_start.amax(0), from_end.amax(0)) / self._queries
+        return (self.entropy >= self.DEAD) | (max_share >= self.DEAD)

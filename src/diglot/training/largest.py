@@ -40,9 +40,9 @@ class OutOfMemoryProbe(L.Callback):
         if pl_module.device.type != "cuda" and not self.everywhere:
             return
         for batch in self.data.largest_batches():
-            mine = _rows(batch, -(-len(batch.src) // self._row_divisor(trainer)))
-            if not _fits(self._train, trainer, pl_module, mine):
-                raise UserError(self._refused(trainer, pl_module, mine, "the largest batch"))
+            own_rows = _rows(batch, -(-len(batch.src) // self._row_divisor(trainer)))
+            if not _fits(self._train, trainer, pl_module, own_rows):
+                raise UserError(self._refused(trainer, pl_module, own_rows, "the largest batch"))
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, *_: Any) -> None:
         self._batch, self.is_training = batch, True
@@ -60,21 +60,21 @@ class OutOfMemoryProbe(L.Callback):
         pl_module.zero_grad(set_to_none=True)
         self.refusal = self._refused(trainer, pl_module, self._batch, "a batch")
 
-    def _refused(self, trainer: L.Trainer, task: TranslationTask, batch: Batch, which: str) -> str:
+    def _refused(self, trainer: L.Trainer, task: TranslationTask, batch: Batch, batch_name: str) -> str:
         """Return a message that names the batch that does not fit and a budget that would."""
         key = "tokens_per_batch" if self.is_training else "eval_tokens_per_batch"
         compute = self._train if self.is_training else self._validate
         longest = max(batch.src.size(1), batch.labels.size(1))
-        fitting = n_rows = len(batch.src)
-        while fitting := fitting // 2:
-            if _fits(compute, trainer, task, _rows(batch, fitting)):
+        n_fitting = n_rows = len(batch.src)
+        while n_fitting := n_fitting // 2:
+            if _fits(compute, trainer, task, _rows(batch, n_fitting)):
                 break
-        budget = fitting * longest * (self._row_divisor(trainer) if self.is_training else trainer.world_size)
-        advice = f"data.{key}={budget} would fit" if fitting else "not even one row of it fits"
-        if fitting and self.is_training and budget < self.data.options.max_len:
+        budget = n_fitting * longest * (self._row_divisor(trainer) if self.is_training else trainer.world_size)
+        advice = f"data.{key}={budget} would fit" if n_fitting else "not even one row of it fits"
+        if n_fitting and self.is_training and budget < self.data.options.max_len:
             advice += f", with data.max_len={budget}"
         shape = f"{n_rows} x {batch.src.size(1)} source and {batch.labels.size(1)} target tokens"
-        return f"out of memory in {which} ({shape}) of data.{key}={getattr(self.data.options, key)}: {advice}"
+        return f"out of memory in {batch_name} ({shape}) of data.{key}={getattr(self.data.options, key)}: {advice}"
 
     def _row_divisor(self, trainer: L.Trainer) -> int:
         """Return the number of processes that share a training batch's rows."""
@@ -93,8 +93,8 @@ class OutOfMemoryProbe(L.Callback):
 def _rows(batch: Batch, n_rows: int) -> Batch:
     """Return the first rows of a batch."""
     tensors = ("src", "src_mask", "tgt_in", "labels", "tgt_mask", "pairs")
-    fewer: dict[str, Any] = {name: getattr(batch, name)[:n_rows] for name in tensors}
-    return batch._replace(**fewer)
+    first_rows: dict[str, Any] = {name: getattr(batch, name)[:n_rows] for name in tensors}
+    return batch._replace(**first_rows)
 
 
 def _fits(compute: Callable[..., None], trainer: L.Trainer, task: TranslationTask, batch: Batch) -> bool:

@@ -59,13 +59,13 @@ def loops_state(trainer: L.Trainer) -> dict[str, Any]:
 
 def validate_now(trainer: L.Trainer) -> None:
     """Run a validation, as Lightning does in the middle of training."""
-    first = trainer._logger_connector._first_loop_iter
+    is_first_iter = trainer._logger_connector._first_loop_iter
     trainer.validating = True
     loop = trainer.fit_loop.epoch_loop.val_loop
     loop.restarting = False
     loop.run()
     trainer.training = True
-    trainer._logger_connector._first_loop_iter = first
+    trainer._logger_connector._first_loop_iter = is_first_iter
 
 
 def set_experiment(logger: Logger, experiment: Any) -> None:

@@ -56,13 +56,13 @@ def tensorboard(folder: Path, resumed: Resumed | None = None, **options: Any) ->
         # Events can be discarded only by step. Discard the step of a validation that is repeated, and write the step's
         # events from before that validation again.
         options["purge_step"] = resumed.update + (until is None)
-    again = logged_at(folder, 0 if resumed is None else resumed.update, until)
+    repeated_events = logged_at(folder, 0 if resumed is None else resumed.update, until)
     logger = TensorBoardLogger(folder, name="", version="", default_hp_metric=False, **options)
     writer = EventWriter(logger.log_dir, functools.partial(forgiven, logger), **writer_options(logger))
     set_experiment(logger, writer)
     if resumed is not None:  # purge twice: a run started by an earlier version lacks the first purge
         writer.begin_session(options["purge_step"])
-    for event in again:
+    for event in repeated_events:
         writer.file_writer.add_event(event, event.step, event.wall_time)
     return logger
 
@@ -109,16 +109,16 @@ def mlflow(
         experiment_name: experiment in which the run is listed.
         options: options of lightning.pytorch.loggers.MLFlowLogger.
     """
-    about = folder / "mlflow.txt"  # holds the run's id, for resuming
-    if resumed is not None and about.exists():
-        options["run_id"] = about.read_text(encoding="utf-8").strip()
+    id_file = folder / "mlflow.txt"  # holds the run's id, for resuming
+    if resumed is not None and id_file.exists():
+        options["run_id"] = id_file.read_text(encoding="utf-8").strip()
     logger = MLFlowLogger(
         experiment_name=experiment_name,
         run_name=folder.name,
         tracking_uri=tracking_uri or f"sqlite:///{folder.absolute().parent / 'mlflow.db'}",
         **options,
     )
-    write_bytes(about, f"{logger.run_id}\n".encode())
+    write_bytes(id_file, f"{logger.run_id}\n".encode())
     return logger
 
 
@@ -147,11 +147,11 @@ def forgiving(logger: Logger) -> Logger:
     Returns:
         The same logger. Its class is replaced by a subclass of its former class.
     """
-    kind = type(logger)
-    methods = {name: _attempt(getattr(kind, name)) for name in CALLED_BY_LIGHTNING}
-    logger.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **methods})
+    logger_class = type(logger)
+    methods = {name: _attempt(getattr(logger_class, name)) for name in CALLED_BY_LIGHTNING}
+    logger.__class__ = type(logger_class.__name__, (logger_class,), {"__module__": logger_class.__module__, **methods})
     if isinstance(logger, TensorBoardLogger):
-        _be_silent_about_writers()
+        _silence_writer_threads()
     return logger
 
 
@@ -165,18 +165,18 @@ def _attempt(method: Callable[..., None]) -> Callable[..., None]:
 
 
 @functools.cache
-def _be_silent_about_writers() -> None:
+def _silence_writer_threads() -> None:
     """Suppress the tracebacks of TensorBoard's writer threads, which a user's own logger may start.
 
     The next logging call raises a thread's exception again, so nothing is lost.
     """
-    before = threading.excepthook
+    previous_hook = threading.excepthook
 
-    def hook(failure: Any) -> None:
+    def silent_hook(failure: Any) -> None:
         if not type(failure.thread).__module__.startswith("tensorboard."):
-            before(failure)
+            previous_hook(failure)
 
-    threading.excepthook = hook
+    threading.excepthook = silent_hook
 
 
 class Loggers:
@@ -243,7 +243,7 @@ class Adapter:
         """Do nothing."""
 
 
-class _OfTensorBoard(Adapter):
+class _TensorBoardAdapter(Adapter):
     def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
         self.logger.experiment.add_image(tag, pixels, step, dataformats="HWC")
 
@@ -258,7 +258,7 @@ class _OfTensorBoard(Adapter):
         self.logger.experiment.flush()
 
 
-class _OfTable(Adapter):
+class _TableAdapter(Adapter):
     """Adapter of the CSV loggers, which writes figures and texts as files under figures/, next to the table."""
 
     def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
@@ -276,7 +276,7 @@ class _OfTable(Adapter):
         write_bytes(Path(self.logger.log_dir) / "figures" / name, content)
 
 
-class _OfWandb(Adapter):
+class _WandbAdapter(Adapter):
     def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
         self.logger.log_image(tag, [pixels], step=step)
 
@@ -284,7 +284,7 @@ class _OfWandb(Adapter):
         self.logger.log_text(tag, columns=["markdown"], data=[[markdown]], step=step)
 
 
-class _OfMLFlow(Adapter):
+class _MLFlowAdapter(Adapter):
     def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
         self.logger.experiment.log_image(self.logger.run_id, pixels, artifact_file=f"figures/{tag}/{step}.png")
 
@@ -293,16 +293,16 @@ class _OfMLFlow(Adapter):
 
 
 _ADAPTERS: dict[type[Logger], type[Adapter]] = {
-    TensorBoardLogger: _OfTensorBoard,
-    CSVLogger: _OfTable,
-    LightningCSVLogger: _OfTable,
-    WandbLogger: _OfWandb,
-    MLFlowLogger: _OfMLFlow,
+    TensorBoardLogger: _TensorBoardAdapter,
+    CSVLogger: _TableAdapter,
+    LightningCSVLogger: _TableAdapter,
+    WandbLogger: _WandbAdapter,
+    MLFlowLogger: _MLFlowAdapter,
 }
 
 
 def _adapter(logger: Any) -> Adapter:
-    return next((adapter for kind, adapter in _ADAPTERS.items() if isinstance(logger, kind)), Adapter)(logger)
+    return next((adapter for cls, adapter in _ADAPTERS.items() if isinstance(logger, cls)), Adapter)(logger)
 
 
 def check(nodes: Mapping[str, Any]) -> None:

@@ -27,17 +27,17 @@ from diglot.system.quoting import TYPED
 from diglot.training.lightning_seams import LaunchingStrategy, ScriptLauncher, set_num_threads_if_needed
 
 
-def strategy(wanted: Any, world_size: int, timeout: float, command: Sequence[str] = ()) -> Any:
+def strategy(requested: Any, world_size: int, timeout: float, command: Sequence[str] = ()) -> Any:
     """Return the strategy that distributes a run: `Distributed` in place of Lightning's ddp, else the requested one.
 
     Args:
-        wanted: a Lightning strategy by name.
+        requested: a Lightning strategy by name.
         world_size: number of processes on all nodes.
         timeout: seconds after which a process that waits for another one gives up.
         command: command line of the other processes, if this one starts them.
     """
-    if wanted != "ddp" and not (wanted == "auto" and world_size > 1):
-        return wanted
+    if requested != "ddp" and not (requested == "auto" and world_size > 1):
+        return requested
     return Distributed(command, timeout=timedelta(seconds=timeout))
 
 
@@ -123,47 +123,47 @@ class Launcher(ScriptLauncher):
         os.environ["NODE_RANK"], os.environ["LOCAL_RANK"] = str(environment.node_rank()), str(environment.local_rank())
         os.environ["WORLD_SIZE"] = str(self.num_processes * self.num_nodes)
         for rank in range(1, self.num_processes):
-            own = {**os.environ, "LOCAL_RANK": str(rank), TYPED: json.dumps(sys.argv[1:])}
-            self.procs.append(subprocess.Popen(self.command, env=own))
+            process_environment = {**os.environ, "LOCAL_RANK": str(rank), TYPED: json.dumps(sys.argv[1:])}
+            self.procs.append(subprocess.Popen(self.command, env=process_environment))
 
 
-def _end_with_any(others: Sequence[subprocess.Popen], is_over: threading.Event) -> None:
+def _end_with_any(processes: Sequence[subprocess.Popen], is_over: threading.Event) -> None:
     """End this process when one of the processes that it started fails; runs in a thread.
 
     If the main thread is waiting for the failed process, it notices the failure itself. It then has `_GRACE_SECONDS`
     seconds to end this process before this function does.
     """
     while not is_over.wait(_INTERVAL):
-        failed = {rank: other.returncode for rank, other in enumerate(others, start=2) if other.poll()}
+        failed = {rank: process.returncode for rank, process in enumerate(processes, start=2) if process.poll()}
         if failed:
             break
     else:
         return
     if is_over.wait(_GRACE_SECONDS):
         return
-    number, status = next(iter(failed.items()))
+    process_number, status = next(iter(failed.items()))
     # A process that is asked to end before it has installed its handler is killed by the signal.
-    asked = -status if status < 0 else status - 128
-    if asked in STOP_SIGNALS:  # this process was also asked to end, but waits in compiled code
-        code = interruption.tell("train", asked)
+    signum = -status if status < 0 else status - 128
+    if signum in STOP_SIGNALS:  # this process was also asked to end, but waits in compiled code
+        code = interruption.tell("train", signum)
     else:
         code = 2
-        which = f"process {number} of {len(others) + 1}"
-        print(f"diglot-train: {which} {how_it_ended(status)}", file=sys.stderr, flush=True)
-    for other in others:
-        other.kill()
+        label = f"process {process_number} of {len(processes) + 1}"
+        print(f"diglot-train: {label} {how_it_ended(status)}", file=sys.stderr, flush=True)
+    for process in processes:
+        process.kill()
     os._exit(code)
 
 
 def end_with_first() -> None:
     """Make this process end when the process that started it for a run ends, if there is one."""
-    first = os.environ.get(STARTED_BY)
-    if first is None or "LOCAL_RANK" not in os.environ or os.getpid() == int(first):
+    first_pid = os.environ.get(STARTED_BY)
+    if first_pid is None or "LOCAL_RANK" not in os.environ or os.getpid() == int(first_pid):
         return
     be_signalled_with_parent(signal.SIGCONT)  # continues a stopped process, so that it can end
 
     def watch() -> None:
-        while os.getppid() == int(first):
+        while os.getppid() == int(first_pid):
             time.sleep(_INTERVAL)
         time.sleep(_GRACE_SECONDS)  # the main thread may report it first
         print("diglot-train: the process that started this one has died", file=sys.stderr, flush=True)
@@ -175,23 +175,23 @@ def end_with_first() -> None:
 def end_others(trainer: L.Trainer) -> None:
     """End the processes that this failed process has started, because they would wait for it forever."""
     deadline = time.monotonic() + _GRACE_SECONDS
-    for other in getattr(trainer.strategy.launcher, "procs", []):
+    for process in getattr(trainer.strategy.launcher, "procs", []):
         try:
-            other.wait(max(0.0, deadline - time.monotonic()))
+            process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            other.kill()
+            process.kill()
 
 
-def kill_unresponsive(others: Iterable[int]) -> None:
+def kill_unresponsive(pids: Iterable[int]) -> None:
     """Kill processes that do not end by themselves."""
     # Wait longer than these processes wait for this one, so that they can report why they end.
     deadline = time.monotonic() + 1.5 * _GRACE_SECONDS
-    for other in others:
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             while time.monotonic() < deadline:
-                os.kill(other, 0)
+                os.kill(pid, 0)
                 time.sleep(_INTERVAL)
-            os.kill(other, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
 
 _GRACE_SECONDS = 10.0  # seconds for a process to end by itself
@@ -217,11 +217,11 @@ class Processes:
         self.strategy, self.world_size, self.rank = trainer.strategy, trainer.world_size, trainer.global_rank
         self.local_rank = trainer.local_rank
         environment = getattr(trainer.strategy, "cluster_environment", None)
-        from_outside = environment is not None and environment.creates_processes_externally
-        self.has_group = self.world_size > 1 and from_outside and "DIGLOT_RUN_FOLDER" not in os.environ
-        self.starts_others = self.world_size > 1 and not from_outside and self.rank == 0
-        first = int(os.environ.get(STARTED_BY, 0))
-        self.neighbours = [first] if first and first == os.getppid() else []
+        started_externally = environment is not None and environment.creates_processes_externally
+        self.has_group = self.world_size > 1 and started_externally and "DIGLOT_RUN_FOLDER" not in os.environ
+        self.starts_others = self.world_size > 1 and not started_externally and self.rank == 0
+        first_pid = int(os.environ.get(STARTED_BY, 0))
+        self.neighbours = [first_pid] if first_pid and first_pid == os.getppid() else []
 
     @property
     def is_first(self) -> bool:
@@ -236,9 +236,9 @@ class Processes:
         if self.has_group:
             with self._waiting("the processes cannot find each other"):
                 self.strategy.setup_environment()
-                known: list[Any] = [None] * self.world_size
-                torch.distributed.all_gather_object(known, (platform.node(), os.getpid()))
-            self.neighbours = [pid for node, pid in known if node == platform.node() and pid != os.getpid()]
+                peers: list[Any] = [None] * self.world_size
+                torch.distributed.all_gather_object(peers, (platform.node(), os.getpid()))
+            self.neighbours = [pid for node, pid in peers if node == platform.node() and pid != os.getpid()]
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
@@ -261,9 +261,9 @@ class Processes:
             self.strategy.barrier()
 
     @contextmanager
-    def _waiting(self, told: str) -> Iterator[None]:
+    def _waiting(self, message: str) -> Iterator[None]:
         try:
             yield
         except (RuntimeError, ValueError, torch.distributed.DistError) as error:
             kill_unresponsive(self.neighbours)
-            raise UserError(f"{told}: {str(error).splitlines()[0]}") from None
+            raise UserError(f"{message}: {str(error).splitlines()[0]}") from None

@@ -64,14 +64,14 @@ class ValidationLines(L.Callback):
             return
         metrics = trainer.callback_metrics
         bleu = float(metrics["dev/bleu"])
-        cut = int(metrics["dev/cut"])
+        n_cut = int(metrics["dev/cut"])
         minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
         line = (
             f"update {trainer.global_step:,} of {trainer.max_steps:,}, "
             f"pass {self._passes:.1f}, {minutes}:{seconds:02d}: "
             f"dev BLEU {bleu:.2f}, chrF++ {float(metrics['dev/chrf']):.2f}, "
             f"perplexity {float(metrics['dev/perplexity']):.2f}"
-            + (f", outputs cut by the length limit: {cut}" if cut else "")
+            + (f", outputs cut by the length limit: {n_cut}" if n_cut else "")
             + (", best so far" if self.writer.best_update == trainer.global_step else "")
         )
         logging.getLogger("diglot").info(line)

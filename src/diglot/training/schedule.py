@@ -32,8 +32,8 @@ class Schedule(LambdaLR):
 
         The saved schedule may be a different one.
         """
-        own = {"total_updates", "lr", "warmup"}
-        super().load_state_dict({name: value for name, value in state_dict.items() if name not in own})
+        own_keys = {"total_updates", "lr", "warmup"}
+        super().load_state_dict({name: value for name, value in state_dict.items() if name not in own_keys})
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(self.last_epoch + 1)
 

@@ -24,8 +24,8 @@ class Stopped(BaseException):
     It derives from BaseException, so that `except Exception` does not catch it: stopping is not an error.
     """
 
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
 
 
 @contextmanager
@@ -36,27 +36,27 @@ def leaving_at_once() -> Iterator[None]:
         Stopped: naming the signal.
     """
 
-    def leave(number: int, _: FrameType | None) -> None:
-        for asking in before:
+    def leave(signum: int, _: FrameType | None) -> None:
+        for handled in previous_handlers:
             # A second signal ends the process, except SIGHUP: a terminal that hangs up sends it twice.
-            signal.signal(asking, signal.SIG_IGN if asking == signal.SIGHUP else signal.SIG_DFL)
-        raise retry_if_ignored(Stopped(number), lambda: answer_anew(number))
+            signal.signal(handled, signal.SIG_IGN if handled == signal.SIGHUP else signal.SIG_DFL)
+        raise retry_if_ignored(Stopped(signum), lambda: install_again(signum))
 
-    def answer_anew(number: int) -> None:
-        for asking in before:
-            signal.signal(asking, leave)
-        send_again(number)
+    def install_again(signum: int) -> None:
+        for handled in previous_handlers:
+            signal.signal(handled, leave)
+        send_again(signum)
 
-    before: dict[int, Any] = {}
+    previous_handlers: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for number in STOP_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, leave)
+        for signum in STOP_SIGNALS:
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                previous_handlers[signum] = signal.signal(signum, leave)
     try:
         yield
     finally:
-        for asking, handler in before.items():
-            signal.signal(asking, handler)
+        for handled, handler in previous_handlers.items():
+            signal.signal(handled, handler)
 
 
 class Signals(L.Callback):
@@ -75,37 +75,37 @@ class Signals(L.Callback):
         self.writer, self.validate_every = writer, validate_every
         self.received = 0
         self.interrupts_immediately = False  # whether a signal takes effect immediately
-        self._before: dict[int, Any] = {}
-        self._asked_before: Tensor | None = None
+        self._previous_handlers: dict[int, Any] = {}
+        self._previous_signal: Tensor | None = None
         self._pending_signal = 0  # the signal that ends the run after the next checkpoint
         self._loops: dict[str, Any] = {}
 
     def on_train_start(self, *_: Any) -> None:  # not earlier: Lightning installs its own handlers
         if threading.current_thread() is threading.main_thread():
-            for number in STOP_SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._note)
+            for signum in STOP_SIGNALS:
+                if signal.getsignal(signum) is not signal.SIG_IGN:
+                    self._previous_handlers[signum] = signal.signal(signum, self._note)
 
-    def _note(self, number: int, _: FrameType | None) -> None:
+    def _note(self, signum: int, _: FrameType | None) -> None:
         if self.received:
-            if number != signal.SIGHUP:
-                os._exit(128 + number)
+            if signum != signal.SIGHUP:
+                os._exit(128 + signum)
             return
-        self.received = number
+        self.received = signum
         if self.interrupts_immediately:  # if the exception is ignored, the run ends at the next check
-            raise retry_if_ignored(Stopped(number), lambda: None)
+            raise retry_if_ignored(Stopped(signum), lambda: None)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
     ) -> None:
         if not batch.ends_update:
             return
-        number = self._asked(trainer)
+        signum = self._signal_of_any_process(trainer)
         # If a validation follows, it writes a checkpoint before it begins.
-        if number and trainer.global_step % self.validate_every and not trainer.should_stop:
+        if signum and trainer.global_step % self.validate_every and not trainer.should_stop:
             # Do not end the run yet: this update's values have not been logged, and a checkpoint must never be ahead of
             # the curves. Keep the current state of Lightning's loops, from which the run will resume.
-            self._pending_signal, self._loops = number, loops_state(trainer)
+            self._pending_signal, self._loops = signum, loops_state(trainer)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._pending_signal:
@@ -136,8 +136,8 @@ class Signals(L.Callback):
         self._leave(trainer)
 
     def _leave(self, trainer: L.Trainer) -> None:
-        if number := self._asked(trainer):
-            raise Stopped(number)
+        if signum := self._signal_of_any_process(trainer):
+            raise Stopped(signum)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._restore()
@@ -147,22 +147,22 @@ class Signals(L.Callback):
 
     def _restore(self) -> None:
         self.interrupts_immediately = False
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
+        for signum, handler in self._previous_handlers.items():
+            signal.signal(signum, handler)
+        self._previous_handlers.clear()
 
-    def _asked(self, trainer: L.Trainer) -> int:
+    def _signal_of_any_process(self, trainer: L.Trainer) -> int:
         """Return the signal that any process has received, 0 for none; all processes get the same answer."""
         if trainer.world_size == 1:
             return self.received
         device = trainer.strategy.root_device
-        asked = torch.tensor(self.received, device=device)
-        torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX)
+        received = torch.tensor(self.received, device=device)
+        torch.distributed.all_reduce(received, torch.distributed.ReduceOp.MAX)
         if device.type == "cpu":
-            return int(asked)
+            return int(received)
         # Do not wait for a GPU: return the answer of the previous call.
-        before, self._asked_before = self._asked_before, asked
-        return 0 if before is None else int(before)
+        previous, self._previous_signal = self._previous_signal, received
+        return 0 if previous is None else int(previous)
 
 
 class StopBeforeBatch(L.Callback):

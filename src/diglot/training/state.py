@@ -52,10 +52,10 @@ class RunState:
             record: the checkpoint's record, already checked; one of an earlier version may lack any key.
             update: number of updates done.
         """
-        place, rank = record.get("place"), record.get("dev_rank")
+        position, rank = record.get("place"), record.get("dev_rank")
         return cls(
             update=update,
-            position=StreamPosition(*place) if place else None,
+            position=StreamPosition(*position) if position else None,
             skipped=record.get("skipped", 0),
             validation_due_since=record.get("validation_due_since"),
             has_stopped=record.get("has_stopped", False),

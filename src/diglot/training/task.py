@@ -56,7 +56,7 @@ class TranslationTask(L.LightningModule):
         seed: int,
         record: dict[str, Any],
         state: RunState | None = None,
-        read: Callable[[int, list[int]], str] | None = None,
+        decode_pair: Callable[[int, list[int]], str] | None = None,
         skip_non_finite: int = 0,
     ) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class TranslationTask(L.LightningModule):
         self.gradient_check = GradientCheck(self.state, skip_non_finite)
         self._pairs: list[Tensor] = []  # numbers of the pairs of the current update
         self.model, self.search = model, search
-        self.read = read or (lambda pair, tokens: tokenizer.decode(tokens))
+        self.decode_pair = decode_pair or (lambda pair, tokens: tokenizer.decode(tokens))
         self.special = tokenizer.special
         self.make_optimizer, self.make_scheduler, self.total_updates = optimizer, scheduler, total_updates
         self.label_smoothing, self.seed, self.record = label_smoothing, seed, record
@@ -140,10 +140,10 @@ class TranslationTask(L.LightningModule):
             self._pairs = []
         update = self.trainer.global_step
         # If a run is stopped early, Lightning logs once more. Log this update then, not an old one again.
-        stops = self.trainer.should_stop and not self._is_logged(update) and self._newest is not None
-        if stops:
+        is_stopping = self.trainer.should_stop and not self._is_logged(update) and self._newest is not None
+        if is_stopping:
             self._log_newest(update)
-        if self._gradient_norm is not None and (stops or self._is_logged(update)):
+        if self._gradient_norm is not None and (is_stopping or self._is_logged(update)):
             self.log("train/gradient_norm", self._gradient_norm)
             self.gradient_check.report()
         self._gradient_norm = None
@@ -168,10 +168,10 @@ class TranslationTask(L.LightningModule):
         A search that compares texts compares them with placeholders filled in.
         """
         with packed_for_decoding(self.model):
-            found = self.search(self.model, batch.src, batch.src_mask, self.special)
+            results = self.search(self.model, batch.src, batch.src_mask, self.special)
         return [
-            self.search.ranked(hypotheses, partial(self.read, pair))[0]
-            for pair, hypotheses in zip(batch.pairs.tolist(), found, strict=True)
+            self.search.ranked(hypotheses, partial(self.decode_pair, pair))[0]
+            for pair, hypotheses in zip(batch.pairs.tolist(), results, strict=True)
         ]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -181,10 +181,10 @@ class TranslationTask(L.LightningModule):
         # If the run was extended, its former last batch is no longer the last.
         checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"] = False
         # Betas, weight decay and the like come from the config; the checkpoint provides the moments.
-        (own,) = self.make_optimizer([torch.nn.Parameter(torch.zeros(()))], lr=1.0).param_groups
+        (defaults,) = self.make_optimizer([torch.nn.Parameter(torch.zeros(()))], lr=1.0).param_groups
         for state in checkpoint.get("optimizer_states", []):
             for group in state["param_groups"]:
-                group.update({k: v for k, v in own.items() if k not in ("params", "lr", "initial_lr")})
+                group.update({k: v for k, v in defaults.items() if k not in ("params", "lr", "initial_lr")})
 
     def on_validation_start(self) -> None:
         self.gradient_check.report()

@@ -252,26 +252,26 @@ def position_panels(encoding: PositionEncoding, n_positions: int, device: torch.
     - the similarity of rotated vectors of ones, positions x positions;
     - what is added to scores, queries x keys, with one panel per head.
     """
-    found: list[Panel] = []
+    panels: list[Panel] = []
     positions = torch.arange(min(n_positions, encoding.max_positions or n_positions), device=device)
     with torch.no_grad():
-        nothing = torch.zeros(1, len(positions), encoding.d_model, device=device)
-        table = encoding.embed(nothing, positions)[0]
+        zeros = torch.zeros(1, len(positions), encoding.d_model, device=device)
+        table = encoding.embed(zeros, positions)[0]
         if table.any():
-            found.append(_panel("added to token vectors", table, "position", "dimension"))
+            panels.append(_panel("added to token vectors", table, "position", "dimension"))
         ones = torch.ones(1, 1, len(positions), encoding.d_head, device=device)
         rotated = encoding.rotate(ones, positions)[0, 0]
         if not torch.equal(rotated, ones[0, 0]):
-            found.append(_panel("similarity", rotated @ rotated.T / encoding.d_head, "position", "position"))
+            panels.append(_panel("similarity", rotated @ rotated.T / encoding.d_head, "position", "position"))
         bias = encoding.bias(positions, positions)
         if bias is not None:
             if encoding.causal:  # later positions are never seen
                 bias = bias.masked_fill(positions[None, :] > positions[:, None], torch.nan)
-            found += [
+            panels += [
                 _panel(f"bias, head {head}", values, "position of the query", "position of the key")
                 for head, values in enumerate(bias, start=1)
             ]
-    return found
+    return panels
 
 
 def _panel(title: str, values: torch.Tensor, row_name: str, column_name: str) -> Panel:
@@ -337,7 +337,7 @@ def _chosen(name: str, numbers: list[int] | None, count: int, kind: str) -> list
     return sorted({(number - 1) if number > 0 else count + number for number in numbers})
 
 
-def _at_least(least: int, **values: int) -> None:
+def _at_least(minimum: int, **values: int) -> None:
     for name, value in values.items():
-        if value < least:
-            raise ValueError(f"{name} ({value}) must be at least {least}")
+        if value < minimum:
+            raise ValueError(f"{name} ({value}) must be at least {minimum}")

@@ -86,7 +86,7 @@ class DiglotLauncher(Launcher):
         by_hash = {job.hash: job for job, _ in unique}
         return [Returned(self.sweep, by_hash[job.hash]) for job in jobs]
 
-    def _run(self, job: "Job", which: str, tries_only: bool, signals: Any) -> None:
+    def _run(self, job: "Job", title: str, tries_only: bool, signals: Any) -> None:
         from diglot.sweeps.comparison import label, outcome
         from diglot.sweeps.job import OUTPUT, command, run, say
 
@@ -94,16 +94,16 @@ class DiglotLauncher(Launcher):
         jobs = self.sweep.jobs
         name = label(job, jobs)
         if job.status == "finished":
-            say(f"{which}: {name}: finished before, {outcome(job)} ({job.folder})")
+            say(f"{title}: {name}: finished before, {outcome(job)} ({job.folder})")
             return
-        begins = "resumes in" if job.status in ("running", "interrupted", "failed") else "->"
-        say(f"{which}: {name} {begins} {job.folder}")
-        words = command(self.module, self.config.hydra, job.folder)
+        action = "resumes in" if job.status in ("running", "interrupted", "failed") else "->"
+        say(f"{title}: {name} {action} {job.folder}")
+        args = command(self.module, self.config.hydra, job.folder)
         try:
-            run(job, words, signals, tries_only)
+            run(job, args, signals, tries_only)
         finally:
             self.sweep.write_tables()
-        say(f"{which}: {outcome(job)}")
+        say(f"{title}: {outcome(job)}")
         if job.status == "failed":
             say(f"  its overrides: {name}\n  its log: {job.folder / OUTPUT}")
 
@@ -152,7 +152,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
             for key, meaning in MEANINGS.items():
                 if meaning.found_for_jobs and OmegaConf.select(config, key) is not None:
                     raise UserError(f"{key} is for a single run; {meaning.found_for_jobs} the folder of all jobs")
-            for key in (word.partition("=")[0].lstrip("+~") for word in varied(overrides, sweep_config)):
+            for key in (override.partition("=")[0].lstrip("+~") for override in varied(overrides, sweep_config)):
                 if meaning_of(key).hashed in ("as typed", "never"):
                     raise UserError(f"{key} changes nothing of what a job trains: give it one value for all jobs")
             build_watchers(config, trial_build(config))
@@ -160,34 +160,35 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
             build_corpus(config.data)
             return config, config_hash(config)
     except (UserError, HydraException, OmegaConfBaseException) as error:
-        which = " ".join(varied(overrides, sweep_config))
-        raise UserError(f"{f'job {which}: ' if which else ''}{explain(error, 'train', overrides)}") from None
+        name = " ".join(varied(overrides, sweep_config))
+        raise UserError(f"{f'job {name}: ' if name else ''}{explain(error, 'train', overrides)}") from None
 
 
 @contextmanager
 def hydra_config(config: DictConfig) -> Iterator[None]:
     """Let interpolations such as ${hydra:job.name} in the block read the hydra node of the given config."""
-    before = HydraConfig.instance().cfg
+    previous = HydraConfig.instance().cfg
     HydraConfig.instance().set_config(config)
     try:
         yield
     finally:
-        HydraConfig.instance().cfg = before
+        HydraConfig.instance().cfg = previous
         OmegaConf.set_readonly(config.hydra, False)  # undoes set_config
 
 
 def typed_overrides(config: DictConfig) -> list[Override]:
     """Return the overrides of a sweep's command line as typed, with interpolations unresolved."""
-    words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
-    return OverridesParser.create().parse_overrides(words)
+    overrides: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+    return OverridesParser.create().parse_overrides(overrides)
 
 
 def varied(overrides: Sequence[str], config: DictConfig) -> list[str]:
     """Return a job's overrides except those that the sweep's command line fixes to one value, in any quoting."""
-    last = {override.get_key_element(): override for override in typed_overrides(config)}  # the last of a key counts
-    constant = {_meaning(override) for override in last.values() if not override.is_sweep_override()}
-    words = [word for word in overrides if word != _folder_of(config)]
-    return [word for word in words if _meaning(word) not in constant]
+    # The last override of a key counts.
+    last_by_key = {override.get_key_element(): override for override in typed_overrides(config)}
+    constant = {_meaning(override) for override in last_by_key.values() if not override.is_sweep_override()}
+    candidates = [text for text in overrides if text != _folder_of(config)]
+    return [text for text in candidates if _meaning(text) not in constant]
 
 
 def _meaning(override: Override | str) -> str:
@@ -207,15 +208,15 @@ def choose_folder(config: DictConfig) -> None:
     if config.sweep.folder is not None:
         folder = Path(config.sweep.folder).expanduser()
     else:
-        typed = typed_overrides(config)
-        counting = [o for o in typed if meaning_of(o.get_key_element().lstrip("+~")).hashed != "never"]
+        overrides = typed_overrides(config)
+        counting = [o for o in overrides if meaning_of(o.get_key_element().lstrip("+~")).hashed != "never"]
         task = sorted(map(_plain_word, counting))
         sweeper = OmegaConf.to_container(config.hydra.sweeper, resolve=False)
-        chosen = config.hydra.runtime.choices
-        name = chosen.get("sweep")
+        choices = config.hydra.runtime.choices
+        name = choices.get("sweep")
         if name in (None, "default"):
-            name = "optuna" if chosen.get("hydra/sweeper") == "optuna" else ""
-            name = name or "_".join(key_name(o.key_or_group) for o in typed if o.is_sweep_override())
+            name = "optuna" if choices.get("hydra/sweeper") == "optuna" else ""
+            name = name or "_".join(key_name(o.key_or_group) for o in overrides if o.is_sweep_override())
         with hydra_config(config):
             folder = Path("runs") / f"sweep_{name[:40]}_{config_hash(config, task, sweeper, length=8)}"
     with open_dict(config.hydra.sweep):

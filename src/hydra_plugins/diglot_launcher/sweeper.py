@@ -84,23 +84,28 @@ class DiglotSweeper(Sweeper):
                 raise UserError(
                     f"{override.input_line} names no choices to try one by one: it is for hydra/sweeper=optuna"
                 )
-        jobs = [words for combination in product(overrides) for words in self._with_rows(combination, rows)]
+        jobs = [
+            job_overrides for combination in product(overrides) for job_overrides in self._with_rows(combination, rows)
+        ]
 
         sweep = Sweep(Path(self.config.hydra.sweep.dir), self.config.objective)
         if not isinstance(self.launcher, DiglotLauncher):  # DiglotLauncher does this itself
             configs = [job_config(self.hydra_context, self.config, job) for job in jobs]
             sweep.lock()
             sweep.find_outdated()
-            made = [
+            sweep_jobs = [
                 sweep.job(job, varied(job, self.config), config, hash)
                 for job, (config, hash) in zip(jobs, configs, strict=True)
             ]
-            jobs = [[*words, f"sweep.job={quoted(job.folder.name)}"] for words, job in zip(jobs, made, strict=True)]
+            jobs = [
+                [*job_overrides, f"sweep.job={quoted(job.folder.name)}"]
+                for job_overrides, job in zip(jobs, sweep_jobs, strict=True)
+            ]
         results: list[JobReturn] = []
         try:
             size = len(jobs) if self.max_batch_size in (None, -1) else self.max_batch_size
-            for first in range(0, len(jobs), size):
-                results += self.launcher.launch(jobs[first : first + size], initial_job_idx=first)
+            for start in range(0, len(jobs), size):
+                results += self.launcher.launch(jobs[start : start + size], initial_job_idx=start)
             sweep.conclude()
         finally:
             sweep.unlock()
@@ -113,14 +118,14 @@ class DiglotSweeper(Sweeper):
         from diglot.config import UnresolvedText, resolved_except_secrets
 
         assert self.config is not None
-        written = resolved_except_secrets(self.config.hydra.sweeper.params) or {}
-        words = {key: f"{key}={value}" for key, value in (self.params or {}).items()}
-        for key, value in written.items():
-            word = f"{key}={value}"
-            parsed = OverridesParser.create().parse_overrides([word])[0]
+        expressions = resolved_except_secrets(self.config.hydra.sweeper.params) or {}
+        overrides = {key: f"{key}={value}" for key, value in (self.params or {}).items()}
+        for key, value in expressions.items():
+            override = f"{key}={value}"
+            parsed = OverridesParser.create().parse_overrides([override])[0]
             if isinstance(value, UnresolvedText) and parsed.is_sweep_override():
-                words[key] = word  # otherwise the variable itself holds the list of choices
-        return list(words.values())
+                overrides[key] = override  # otherwise the variable itself holds the list of choices
+        return list(overrides.values())
 
     def _with_rows(self, combination: list[str], rows: list[Mapping[str, Any]]) -> list[list[str]]:
         """Return a job for each row. A row's overrides come last, so they take precedence."""
@@ -129,32 +134,32 @@ class DiglotSweeper(Sweeper):
         assert self.config is not None
         assert self.hydra_context is not None
         config = self.hydra_context.config_loader.load_sweep_config(self.config, combination)
-        return [combination + words for words in filled_in(rows, config)]
+        return [combination + row for row in filled_in(rows, config)]
 
 
 def product(overrides: Sequence[Override]) -> list[list[str]]:
-    """Return the words of each job: every combination of the values in the overrides.
+    """Return the overrides of each job: every combination of the values in the overrides.
 
     If a key has several overrides, only the last one counts.
     """
-    words: dict[str, list[str]] = {}
+    by_key: dict[str, list[str]] = {}
     for override in overrides:
         key = override.get_key_element()
         is_sweep = override.is_sweep_override()
         values = override.sweep_string_iterator() if is_sweep else [override.get_value_element_as_str()]
-        words[key] = [f"{key}={value}" for value in values]
-    return [list(combination) for combination in itertools.product(*words.values())]
+        by_key[key] = [f"{key}={value}" for value in values]
+    return [list(combination) for combination in itertools.product(*by_key.values())]
 
 
 def filled_in(rows: Sequence[Mapping[str, Any]], config: DictConfig) -> list[list[str]]:
     """Return rows as lists of overrides, with their interpolations resolved against a config."""
     from diglot.config import resolved_except_secrets
 
-    found = []
+    filled = []
     for row in rows:
         values = resolved_except_secrets(OmegaConf.create(dict(row), parent=config))
-        found.append([f"{key!s}={as_override(value)}" for key, value in values.items()])
-    return found
+        filled.append([f"{key!s}={as_override(value)}" for key, value in values.items()])
+    return filled
 
 
 def as_override(value: Any) -> str:
@@ -167,8 +172,8 @@ def as_override(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ",".join(as_override(item) for item in value) + "]"
     if isinstance(value, UnresolvedText):
-        is_one = re.fullmatch(r"\$\{[^{}]*\}", value) is not None
-        return str(value) if is_one else "'" + value.replace("'", r"\'") + "'"
+        is_single = re.fullmatch(r"\$\{[^{}]*\}", value) is not None
+        return str(value) if is_single else "'" + value.replace("'", r"\'") + "'"
     if isinstance(value, str):
         return quoted(value)
     return "null" if value is None else str(value).lower()
@@ -196,9 +201,9 @@ def of_all(model: DictConfig, key: str) -> Any:
 
 def scaled_heads(model: DictConfig, times: float, by: float = 1) -> int:
     """Return the number of heads nearest to the scaled number, such that the head width is an even integer."""
-    wanted = of_all(model, "n_heads") * times / by
-    fitting = [n for n in range(1, model.d_model + 1) if model.d_model % (2 * n) == 0]
-    return min(fitting or [1], key=lambda n: abs(n - wanted))
+    target = of_all(model, "n_heads") * times / by
+    divisors = [n for n in range(1, model.d_model + 1) if model.d_model % (2 * n) == 0]
+    return min(divisors or [1], key=lambda n: abs(n - target))
 
 
 def scaled_head(model: DictConfig, times: float, by: float = 1) -> int:
