@@ -65,10 +65,7 @@ def add_index(app: Any, error: Exception | None) -> None:
 
 def setup(app: Any) -> None:
     """Connect the functions above to Sphinx."""
-    from pygments.lexers.special import TextLexer
-
     app.files = set[str]()
-    app.add_lexer("mermaid", TextLexer)  # shown as it is typed
     app.connect("source-read", add_contents)
     app.connect("doctree-read", link_files, priority=400)  # before Sphinx collects the files to copy
     app.connect("html-collect-pages", file_pages)

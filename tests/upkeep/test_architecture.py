@@ -1,7 +1,7 @@
 """Check which packages each package may import, and which libraries it may use, by syntax trees.
 
-`python tests/upkeep/test_architecture.py` redraws the picture in docs/architecture.md. A "room" is a package (or single
-module) of diglot.
+`python tests/upkeep/test_architecture.py` redraws docs/architecture.svg. A "room" is a package (or single module) of
+diglot.
 """
 
 import ast
@@ -14,7 +14,8 @@ import diglot
 
 PACKAGE = Path(diglot.__file__).parent
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
-PICTURE = Path(__file__).parents[2] / "docs/architecture.md"
+PAGE = Path(__file__).parents[2] / "docs/architecture.md"
+PICTURE = PAGE.with_suffix(".svg")
 
 # The rooms that each room may import, all of which are listed above it.
 ROOMS = {
@@ -95,12 +96,46 @@ def arrows() -> Iterator[tuple[str, str]]:
             yield name, other
 
 
-def drawn(text: str) -> str:
-    """Return the page with its picture redrawn from the actual imports."""
-    before, _, rest = text.partition("```mermaid\n")
-    _, _, after = rest.partition("```\n")
-    lines = ["graph TD", *(f"    {a} --> {b}" for a, b in arrows())]
-    return before + "```mermaid\n" + "\n".join(lines) + "\n```\n" + after
+WIDTH, HEIGHT, ACROSS, DOWN = 112, 26, 150, 48  # of a box, and between the centres of two boxes
+
+
+def levels(edges: set[tuple[str, str]]) -> list[list[str]]:
+    """Return the rooms by level. A room is one level below the lowest room that imports it."""
+    importers: dict[str, list[str]] = {name: [a for a, b in edges if b == name] for edge in edges for name in edge}
+
+    def level(name: str) -> int:
+        return max((level(above) + 1 for above in importers[name]), default=0)
+
+    found: dict[int, list[str]] = {}
+    for name in sorted(importers):
+        found.setdefault(level(name), []).append(name)
+    return [found[number] for number in sorted(found)]
+
+
+def drawn(edges: set[tuple[str, str]]) -> str:
+    """Return the graph of imports as SVG: a box for each room, and a line down to each room that it imports."""
+    rows = levels(edges)
+    width, height = max(map(len, rows)) * ACROSS, len(rows) * DOWN
+    centres = {
+        name: (width / 2 + (i - (len(row) - 1) / 2) * ACROSS, (number + 0.5) * DOWN)
+        for number, row in enumerate(rows)
+        for i, name in enumerate(row)
+    }
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="13" text-anchor="middle">',
+        '<marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+        '<path d="M0 0L8 4L0 8z" fill="#888"/></marker>',
+    ]
+    for above, below in sorted(edges):
+        (x1, y1), (x2, y2) = centres[above], centres[below]
+        ends = f'x1="{x1:g}" y1="{y1 + HEIGHT / 2:g}" x2="{x2:g}" y2="{y2 - HEIGHT / 2:g}"'
+        lines.append(f'<line {ends} stroke="#888" marker-end="url(#head)"/>')
+    for name, (x, y) in centres.items():
+        place = f'x="{x - WIDTH / 2:g}" y="{y - HEIGHT / 2:g}" width="{WIDTH}" height="{HEIGHT}"'
+        lines.append(f'<rect {place} rx="4" fill="#eef3fa" stroke="#888"/>')
+        lines.append(f'<text x="{x:g}" y="{y + 4.5:g}" fill="#222">{name}</text>')
+    return "\n".join([*lines, "</svg>"]) + "\n"
 
 
 def test_the_reader_of_imports_sees_all_forms_of_them() -> None:
@@ -145,11 +180,16 @@ def test_there_is_no_drawer_for_everything() -> None:
     assert not [file for file in FILES if Path(file).stem in ("util", "utils", "helpers", "common", "misc")]
 
 
+def test_a_room_is_drawn_below_all_that_import_it() -> None:
+    assert levels({("a", "b"), ("b", "c"), ("a", "d"), ("c", "e")}) == [["a"], ["b", "d"], ["c"], ["e"]]
+
+
 def test_the_picture_shows_the_rooms_as_they_are() -> None:
-    text = PICTURE.read_text(encoding="utf-8")
-    assert text == drawn(text), "python tests/upkeep/test_architecture.py draws it anew"
-    assert not [name for name in ROOMS if not name.startswith("__") and f"| `{name}` |" not in text]
+    picture = PICTURE.read_text(encoding="utf-8")
+    assert picture == drawn(set(arrows())), "python tests/upkeep/test_architecture.py draws it anew"
+    rooms, page = [name for name in ROOMS if not name.startswith("__")], PAGE.read_text(encoding="utf-8")
+    assert not [name for name in rooms if f">{name}</text>" not in picture or f"| `{name}` |" not in page]
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(drawn(PICTURE.read_text(encoding="utf-8")), encoding="utf-8")
+    PICTURE.write_text(drawn(set(arrows())), encoding="utf-8")
