@@ -478,13 +478,17 @@ def report(chosen: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]], se
     def all_of(name: str) -> str:
         return " and ".join(sorted({str(result[name]) for result in results.values()}))
 
+    meaning = (
+        "A model variant conforms if it learns simple tasks that every correct implementation learns, and fails at those "
+        "that it cannot solve in principle; whoever adds or changes a variant, or doubts one, needs this page."
+    )
     about = (
-        "Each row of the table is one model, trained on three tasks at once: to copy, to reverse and to sort sequences "
-        f"from an alphabet of {settings.n_symbols} symbols. The first token of a source names the task. The sequences "
-        f"in training have 1 to {settings.trained} symbols. Training takes {settings.updates:,} updates of "
-        f"{settings.rows * settings.trained} sequences. A model must reach {LEARNED} at each task. A model without "
-        f"positions cannot see the order of symbols. It must stay below {settings.failed} at copy and reverse, where "
-        f"guessing the order gives {chance(settings):.2f}."
+        "Each row of the table is one model. It is trained on three tasks at once: to copy, to reverse and to sort "
+        f"sequences from an alphabet of {settings.n_symbols} symbols. The first token of a source names the task. The "
+        f"sequences in training have 1 to {settings.trained} symbols. Training takes {settings.updates:,} updates of "
+        f"{settings.rows * settings.trained} sequences. A model passes if at least {LEARNED} of its outputs are correct, "
+        "at each task. A model without positions cannot see the order of symbols. Therefore it must stay below "
+        f"{settings.failed} at copy and reverse, where guessing the order gives {chance(settings):.2f}."
     )
     made = f"Made by `make conformance` at commit {commit()}, {all_of('date')}, on {all_of('machine')}."
     columns = {
@@ -499,8 +503,8 @@ def report(chosen: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]], se
         "status": "Whether the model reaches the required shares, or fails where it must.",
     }
     listed = (textwrap.fill(f"- {name}: {text}", 120, subsequent_indent="  ") for name, text in columns.items())
-    heading = "# What every model variant learns"
-    paragraphs = [textwrap.fill(about, 120), "\n".join(listed), textwrap.fill(made, 120)]
+    heading = "# Conformance: what every model variant learns"
+    paragraphs = [textwrap.fill(meaning, 120), textwrap.fill(about, 120), "\n".join(listed), textwrap.fill(made, 120)]
     return "\n\n".join([heading, *paragraphs, table(chosen, results, settings)])
 
 
