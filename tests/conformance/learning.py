@@ -479,15 +479,15 @@ def report(chosen: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]], se
         return " and ".join(sorted({str(result[name]) for result in results.values()}))
 
     meaning = (
-        "A model variant conforms if it learns simple tasks that every correct implementation learns, and fails at those "
-        "that it cannot solve in principle; whoever adds or changes a variant, or doubts one, needs this page."
+        "A model variant conforms if it learns simple tasks that every correct implementation learns, and fails at "
+        "those that it cannot solve in principle; whoever adds or changes a variant, or doubts one, needs this page."
     )
     about = (
         "Each row of the table is one model. It is trained on three tasks at once: to copy, to reverse and to sort "
         f"sequences from an alphabet of {settings.n_symbols} symbols. The first token of a source names the task. The "
         f"sequences in training have 1 to {settings.trained} symbols. Training takes {settings.updates:,} updates of "
-        f"{settings.rows * settings.trained} sequences. A model passes if at least {LEARNED} of its outputs are correct, "
-        "at each task. A model without positions cannot see the order of symbols. Therefore it must stay below "
+        f"{settings.rows * settings.trained} sequences. A model passes if at least {LEARNED} of its outputs are "
+        "correct, at each task. A model without positions cannot see the order of symbols. Therefore it must stay below "
         f"{settings.failed} at copy and reverse, where guessing the order gives {chance(settings):.2f}."
     )
     made = f"Made by `make conformance` at commit {commit()}, {all_of('date')}, on {all_of('machine')}."

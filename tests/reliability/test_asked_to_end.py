@@ -44,7 +44,9 @@ def last(folder: Path) -> int:
     return container.read(folder / "run" / "last.ckpt")["global_step"]
 
 
-@pytest.mark.promise("SIGTERM, SIGINT, SIGUSR1 and SIGHUP save a run within an update and end it with status 75")
+@pytest.mark.promise(
+    "After SIGTERM, SIGINT, SIGUSR1 or SIGHUP, a run finishes its update, writes a checkpoint and exits with status 75"
+)
 @pytest.mark.parametrize(
     ("number", "within", "update"), CASES, ids=[f"{number.name}-{within}{update}" for number, within, update in CASES]
 )
@@ -65,7 +67,7 @@ def test_a_signal_saves_the_run(
     assert lives.differences(reference.left, lives.left(folder)) == []
 
 
-@pytest.mark.promise("A second signal ends the process at once, and no existing file is lost")
+@pytest.mark.promise("A second signal ends the process immediately, and no existing file is lost")
 @pytest.mark.parametrize("within", ["update", "validation"])
 def test_a_second_signal_ends_it_at_once(tmp_path: Path, reference: Whole, within: str) -> None:
     folder = tmp_path / "it"
@@ -77,7 +79,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, reference: Whole, withi
     assert story.lives[0].status in (at_once if within == "update" else (75, *at_once))
 
 
-@pytest.mark.promise("A signal before there is anything to save ends a run with a nonzero exit status")
+@pytest.mark.promise("If a signal arrives before there is anything to save, the run ends with a nonzero exit status")
 @pytest.mark.parametrize("number", STOP_SIGNALS, ids=[number.name for number in STOP_SIGNALS])
 def test_a_signal_before_training_ends_it(tmp_path: Path, reference: Whole, number: signal.Signals) -> None:
     for seconds in (0.05, 0.4):

@@ -281,7 +281,9 @@ BOMBS = [*bombs(Path()), "200,000 parts"]
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured as Linux tells it")
-@pytest.mark.promise("Loading a hostile checkpoint takes at most twice its size, 150 MB and five seconds")
+@pytest.mark.promise(
+    "Loading a malicious checkpoint takes at most five seconds, and at most 150 MB more memory than twice its size"
+)
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_refused(good: Path, tmp_path: Path, name: str) -> None:
     bad = ({**bombs(good), "200,000 parts": more_parts}[name])(tmp_path / "bad.ckpt")

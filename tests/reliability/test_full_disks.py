@@ -115,8 +115,8 @@ def told_in_one_line(ended: Ended, wanted: str) -> str:
 
 @pytest.mark.end_to_end
 @pytest.mark.promise(
-    "If a checkpoint does not fit on the disk, the error is one line, the last checkpoint stays intact, and with "
-    "enough space the run resumes exactly."
+    "If a checkpoint does not fit on the disk, one line reports it, the last checkpoint stays intact, and the run "
+    "resumes exactly once there is space."
 )
 @pytest.mark.parametrize("checkpoints", [0, 1.5, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_a_checkpoint_on_a_full_disk(
@@ -156,7 +156,7 @@ def test_a_checkpoint_on_a_full_disk_of_two_processes(
 
 
 @pytest.mark.end_to_end
-@pytest.mark.promise("A full or read-only TMPDIR does not affect a run.")
+@pytest.mark.promise("A run is not affected if TMPDIR is full or read-only.")
 @pytest.mark.parametrize("what", ["full", pytest.param("read-only", marks=pytest.mark.exhaustive)])
 def test_a_tmpdir_that_cannot_be_used(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path, what: str) -> None:
     tmp = disk("tmp", 4096)
@@ -170,7 +170,7 @@ def test_a_tmpdir_that_cannot_be_used(tmp_path: Path, disk: Callable[..., Disk],
 
 
 @pytest.mark.end_to_end
-@pytest.mark.promise("A logger whose disk is full is reported once, and training continues to the end.")
+@pytest.mark.promise("If the disk of a logger is full, this is reported once, and training continues to the end.")
 @pytest.mark.parametrize("logger", ["csv", pytest.param("tensorboard", marks=pytest.mark.exhaustive)])
 def test_a_logger_on_a_full_disk(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path, logger: str) -> None:
     curves = disk("curves", 8192)
@@ -188,8 +188,7 @@ def test_a_logger_on_a_full_disk(tmp_path: Path, disk: Callable[..., Disk], undi
 
 @pytest.mark.end_to_end
 @pytest.mark.promise(
-    "If the cache's disk is full, the error is one line with the folder; the next run with enough space uses no "
-    "incomplete file."
+    "If the disk of the cache is full, one line names the folder, and the next run uses no incomplete file."
 )
 def test_a_full_cache(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path) -> None:
     cache = disk("cache", 50_000_000)
@@ -213,7 +212,7 @@ def test_a_full_cache(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Pa
 
 
 @pytest.mark.end_to_end
-@pytest.mark.promise("If results cannot be written after training, one line reports that training is done.")
+@pytest.mark.promise("If the results cannot be written after training, one line says that training is complete.")
 def test_results_on_a_full_disk(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path) -> None:
     small = disk("small", 50_000_000)
     words = (*text(tmp_path), *words_of(*TINY), *RUN, "+callbacks.filling._target_=faults.FillAtEnd")
@@ -229,7 +228,7 @@ def test_results_on_a_full_disk(tmp_path: Path, disk: Callable[..., Disk], undis
 
 
 @pytest.mark.end_to_end
-@pytest.mark.promise("If a run's folder becomes read-only, the error is one line and its checkpoints stay intact.")
+@pytest.mark.promise("If a run's folder becomes read-only, one line reports it, and the checkpoints in it stay intact.")
 def test_a_folder_that_turned_read_only(tmp_path: Path, disk: Callable[..., Disk], undisturbed: Path) -> None:
     small = disk("small", 50_000_000)
     folder = small.folder / "run"
@@ -246,7 +245,7 @@ def test_a_folder_that_turned_read_only(tmp_path: Path, disk: Callable[..., Disk
 
 @pytest.mark.end_to_end
 @pytest.mark.promise(
-    "If a checkpoint exceeds a limit on file sizes, the error is one line and the last checkpoint stays intact."
+    "If a checkpoint exceeds a limit on file sizes, one line reports it, and the last checkpoint stays intact."
 )
 def test_a_limit_that_a_run_meets(tmp_path: Path) -> None:
     begun = Run(tmp_path, *text(tmp_path), *TINY, "run.updates=1000000", "run.validate_every=20")
@@ -269,7 +268,9 @@ def wait_for(condition: Callable[[], bool], begun: Run) -> None:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.promise("A run whose folder is removed during training creates it again, with all files needed to resume.")
+@pytest.mark.promise(
+    "If a run's folder is removed during training, the run creates it again, with all files that are needed to resume."
+)
 @pytest.mark.parametrize("when", ["Removal", "RemovalInSave"])
 def test_a_folder_that_is_removed(tmp_path: Path, when: str) -> None:
     callback = f"+callbacks.removal._target_=faults.{when}"
@@ -286,7 +287,7 @@ def test_a_folder_that_is_removed(tmp_path: Path, when: str) -> None:
 
 
 @pytest.mark.promise(
-    "Whatever error the system reports for a disk, a file with a checkpoint's name is complete or absent."
+    "Whatever error a disk causes, a file with the name of a checkpoint is complete or does not exist."
 )
 @pytest.mark.parametrize(("number", "reason"), [(28, FULL), (122, "quota"), (30, "Read-only"), (5, "Input/output")])
 @pytest.mark.parametrize("place", ["write", "fsync", "replace", "mkdir"])
@@ -313,7 +314,7 @@ def test_an_error_of_the_disk(
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 
 
-@pytest.mark.promise("A folder at the path of a checkpoint is reported and left alone.")
+@pytest.mark.promise("If there is a folder where a checkpoint should be written, it is reported and left alone.")
 def test_a_folder_in_a_checkpoint_s_place(tmp_path: Path) -> None:
     (tmp_path / "last.ckpt").mkdir()
     (tmp_path / "last.ckpt" / "x").touch()
@@ -324,7 +325,9 @@ def test_a_folder_in_a_checkpoint_s_place(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.rglob("*")) == ["last.ckpt", "x"]
 
 
-@pytest.mark.promise("If a file may not become as large as a checkpoint, the previous checkpoint stays.")
+@pytest.mark.promise(
+    "If a checkpoint exceeds a limit on file sizes, one line reports it, and the last checkpoint stays intact."
+)
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     AtomicCheckpointIO(read).save_checkpoint({"x": torch.zeros(3)}, path)

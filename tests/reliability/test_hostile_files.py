@@ -81,7 +81,7 @@ def content(trained: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.promise("Loading a checkpoint runs no code from the file, whatever the environment variables are")
+@pytest.mark.promise("Loading a checkpoint executes no code from it, whatever environment variables are set")
 class TestCode:
     def test_every_payload_runs_where_nothing_keeps_it_from_it(self, canary: Path, tmp_path: Path) -> None:
         made = payloads(canary, tmp_path)
@@ -172,7 +172,7 @@ class TestCode:
         assert not canary.exists()
 
 
-@pytest.mark.promise("No checkpoint is downloaded from a URL")
+@pytest.mark.promise("A checkpoint is never downloaded, even if its path is a URL")
 def test_an_address_is_not_opened(tmp_path: Path) -> None:
     asked = []
 
@@ -194,7 +194,9 @@ def test_an_address_is_not_opened(tmp_path: Path) -> None:
     assert not asked
 
 
-@pytest.mark.promise("A checkpoint's config can name only parts of models, and can read nothing from the machine")
+@pytest.mark.promise(
+    "The config in a checkpoint can name only parts of models, and cannot read anything from the machine"
+)
 @pytest.mark.parametrize("save", [saved, written])
 @pytest.mark.parametrize(
     ("changed", "wanted"),
@@ -222,7 +224,9 @@ def test_a_stored_config_calls_nothing(
     assert not canary.exists()
 
 
-@pytest.mark.promise("A checkpoint's config can name only parts of models, and can read nothing from the machine")
+@pytest.mark.promise(
+    "The config in a checkpoint can name only parts of models, and cannot read anything from the machine"
+)
 @pytest.mark.parametrize("save", [saved, written])
 @pytest.mark.parametrize(
     ("key", "value"),
@@ -286,7 +290,7 @@ def test_a_state_of_the_training_that_is_none_is_refused_in_one_line(
     refused(lambda: run(folder, cache, f"resume='{folder}'", "run.updates=4"), "no run can resume from")
 
 
-@pytest.mark.promise("No other file of a run, a sweep or the cache can run code either")
+@pytest.mark.promise("Reading another file of a run, a sweep or the cache executes no code from it")
 class TestOtherFiles:
     def test_a_config_that_makes_objects_is_damaged(self, canary: Path, tmp_path: Path) -> None:
         file = tmp_path / "config.yaml"

@@ -35,7 +35,8 @@ def batches(folder: Path) -> list[list]:
 
 
 @pytest.mark.promise(
-    "A run that is killed any number of times, at any moment, ends bit for bit like a run that was never killed"
+    "A run that is killed at any moment, any number of times, has the same result, bit for bit, as a run that was "
+    "never killed"
 )
 @pytest.mark.parametrize("kind", range(SEED, SEED + KINDS))
 def test_a_run_of_several_lives_is_the_run_of_one(tmp_path: Path, text: list[str], kind: int) -> None:
@@ -49,7 +50,8 @@ def test_a_run_of_several_lives_is_the_run_of_one(tmp_path: Path, text: list[str
 
 
 @pytest.mark.promise(
-    "A run that is killed any number of times, at any moment, ends bit for bit like a run that was never killed"
+    "A run that is killed at any moment, any number of times, has the same result, bit for bit, as a run that was "
+    "never killed"
 )
 def test_averaged_weights_are_as_exact_as_the_weights(tmp_path: Path, text: list[str]) -> None:
     words = [*text, *SMALL, "callbacks=[ema]", "trainer.precision=64-true", "run.validate_every=5", "run.passes=1"]
@@ -63,7 +65,8 @@ def test_averaged_weights_are_as_exact_as_the_weights(tmp_path: Path, text: list
 
 
 @pytest.mark.promise(
-    "A run that is killed any number of times, at any moment, ends bit for bit like a run that was never killed"
+    "A run that is killed at any moment, any number of times, has the same result, bit for bit, as a run that was "
+    "never killed"
 )
 @pytest.mark.parametrize("logger", ["csv", "tensorboard"])
 def test_a_validation_that_is_killed_again_and_again_is_logged_once(
@@ -90,7 +93,8 @@ def die_when_it_has_saved() -> None:
 
 
 @pytest.mark.promise(
-    "A run that is killed any number of times, at any moment, ends bit for bit like a run that was never killed"
+    "A run that is killed at any moment, any number of times, has the same result, bit for bit, as a run that was "
+    "never killed"
 )
 @pytest.mark.parametrize("kind", ["logger=csv", "logger=tensorboard", "data.batches_per_update=3"])
 def test_what_a_signal_saves_has_been_logged(tmp_path: Path, text: list[str], kind: str) -> None:
@@ -107,7 +111,7 @@ def test_what_a_signal_saves_has_been_logged(tmp_path: Path, text: list[str], ki
     assert lives.differences(reference.left, lives.left(folder)) == []
 
 
-@pytest.mark.promise("No sentence pair is lost or repeated within a pass, wherever a run is interrupted")
+@pytest.mark.promise("However often a run is interrupted, each pass contains every sentence pair exactly once")
 def test_each_pass_holds_each_pair_once_wherever_it_is_cut(tmp_path: Path, text: list[str]) -> None:
     words = [*text, *SMALL, "run.passes=2", "run.validate_every=1", "data.batches_per_update=1"]
     reference = lives.whole(words, tmp_path / "whole")
@@ -131,7 +135,7 @@ def test_each_pass_holds_each_pair_once_wherever_it_is_cut(tmp_path: Path, text:
     assert lives.differences(reference.left, lives.left(folder)) == []
 
 
-@pytest.mark.promise("The last checkpoint is always complete, and it never goes back to an earlier update")
+@pytest.mark.promise("The last checkpoint is complete at every moment, and its number of updates never decreases")
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["", "TMPDIR elsewhere"])
 def test_a_kill_while_checkpoints_are_written_leaves_a_whole_one(tmp_path: Path, elsewhere: bool) -> None:
     assert lives.kill_savers(tmp_path, 60, SEED, "/dev/shm" if elsewhere else None) == []

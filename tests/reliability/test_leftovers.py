@@ -19,7 +19,7 @@ from diglot.training.run import Budget
 pytestmark = [
     pytest.mark.reliability,
     pytest.mark.promise(
-        "Incomplete files of killed processes are removed at the next start; those of running processes stay."
+        "The next start removes the incomplete files of killed processes and keeps those of running processes."
     ),
 ]
 

@@ -17,8 +17,8 @@ from runs import FAULT, TINY, is_whole, run, same_weights, text, weights
 pytestmark = [
     pytest.mark.reliability,
     pytest.mark.promise(
-        "If a run runs out of memory, the error is one line with the batch's size and a budget that fits; the last "
-        "checkpoint is intact."
+        "If memory runs out, one line gives the shape of the batch and a token budget that fits, and the last "
+        "checkpoint stays intact."
     ),
 ]
 

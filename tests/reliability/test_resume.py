@@ -37,7 +37,9 @@ def train(folder: Path, *words: str, code: int = 0, fault: Fault | None = None) 
     return life.said
 
 
-@pytest.mark.promise("A finished run that is extended continues as if it had been that long from the start")
+@pytest.mark.promise(
+    "A finished run that is extended continues as if it had been planned with the new length from the start"
+)
 def test_a_finished_run_that_becomes_longer_is_the_longer_run(tmp_path: Path, text: list[str]) -> None:
     words = [*text, *SMALL, *SHORT]
     whole = lives.whole([*words, "run.updates=20"], tmp_path / "whole")
@@ -70,7 +72,9 @@ def test_a_run_goes_on_with_its_corpus_in_another_folder(tmp_path: Path) -> None
     assert [line for line in found if not line.startswith("files: ")] == []  # the earlier config is an additional file
 
 
-@pytest.mark.promise("A finished run reports that it is finished, and which changed values would have no effect")
+@pytest.mark.promise(
+    "Resuming a finished run reports that it is finished, and which changed values would have no effect"
+)
 def test_a_finished_run_says_so(tmp_path: Path, text: list[str]) -> None:
     words = [*text, *SMALL, *SHORT]
     train(tmp_path, *words, "run.folder=run")
@@ -85,7 +89,8 @@ def test_a_finished_run_says_so(tmp_path: Path, text: list[str]) -> None:
 
 
 @pytest.mark.promise(
-    "Each value that changed since a run began is reported: it is refused, or applies from the next update"
+    "If a value has changed when a run resumes, the change is reported, and is either rejected or applied from the "
+    "next update on"
 )
 class TestChanges:
     @pytest.fixture(scope="class")

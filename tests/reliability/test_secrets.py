@@ -71,7 +71,7 @@ def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
     assert sorted(files_with(SECRET, tmp_path)) == ["a", "b"]
 
 
-@pytest.mark.promise("A secret that a config reads from the environment is in no file of a run or a sweep")
+@pytest.mark.promise("A secret that a config reads from the environment is written to no file of a run or a sweep")
 @pytest.mark.end_to_end
 def test_no_file_of_a_sweep_holds_a_secret(secret: Path) -> None:
     cwd = secret / "work"
@@ -95,7 +95,7 @@ def test_no_file_of_a_sweep_holds_a_secret(secret: Path) -> None:
     assert files_with(SECRET, cwd) == []
 
 
-@pytest.mark.promise("A secret that a config reads from the environment is in no file of a run or a sweep")
+@pytest.mark.promise("A secret that a config reads from the environment is written to no file of a run or a sweep")
 def test_no_file_of_a_run_holds_a_secret(secret: Path) -> None:
     made = run(
         secret / "work" / "run",
@@ -108,7 +108,7 @@ def test_no_file_of_a_run_holds_a_secret(secret: Path) -> None:
     assert files_with(SECRET, secret / "work") == []
 
 
-@pytest.mark.promise("A secret that a config reads from the environment is in no file of a run or a sweep")
+@pytest.mark.promise("A secret that a config reads from the environment is written to no file of a run or a sweep")
 def test_a_folder_from_the_environment_is_in_no_result_and_can_be_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

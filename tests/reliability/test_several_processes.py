@@ -43,8 +43,8 @@ def cases() -> list:
 
 
 @pytest.mark.promise(
-    "A process that dies, raises, hangs or is stopped ends the complete job within trainer.process_timeout + 30 s: "
-    "nonzero exit status, one clear line, no process left."
+    "If one of several processes dies, raises an error, hangs or is stopped, all of them end within "
+    "trainer.process_timeout plus 30 seconds, with one clear line and a nonzero exit status."
 )
 @pytest.mark.parametrize(("kind", "rank", "where", "launcher"), cases())
 def test_one_that_fails_ends_the_job(tmp_path: Path, kind: str, rank: str, where: str, launcher: str) -> None:
@@ -75,8 +75,8 @@ def counts(folder: Path, rank: int) -> list[list]:
 
 
 @pytest.mark.promise(
-    "Data that cannot be divided equally among the processes cause no hang: all processes make the same updates and "
-    "have the same weights."
+    "If data cannot be divided equally among the processes, none of them hangs, and all make the same updates and have"
+    " the same weights."
 )
 @pytest.mark.parametrize(
     ("n_train", "n_dev", "n_processes"),
@@ -102,7 +102,9 @@ def test_uneven_data(tmp_path: Path, n_train: int, n_dev: int, n_processes: int)
         assert all(torch.equal(value, other[name]) for name, value in saved.items())
 
 
-@pytest.mark.promise("BLEU equals that of one process, with each sentence counted once.")
+@pytest.mark.promise(
+    "The BLEU of several processes equals that of a single process, because each sentence counts once."
+)
 @pytest.mark.parametrize("n_processes", [3, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_bleu_is_that_of_one_process(
     tmp_path: Path, n_processes: int, scores: Callable[[], tuple[str, list[str]]]
@@ -127,7 +129,7 @@ def score_of(folder: Path) -> tuple[str, list[str]]:
 
 
 @pytest.mark.promise(
-    "A signal to one process, to all or to the process group ends all of them in less than 30 s, with an intact "
+    "If one of several processes gets a signal, or all of them do, all end in less than 30 seconds, with an intact "
     "checkpoint and exit status 75."
 )
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ def begin(cwd: Path, *words: str, **environment: str) -> Run:
 
 
 @pytest.mark.promise(
-    "A sweep's job that raises, exits, is killed or stopped, or runs out of memory is always reported: the other jobs "
-    "run, the table shows it, and the exit status is 2."
+    "If a job of a sweep fails in any way, the failure is reported and shown in the table, the other jobs run, and the"
+    " exit status is 2."
 )
 @pytest.mark.parametrize(
     ("kind", "says"),

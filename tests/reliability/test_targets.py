@@ -75,7 +75,7 @@ def check(*words: str) -> None:
 
 
 @pytest.mark.promise(
-    "A config, whoever wrote it, can create only objects of the kind that each key accepts, and can call nothing else"
+    "A config from any source can create only objects of the kinds that its keys accept, and cannot call anything else"
 )
 class TestTargets:
     @pytest.mark.parametrize(

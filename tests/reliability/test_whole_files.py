@@ -28,7 +28,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("work")
 
 
-@pytest.mark.promise("A checkpoint with a flipped bit is refused, unless the bit has no meaning")
+@pytest.mark.promise("A checkpoint in which a bit was flipped is rejected, unless the bit does not affect its content")
 @pytest.mark.parametrize(("file", "most_harmless"), [(GOLDEN, 0), (OLD_GOLDEN, 90)])
 def test_a_flipped_bit_is_seen(file: Path, most_harmless: int) -> None:
     found = flips(300, seed=1, file=file)
@@ -37,7 +37,7 @@ def test_a_flipped_bit_is_seen(file: Path, most_harmless: int) -> None:
     assert found.get("harmless", 0) <= most_harmless
 
 
-@pytest.mark.promise("A checkpoint with a flipped bit is refused, unless the bit has no meaning")
+@pytest.mark.promise("A checkpoint in which a bit was flipped is rejected, unless the bit does not affect its content")
 def test_any_flipped_bit_of_a_header_is_seen() -> None:
     """Test a part of the header, because it has tens of thousands of bytes."""
     places = [*range(200), *range(200, 8 + int.from_bytes(GOLDEN.read_bytes()[:8], "little"), 97)]
@@ -47,7 +47,7 @@ def test_any_flipped_bit_of_a_header_is_seen() -> None:
     assert "harmless" not in found
 
 
-@pytest.mark.promise("A checkpoint with a flipped bit is refused, unless the bit has no meaning")
+@pytest.mark.promise("A checkpoint in which a bit was flipped is rejected, unless the bit does not affect its content")
 @pytest.mark.parametrize("which", ["in the directory", "before a record", "the end"])
 def test_any_flipped_bit_of_what_says_where_things_are_is_seen(which: str) -> None:
     good = OLD_GOLDEN.read_bytes()
@@ -64,7 +64,8 @@ def test_any_flipped_bit_of_what_says_where_things_are_is_seen(which: str) -> No
 
 
 @pytest.mark.promise(
-    "A checkpoint that is truncated, empty or has extra bytes at either end is refused, naming the file"
+    "A checkpoint that is empty, incomplete, or preceded or followed by other bytes is rejected, and the message names"
+    " the file"
 )
 @pytest.mark.parametrize("file", [GOLDEN, OLD_GOLDEN])
 def test_a_file_that_is_not_all_there_or_more_is_refused(tmp_path: Path, file: Path) -> None:
@@ -78,7 +79,10 @@ def test_a_file_that_is_not_all_there_or_more_is_refused(tmp_path: Path, file: P
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.promise("Another run's checkpoint in a run's folder is refused, naming the key that differs")
+@pytest.mark.promise(
+    "If a run's folder contains a checkpoint of another run, the checkpoint is rejected, and the message names the key"
+    " that differs"
+)
 def test_swapped_checkpoints_are_seen(work: Path, tmp_path: Path) -> None:
     one = run(work / "one")
     other = run(work / "other", "model.d_model=16")
@@ -136,7 +140,7 @@ def test_one_that_would_come_back_otherwise_is_not_written(work: Path, monkeypat
     assert not (work / "with_a_path" / "last.ckpt").exists()
 
 
-@pytest.mark.promise("Checkpoints of earlier releases load and translate as before")
+@pytest.mark.promise("Checkpoints of earlier releases can be loaded, and translate as before")
 @pytest.mark.parametrize("file", [GOLDEN, OLD_GOLDEN])
 def test_the_golden_checkpoint_translates_as_it_did(file: Path) -> None:
     known = json.loads((GOLDEN.parent / "golden.json").read_text(encoding="utf-8"))

@@ -13,8 +13,8 @@ pytestmark = [
     pytest.mark.reliability,
     pytest.mark.end_to_end,
     pytest.mark.promise(
-        "A loader worker that dies, hangs or raises ends the run within trainer.process_timeout, with one line, and "
-        "the run can be resumed."
+        "If a loader worker dies, raises an error or hangs, the run ends within trainer.process_timeout, with one "
+        "line, and can be resumed."
     ),
 ]
 
