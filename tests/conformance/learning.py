@@ -487,8 +487,8 @@ def report(chosen: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]], se
         f"sequences from an alphabet of {settings.n_symbols} symbols. The first token of a source names the task. The "
         f"sequences in training have 1 to {settings.trained} symbols. Training takes {settings.updates:,} updates of "
         f"{settings.rows * settings.trained} sequences. A model passes if at least {LEARNED} of its outputs are "
-        "correct, at each task. A model without positions cannot see the order of symbols. Therefore it must stay below "
-        f"{settings.failed} at copy and reverse, where guessing the order gives {chance(settings):.2f}."
+        "correct, at each task. A model without positions cannot see the order of symbols. Therefore it must stay "
+        f"below {settings.failed} at copy and reverse, where guessing the order gives {chance(settings):.2f}."
     )
     made = f"Made by `make conformance` at commit {commit()}, {all_of('date')}, on {all_of('machine')}."
     columns = {
