@@ -12,7 +12,8 @@ from omegaconf import DictConfig
 from diglot.config import CONF, build_corpus
 from diglot.data import hub
 from diglot.data.hub import Hub
-from diglot.data.text import ParallelText, zstd
+from diglot.data.readers.opening import zstd
+from diglot.data.text import ParallelText
 from diglot.errors import UserError
 
 Row = dict[str, Any]

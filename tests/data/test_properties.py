@@ -35,8 +35,9 @@ from diglot.data.corpus import Corpus, Files, Sample
 from diglot.data.module import TranslationData
 from diglot.data.options import DataOptions
 from diglot.data.preparation import DROPPED, Cleaning, prepare
+from diglot.data.readers.opening import zstd
 from diglot.data.shards import Shards, ShardWriter
-from diglot.data.text import MixedText, Parallel, ParallelText, write_lines, zstd
+from diglot.data.text import MixedText, Parallel, ParallelText, write_lines
 from diglot.data.tokenizer import SLOTS, Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
 

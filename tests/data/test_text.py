@@ -6,9 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from diglot.data.readers.opening import zstd
+from diglot.data.readers.reading import FileReader
+from diglot.data.readers.rows import Tsv
+from diglot.data.readers.sides import Wanted
 from diglot.data.text import (
     PairFiles,
     ParallelText,
@@ -18,14 +22,14 @@ from diglot.data.text import (
     read_parallel,
     split_lines,
     write_lines,
-    zstd,
 )
 from diglot.errors import UserError
 from diglot.system import atomic as whole
 
 
 def read_tsv(path: Path, src_column: int = 0, tgt_column: int = 1) -> ParallelText:
-    return PairFiles("train", [(str(path),)], (src_column, tgt_column)).load()
+    reader = FileReader(Wanted(((src_column,), (tgt_column,))), Tsv(), columns_only=True)
+    return PairFiles("train", [(str(path),)], reader).load()
 
 
 LINE_SEPARATOR = "\u2028"
@@ -161,6 +165,7 @@ def test_damaged_compressed_files_are_refused_in_a_line(tmp_path: Path, pack: Ca
 @given(st.binary(max_size=60), st.integers(1, 5))
 def test_blocks_are_the_lines_of_the_whole(tmp_path_factory: pytest.TempPathFactory, content: bytes, size: int) -> None:
     path = tmp_path_factory.mktemp("blocks") / "text"
+    assume(not content.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff", b"\x1f\x8b", b"\x28\xb5\x2f\xfd")))
     path.write_bytes(content)
     try:
         expected = split_lines(content, str(path))

@@ -364,7 +364,7 @@ def _several_values(arg: str, config_name: str) -> str:
 def missing_plus(key: str, args: Sequence[str]) -> str | None:
     """Return a message that a new entry, such as a callback, needs a plus sign, or None if this is not the problem."""
     named = re.match(r"((callbacks|watch|logger|data\.corpora)\.[A-Za-z]\w*)(\.|$)", key)
-    pattern = named and re.compile(rf"{re.escape(named[1])}(\._target_=|=\{{|\.(src|tgt|tsv|csv)=)")
+    pattern = named and re.compile(rf"{re.escape(named[1])}(\._target_=|=\{{|\.(src|tgt|tsv|csv|jsonl|file)=)")
     entry = next((arg for arg in args if pattern and pattern.match(arg)), None)
     return f"there is no key {key}: a new entry begins with a plus sign, +{entry}" if entry else None
 

@@ -68,12 +68,21 @@ MEANINGS: dict[str, Meaning] = {
     "data.train.**": Meaning(content="text"),
     "data.dev.**": Meaning(content="text"),
     "data.test.**": Meaning(content="text"),
+    # Hashes from before these keys existed stay valid.
+    **{
+        f"data.{split}.{key}": Meaning(hashed="if given", content="text")
+        for split in ("train", "dev", "test")
+        for key in ("jsonl", "file")
+    },
+    "data.reader": Meaning(hashed="if given"),
     "data.path.**": Meaning(content="text"),
     "data.data_files.**": Meaning(content="text"),
     "data.corpora.*.src": Meaning(content="text"),
     "data.corpora.*.tgt": Meaning(content="text"),
     "data.corpora.*.tsv": Meaning(content="text"),
     "data.corpora.*.csv": Meaning(content="text"),
+    "data.corpora.*.jsonl": Meaning(content="text"),
+    "data.corpora.*.file": Meaning(content="text"),
     "data.name": Meaning(in_checkpoints=True),
     "data.src_lang": Meaning(in_checkpoints=True),
     "data.tgt_lang": Meaning(in_checkpoints=True),

@@ -5,18 +5,19 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from diglot.data.language import language_of_column, language_of_file
-from diglot.data.split import grouped_split
+from diglot.data.readers.reading import CLAIMS, FileReader, OwnReader, Reader
+from diglot.data.readers.sides import Column, Side, Wanted
+from diglot.data.split import split_off
 from diglot.data.text import (
-    Column,
     PairFiles,
+    PairReader,
     Parallel,
     ParallelText,
-    drop_blank_pairs,
     expand,
     have_same_content,
     side_endings,
@@ -26,7 +27,9 @@ from diglot.errors import UserError
 from diglot.system.atomic import scratch_folder
 
 SPLITS = ("train", "dev", "test")
-_ROWS = ("tsv", "csv")
+_COMPARED_PAIRS = 1000  # number of pairs that are compared at once
+_SINGLE = (*CLAIMS, "file")  # the keys of one file that holds both sides
+Paths = Mapping[str, str | Sequence[str] | None]
 
 
 class Corpus(ABC):
@@ -116,39 +119,44 @@ def _check_lines(what: str, text: ParallelText) -> None:
 
 
 class Files(Corpus):
-    """The user's own files: two whose lines correspond, or one with tab-separated or comma-separated columns.
+    """The user's own files: two whose lines correspond, or one that holds both sides.
 
-    A path may name several files, by wildcards or as a list. Each file may be compressed (.gz, .zst, .xz, .bz2). Dev
-    and test files are used unchanged. If dev or test is missing, it is split off from train (see `grouped_split`); all
-    of train must then fit into memory.
+    A path may name several files, by wildcards or as a list. Each file may be compressed (.gz, .zst, .xz, .bz2, or the
+    only text of a .zip). Dev and test files are used unchanged. If dev or test is missing, it is split off from train
+    (see `grouped_split`); all of train must then fit into memory.
 
     Args:
-        train: {"src": paths, "tgt": paths}, {"tsv": paths} or {"csv": paths}; paths of None count as missing. Required
+        train: {"src": paths, "tgt": paths}, or one of {"tsv": paths}, {"csv": paths}, {"jsonl": paths} and {"file":
+            paths}, of which the last takes any format that the content shows; paths of None count as missing. Required
             for everything except scoring.
         dev: the same, or None.
         test: the same, or None.
-        src_lang: language code; None takes it from the name of the file (`train.de`, `zh.txt`) or of the column, else
-            "src".
+        src_lang: language code, which also selects the source in a file of several languages; None takes it from the
+            name of the file (`train.de`, `zh.txt`) or of the column, or from what the file declares, else "src".
         tgt_lang: language code; None takes it in the same way, else "tgt".
-        columns: columns of source and target: numbers from 0, or names, which the first row then lists.
+        columns: columns of source and target: numbers from 0, or names, which the first row then lists. A side may be a
+            list of columns, which are joined by a space.
+        reader: a reader of the user's own for the paths of "file".
         name: name of the corpus.
         dev_size: number of pairs to split off for dev, at most a tenth of train.
         test_size: number of pairs to split off for test, at most a tenth of train.
         split_seed: seed of that split.
 
     Raises:
-        UserError: a path is missing (the message names its key), or an argument is invalid.
+        UserError: a path is missing (the message names its key), an argument is invalid, or a file of "jsonl" or "file"
+            cannot be read, or does not show which languages to take.
     """
 
     def __init__(
         self,
         *,
-        train: Mapping[str, str | Sequence[str] | None],
-        dev: Mapping[str, str | Sequence[str] | None] | None = None,
-        test: Mapping[str, str | Sequence[str] | None] | None = None,
+        train: Paths,
+        dev: Paths | None = None,
+        test: Paths | None = None,
         src_lang: str | None = None,
         tgt_lang: str | None = None,
-        columns: Sequence[int | str] = (0, 1),
+        columns: Sequence[Column | Sequence[Column]] = (0, 1),
+        reader: Reader | None = None,
         name: str = "files",
         dev_size: int = 500,
         test_size: int = 1000,
@@ -158,61 +166,71 @@ class Files(Corpus):
         self.name = name
         check_sizes(dev_size, test_size)
         self.dev_size, self.test_size, self.split_seed = dev_size, test_size, split_seed
-        if len(columns) != 2 or columns[0] == columns[1]:
-            raise UserError(f"data.columns={list(columns)}: must be two different columns, source and target")
-        if len({isinstance(column, str) for column in columns}) > 1:
-            raise UserError(f"data.columns={list(columns)}: must be two numbers, or two names")
-        if any(isinstance(column, int) and column < 0 for column in columns):
-            raise UserError(f"data.columns={list(columns)}: column numbers must be at least 0")
-        self.columns: tuple[Column, Column] = (columns[0], columns[1])
+        self.wanted = Wanted(_checked_columns(columns), src_lang, tgt_lang)
+        self.reader = reader
         given = {"train": train, "dev": dev, "test": test}
         self.paths = {split: _given_paths(split, paths or {}) for split, paths in given.items()}
         if not any(self.paths.values()):
             raise UserError(
-                "data.train.src is missing: give data.train.src=FILE data.train.tgt=FILE, or data.train.tsv=FILE"
+                "data.train.src is missing: give data.train.src=FILE data.train.tgt=FILE, or data.train.file=FILE"
             )
-        self.src_lang, self.tgt_lang = self._languages(src_lang, tgt_lang)
+        self.src_lang, self.tgt_lang = self._languages()
 
-    def _languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
-        paths = next(paths for paths in self.paths.values() if paths)
-        if set(paths) & set(_ROWS):
-            guesses = [language_of_column(column) for column in self.columns]
-        else:
+    @property
+    def columns(self) -> tuple[Column | Side, ...]:
+        """The columns of source and target; several columns of a side are a tuple."""
+        return tuple(side[0] if len(side) == 1 else side for side in self.wanted.columns)
+
+    def _languages(self) -> tuple[str, str]:
+        split, paths = next((split, paths) for split, paths in self.paths.items() if paths)
+        reader = self._reader(paths)
+        if reader is None:
             guesses = [language_of_file(paths[side][0]) for side in ("src", "tgt")]
+        elif isinstance(reader, FileReader):
+            sides = self.wanted.columns if reader.columns_only else reader.sides(_shards(split, paths)[0][0])
+            guesses = [language_of_column(side[0]) if len(side) == 1 else None for side in sides]
+        else:
+            guesses = [None, None]
         if guesses[0] == guesses[1]:
             guesses = [None, None]
-        return src_lang or guesses[0] or "src", tgt_lang or guesses[1] or "tgt"
+        return self.wanted.src_lang or guesses[0] or "src", self.wanted.tgt_lang or guesses[1] or "tgt"
 
     def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
-        self.notes = []
+        given = self.given()
+        self.notes = [f"{split}: {note}" for split, pairs in given.items() for note in reading_notes(pairs)]
         if self.src_lang != self.tgt_lang:
-            for split, pairs in self.given().items():
+            for split, pairs in given.items():
                 refuse_equal_sides(f"data.{split}", pairs)
-        splits: dict[str, Parallel] = dict(self.given())
-        missing = [split for split in ("dev", "test") if split not in splits]
-        if "train" not in splits or not missing:  # a corpus without train serves only for scoring
-            return splits
-        train, n_blank = drop_blank_pairs(splits["train"].load())
-        if not len(train):
-            raise UserError(f"train: every pair of {self._files('train')} has a blank side")
-        sizes = {"dev_size": self.dev_size if "dev" in missing else 0}
-        sizes["test_size"] = self.test_size if "test" in missing else 0
-        carved, n_dropped = grouped_split(train, seed=self.split_seed, **sizes)
-        sizes_told = " and ".join(f"{split} ({len(carved[split])} pairs)" for split in missing)
-        self.notes.append(
-            f"no {' or '.join(missing)} files given: {sizes_told} split off from train, seed {self.split_seed}; "
-            f"dropped {n_blank} pairs with a blank side and {n_dropped} train pairs whose target is in dev or test; "
-            f"{len(carved['train'])} left"
-        )
-        return splits | {split: carved[split] for split in ("train", *missing)}
+        missing = [split for split in ("dev", "test") if split not in given]
+        if "train" not in given or not missing:  # a corpus without train serves only for scoring
+            return given
+        sizes = {split: self.dev_size if split == "dev" else self.test_size for split in missing}
+        carved, note = split_off(given["train"].load(), sizes, self.split_seed, self._files("train"))
+        self.notes.append(f"no {' or '.join(missing)} files given: {note}")
+        return {**given, **carved}
 
     def given(self) -> dict[str, PairFiles]:
         """Return the splits whose files are given."""
-        return {
-            split: PairFiles(split, _shards(split, paths), self.columns, "csv" in paths)
-            for split, paths in self.paths.items()
-            if paths
-        }
+        return {split: self._pairs(split, paths) for split, paths in self.paths.items() if paths}
+
+    def _pairs(self, split: str, paths: Mapping[str, Sequence[str]]) -> PairFiles:
+        kind = next(iter(paths))
+        options: tuple[Any, ...] = (self.columns,)  # as in earlier versions, so that what they prepared stays valid
+        if kind == "csv":
+            options += ("commas",)
+        elif kind in ("jsonl", "file"):
+            options += (kind, self.wanted.src_lang, self.wanted.tgt_lang)
+            if kind == "file" and self.reader is not None:
+                options += (type(self.reader).__qualname__, sorted(map(str, vars(self.reader).items())))
+        return PairFiles(split, _shards(split, paths), self._reader(paths), options)
+
+    def _reader(self, paths: Mapping[str, Sequence[str]]) -> PairReader | None:
+        kind = next(iter(paths))
+        if kind in ("src", "tgt"):
+            return None
+        if kind == "file" and self.reader is not None:
+            return OwnReader(self.reader)
+        return FileReader(self.wanted, CLAIMS.get(kind), columns_only=kind in ("tsv", "csv"))
 
     def _files(self, split: str) -> str:
         return " and ".join(paths[0] + (" ..." if len(paths) > 1 else "") for paths in self.paths[split].values())
@@ -236,18 +254,39 @@ class Sample(Corpus):
         return "sample: avi-bol, a small synthetic corpus of two invented languages that ships with diglot (Apache-2.0)"
 
 
+def reading_notes(pairs: PairFiles) -> Iterator[str]:
+    """Yield what was decided from the content of files that hold both sides, for the first file of each format."""
+    reader = pairs.reader
+    if isinstance(reader, FileReader):
+        first = {reader.describe(path): path for (path,) in reversed(pairs.shards)}
+        yield from (f"{path} is read as {note}" for note, path in reversed(first.items()) if note)
+
+
 def refuse_equal_sides(key: str, pairs: PairFiles) -> None:
-    """Check that the source and the target file of each shard differ.
+    """Check that the source and the target of each file, or pair of files, differ.
 
     Raises:
         UserError: they are the same file, or have the same content.
     """
-    for src, tgt in (shard for shard in pairs.shards if len(shard) == 2):
-        if have_same_content(src, tgt):
-            raise UserError(
-                f"{key}.src={src} and {key}.tgt={tgt} have the same content; if that is meant, type the same "
-                "language for both, data.src_lang=CODE data.tgt_lang=CODE"
-            )
+    meant = "if that is meant, type the same language for both, data.src_lang=CODE data.tgt_lang=CODE"
+    for shard in pairs.shards:
+        if len(shard) == 2:
+            if have_same_content(*shard):
+                raise UserError(f"{key}.src={shard[0]} and {key}.tgt={shard[1]} have the same content; {meant}")
+        elif pairs.reader is not None and _have_same_sides(pairs.reader.blocks(shard[0], _COMPARED_PAIRS)):
+            raise UserError(f"{key}: source and target of {shard[0]} have the same content; {meant}")
+
+
+def _have_same_sides(blocks: Iterator[ParallelText]) -> bool:
+    """Return whether all pairs have equal sides, and some have text; read only up to the first other pair."""
+    has_text = False
+    with suppress(UserError):  # the code that reads all pairs reports it
+        for block in blocks:
+            if block.src != block.tgt:
+                return False
+            has_text = has_text or any(map(str.strip, block.src))
+        return has_text
+    return False
 
 
 def check_sizes(dev_size: int, test_size: int) -> None:
@@ -315,17 +354,39 @@ def read_prepared(folder: Path, corpus: Corpus) -> dict[str, PairFiles]:
     return read_splits(folder, corpus.src_lang, corpus.tgt_lang)
 
 
+def _checked_columns(columns: Sequence[Column | Sequence[Column]]) -> tuple[Side, Side]:
+    """Return the columns of source and target as sides.
+
+    Raises:
+        UserError: they are not two different sides, of names only or of numbers only.
+    """
+    told = f"data.columns={[column if isinstance(column, (int, str)) else list(column) for column in columns]}"
+    sides = [(column,) if isinstance(column, (int, str)) else tuple(column) for column in columns]
+    if len(sides) != 2 or sides[0] == sides[1]:
+        raise UserError(f"{told}: must be two different columns, source and target")
+    parts = [column for side in sides for column in side]
+    if not all(sides) or not all(isinstance(column, (int, str)) for column in parts):
+        raise UserError(f"{told}: a side is a column or a list of columns, as in [[lemma,features],form]")
+    if len({isinstance(column, str) for column in parts}) > 1:
+        raise UserError(f"{told}: must be two numbers, or two names")
+    if any(isinstance(column, int) and column < 0 for column in parts):
+        raise UserError(f"{told}: column numbers must be at least 0")
+    return sides[0], sides[1]
+
+
 def _given_paths(split: str, paths: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the given paths, after checking that their keys are src and tgt, tsv alone, csv alone, or none."""
+    """Return the given paths, after checking that their keys are src and tgt, one for a single file, or none."""
     key = f"data.{split}"
     for name in paths:
-        if name not in ("src", "tgt", *_ROWS):
-            raise UserError(f"{key}.{name} is not known; the keys are src, tgt, {' and '.join(_ROWS)}")
+        if name not in ("src", "tgt", *_SINGLE):
+            raise UserError(
+                f"{key}.{name} is not known; the keys are src, tgt, {', '.join(_SINGLE[:-1])} and {_SINGLE[-1]}"
+            )
     given = {name: [value] if isinstance(value, str) else list(value) for name, value in paths.items() if value}
-    rows = [name for name in _ROWS if name in given]
-    if rows and len(given) > 1:
-        others = " and ".join(f"{key}.{name}" for name in given if name != rows[0])
-        raise UserError(f"{key}.{rows[0]} cannot be combined with {others}: give one file with columns, or two files")
+    single = [name for name in _SINGLE if name in given]
+    if single and len(given) > 1:
+        others = " and ".join(f"{key}.{name}" for name in given if name != single[0])
+        raise UserError(f"{key}.{single[0]} cannot be combined with {others}: give one file, or src and tgt")
     if "src" in given and "tgt" not in given:
         raise UserError(f"{key}.tgt is missing: {key}.src is {given['src'][0]}, which file holds its translations?")
     if "tgt" in given and "src" not in given:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diglot.data.corpus import SPLITS, Corpus, atomic_folder, prepared_folder, read_prepared
-from diglot.data.json_lines import checked_text, json_objects
+from diglot.data.readers.json_rows import checked_text, json_objects
 from diglot.data.slices import Batch, Source, parse_parts, sliced
 from diglot.data.text import Parallel, side_endings, write_lines
 from diglot.errors import UserError
@@ -317,7 +317,7 @@ class Hub(Corpus):
         """Yield the two languages' sentences from JSON Lines files; a missing key counts as null."""
         first = True
         for path in paths:
-            objects = json_objects(path, _BATCH)
+            objects = json_objects(path)
             while batch := list(islice(objects, _BATCH)):
                 numbers, rows = zip(*batch)
                 if self.column is not None:

@@ -226,6 +226,11 @@ def ambiguous_pair(path: str, code: str) -> tuple[str, ...]:
     return () if _base(code) in map(_base, halves) else halves
 
 
+def has_same_language(one: str, other: str) -> bool:
+    """Return whether two codes have the same language, whatever their script and region: de and de-AT, en and eng."""
+    return (_base(one) or one).lower() == (_base(other) or other).lower()
+
+
 def _base(code: str) -> str | None:
     """Return the language of a code in its shortest spelling, without script and region; an invalid code unchanged."""
     tag = code.replace("_", "-")

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from diglot.data.corpus import Corpus, Files, refuse_equal_sides
+from diglot.data.corpus import Corpus, Files, Paths, reading_notes, refuse_equal_sides
 from diglot.data.language import ambiguous_pair
+from diglot.data.readers.reading import Reader
+from diglot.data.readers.sides import Column
 from diglot.data.text import MixedText, Parallel
 from diglot.errors import UserError
 
@@ -16,8 +18,8 @@ class Mixed(Corpus):
     If the target languages differ, each source gets a tag that names its target language (Johnson et al., 2017).
 
     Args:
-        corpora: corpora by name. Each has the keys of `Files.train` ({"src": ..., "tgt": ...}, {"tsv": ...} or
-            {"csv": ...}) and optional keys: "weight", the number of times that a pass over the data holds the corpus (1
+        corpora: corpora by name. Each has the keys of `Files.train` ({"src": ..., "tgt": ...}, {"file": ...}, ...) and
+            optional keys: "weight", the number of times that a pass over the data holds the corpus (1
             by default); "src_lang" and "tgt_lang", if they are not the files' extensions.
         dev: as for `Files`; of one language pair.
         test: as for `Files`, or None.
@@ -25,6 +27,7 @@ class Mixed(Corpus):
             else "src".
         tgt_lang: the same for the target.
         columns: see `Files`.
+        reader: see `Files`.
         name: name of the mixture.
 
     Raises:
@@ -36,11 +39,12 @@ class Mixed(Corpus):
         self,
         *,
         corpora: Mapping[str, Mapping[str, Any]],
-        dev: Mapping[str, str | Sequence[str] | None],
-        test: Mapping[str, str | Sequence[str] | None] | None = None,
+        dev: Paths,
+        test: Paths | None = None,
         src_lang: str | None = None,
         tgt_lang: str | None = None,
-        columns: Sequence[int | str] = (0, 1),
+        columns: Sequence[Column | Sequence[Column]] = (0, 1),
+        reader: Reader | None = None,
         name: str = "mixed",
     ) -> None:
         super().__init__()
@@ -64,14 +68,21 @@ class Mixed(Corpus):
                     raise UserError(f"{here}.{key}={language}: must be a language code, in quotes")
             train = {key: value for key, value in paths.items() if key not in own}
             try:
-                self.files[corpus] = Files(train=train, columns=columns, **languages)
+                self.files[corpus] = Files(train=train, columns=columns, reader=reader, **languages)
             except UserError as error:
                 told = str(error).replace("data.train", here)
                 raise UserError(told.replace("the keys are ", f"the keys are {', '.join(own)}, ")) from None
             self._refuse_doubt(corpus, paths)
         try:
             self.held_out = Files(
-                train={}, dev=dev, test=test, src_lang=src_lang, tgt_lang=tgt_lang, columns=columns, name="dev"
+                train={},
+                dev=dev,
+                test=test,
+                src_lang=src_lang,
+                tgt_lang=tgt_lang,
+                columns=columns,
+                reader=reader,
+                name="dev",
             )
         except UserError as error:
             raise UserError(str(error).replace("data.train", "data.dev")) from None
@@ -128,11 +139,15 @@ class Mixed(Corpus):
 
     def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
         trains = {corpus: files.given()["train"] for corpus, files in self.files.items()}
+        held_out = self.held_out.given()
+        self.notes = [
+            f"{name}: {note}" for name, pairs in {**trains, **held_out}.items() for note in reading_notes(pairs)
+        ]
         for corpus, train in trains.items():
             train.name = corpus
             if self.files[corpus].src_lang != self.files[corpus].tgt_lang:
                 refuse_equal_sides(f"data.corpora.{corpus}", train)
-        return {"train": MixedText(trains, self.weights, self.tgt_langs), **self.held_out.given()}
+        return {"train": MixedText(trains, self.weights, self.tgt_langs), **held_out}
 
     def describe(self) -> str:
         parts = [

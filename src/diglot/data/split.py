@@ -2,9 +2,10 @@
 
 import hashlib
 import re
+from collections.abc import Mapping
 
 from diglot.data.forms import comparable
-from diglot.data.text import ParallelText
+from diglot.data.text import ParallelText, drop_blank_pairs
 from diglot.errors import UserError
 
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
@@ -25,6 +26,35 @@ def normalise(text: str) -> str:
     while start < end and not text[end - 1].isalnum():
         end -= 1
     return " ".join(text[start:end].split())
+
+
+def split_off(
+    train: ParallelText, sizes: Mapping[str, int], seed: int, where: str
+) -> tuple[dict[str, ParallelText], str]:
+    """Split missing dev and test pairs off from train with `grouped_split`.
+
+    Args:
+        train: the pairs; those with a blank side are dropped.
+        sizes: the number of pairs of each missing split, "dev" and "test".
+        seed: seed of the split.
+        where: the name of the text in errors.
+
+    Returns:
+        Train and the missing splits, and a note with their numbers of pairs.
+
+    Raises:
+        UserError: there are too few pairs.
+    """
+    train, n_blank = drop_blank_pairs(train)
+    if not len(train):
+        raise UserError(f"train: every pair of {where} has a blank side")
+    carved, n_dropped = grouped_split(train, sizes.get("dev", 0), sizes.get("test", 0), seed)
+    counts = " and ".join(f"{split} ({len(carved[split])} pairs)" for split in sizes)
+    note = (
+        f"{counts} split off from train, seed {seed}; dropped {n_blank} pairs with a blank side and {n_dropped} train "
+        f"pairs whose target is in dev or test; {len(carved['train'])} left"
+    )
+    return {split: carved[split] for split in ("train", *sizes)}, note
 
 
 def grouped_split(pairs: ParallelText, dev_size: int, test_size: int, seed: int) -> tuple[dict[str, ParallelText], int]:

@@ -1,39 +1,25 @@
 """Parallel text in memory and in files: a pair is a line in each of two files, or a row of one."""
 
-import bz2
-import csv
 import filecmp
 import glob
-import gzip
 import hashlib
 import itertools
 import json
-import lzma
 import re
-import sys
 import unicodedata
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from diglot.data.forms import comparable
+from diglot.data.readers.opening import explained, opened
 from diglot.errors import UserError
 from diglot.system.atomic import atomic_file
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
-
 BLOCK = 20_000  # number of pairs read, and later tokenised, at once
 _COMPRESSED = (".gz", ".zst", ".xz", ".bz2", ".zip")  # endings never used for names of plain text
-_OPENERS = {".gz": gzip.open, ".zst": zstd.open, ".xz": lzma.open, ".bz2": bz2.open}
 _BOM = "\ufeff"
-_LONGEST_FIELD = 2**27  # characters, of a CSV file
-Column = int | str
 
 
 class Parallel(Protocol):
@@ -104,53 +90,59 @@ class UnequalLinesError(UserError):
         self.src_path, self.tgt_path, self.n_pairs = src_path, tgt_path, n_pairs
 
 
+class PairReader(Protocol):
+    """Reader of files that hold both sides."""
+
+    def blocks(self, path: str, size: int) -> Iterator[ParallelText]:
+        """Yield the pairs of a file in order, at most `size` at a time."""
+
+
 class PairFiles:
     """Pairs that stay in their files and are read a block at a time.
 
     Args:
         name: name of the pairs in errors, such as "train".
-        shards: each is two files whose lines correspond, or one file whose rows hold both sides. A file may be
-            compressed (.gz, .zst, .xz, .bz2).
-        columns: columns of source and target, as numbers from 0, or as names that the first row lists.
-        commas: whether rows are comma-separated (RFC 4180) instead of tab-separated.
+        shards: each is two files whose lines correspond, or one file that holds both sides. A file may be compressed
+            (.gz, .zst, .xz, .bz2, or the only member of a .zip).
+        reader: reader of the shards of one file; None: there are none.
+        options: what besides the files determines the pairs; the digest depends on it.
     """
 
     def __init__(
         self,
         name: str,
         shards: Sequence[tuple[str, ...]],
-        columns: tuple[Column, Column] = (0, 1),
-        commas: bool = False,
+        reader: PairReader | None = None,
+        options: tuple[Any, ...] = ((0, 1),),  # earlier versions hashed the columns of all files
     ) -> None:
-        self.name, self.shards, self.columns, self.commas = name, list(shards), columns, commas
+        self.name, self.shards, self.reader, self.options = name, list(shards), reader, options
         self._hashed: tuple[list[tuple[int, ...]], str] = ([], "")  # stamps of the files, and their hash
 
     def blocks(self, size: int = BLOCK) -> Iterator[ParallelText]:
         """Yield all pairs in order, at most `size` at a time.
 
         Raises:
-            UserError: two files differ in their number of lines, a row has too few columns, or `read_blocks` refuses a
-                file.
+            UserError: two files differ in their number of lines, or a reader refuses a file.
         """
         for shard in self.shards:
-            if len(shard) == 2:
-                yield from _line_blocks(shard[0], shard[1], self.name, size)
+            if self.reader is not None:
+                yield from self.reader.blocks(shard[0], size)
             else:
-                yield from _row_blocks(shard[0], self.columns, self.commas, size)
+                yield from _line_blocks(shard[0], shard[1], self.name, size)
 
     def digest(self) -> str:
         """Return a hash of the files' bytes; read them again only if they have changed."""
         paths = list(itertools.chain.from_iterable(self.shards))
         stamps: list[tuple[int, ...]] = []
         for path in paths:
-            with _explained(path):
+            with explained(path):
                 stat = Path(path).stat()
                 # Include the inode's change time: unlike the modification time, it cannot be set back.
                 stamps.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
         if self._hashed[0] != stamps:
-            total = hashlib.sha256(repr((len(self.shards), self.columns, *["commas"] * self.commas)).encode())
+            total = hashlib.sha256(repr((len(self.shards), *self.options)).encode())
             for path in paths:
-                with _explained(path), Path(path).open("rb") as file:
+                with explained(path), Path(path).open("rb") as file:
                     total.update(hashlib.file_digest(file, "sha256").digest())
             self._hashed = stamps, total.hexdigest()
         return self._hashed[1]
@@ -218,7 +210,7 @@ def expand(pattern: str, key: str) -> list[str]:
 
 
 def read_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
-    """Yield the lines of a UTF-8 file, `size` at a time; decompress a file whose name ends in .gz, .zst, .xz or .bz2.
+    """Yield the lines of a file, `size` at a time; see `opened` for compressed files and other encodings than UTF-8.
 
     A line ends only at an LF: a lone CR, U+2028 or NUL is text. One CR before an LF is dropped, and so is a byte order
     mark at the start. A last line without an LF counts.
@@ -226,15 +218,20 @@ def read_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
     Raises:
         UserError: the file is missing, a folder, unreadable, damaged, empty, or not UTF-8.
     """
+    with opened(path) as file:
+        yield from line_blocks(file, str(path), size)
+
+
+def line_blocks(file: BinaryIO, name: str, size: int = BLOCK) -> Iterator[list[str]]:
+    """Yield the lines of an open file by the rules of `read_blocks`; `name` is its name in errors."""
     n_lines = 0
-    with _explained(path), _opened(path) as file:
-        while lines := list(itertools.islice(file, size)):  # a binary file's lines end at LF alone
-            block = split_lines(b"".join(lines), str(path), n_lines)
-            n_lines += len(block)
-            if block:
-                yield block
+    while lines := list(itertools.islice(file, size)):  # a binary file's lines end at LF alone
+        block = split_lines(b"".join(lines), name, n_lines)
+        n_lines += len(block)
+        if block:
+            yield block
     if not n_lines:
-        raise UserError(f"{path}: the file is empty")
+        raise UserError(f"{name}: the file is empty")
 
 
 def have_same_content(one: str, other: str) -> bool:
@@ -260,44 +257,12 @@ def read_lines(path: str | Path) -> list[str]:
     return list(itertools.chain.from_iterable(read_blocks(path)))
 
 
-def _opened(path: str | Path) -> BinaryIO:
-    path = Path(path)
-    opener: Any = _OPENERS.get(path.suffix)
-    return opener(path, "rb") if opener else path.open("rb")  # type: ignore[no-any-return]
-
-
-@contextmanager
-def _explained(path: str | Path) -> Iterator[None]:
-    """Turn the errors of reading a file into a UserError of one line."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder, not a text file") from None
-    except EOFError:
-        raise UserError(f"{path}: the compressed file is cut short") from None
-    except (gzip.BadGzipFile, zlib.error, zstd.ZstdError, lzma.LZMAError) as error:
-        raise UserError(f"{path}: damaged, or its extension is wrong ({error})") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        if isinstance(error, OSError) and error.errno is None and Path(path).suffix == ".bz2":
-            raise UserError(f"{path}: damaged, or its extension is wrong ({error})") from None
-        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-
-
 # What a file that is not text is, by its first bytes, and what to do about it.
-_UTF_16 = "the text is UTF-16, and must be UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE converts it"
+_UTF_16 = "the text is UTF-16 without a byte order mark: iconv -f UTF-16LE -t UTF-8 FILE > NEW_FILE converts it"
 _FORMATS = {
-    b"PK\x03\x04": "a ZIP archive (or an Office document), not text: unpack it",
-    b"PAR1": "a Parquet file, not text: type data=hub data.path=parquet data.data_files=FILE",
+    b"PAR1": "a Parquet file, not lines of text: type data.train.file=FILE",
     b"ARROW1": "an Arrow file, not text: type data=hub data.path=arrow data.data_files=FILE",
     b"%PDF-": "a PDF, not text",
-    b"\xff\xfe": _UTF_16,
-    b"\xfe\xff": _UTF_16,
-    **{
-        start: f"a compressed file without its extension: rename it to end in {end}"
-        for end, start in ((".gz", b"\x1f\x8b"), (".zst", b"\x28\xb5\x2f\xfd"), (".xz", b"\xfd7zXZ"), (".bz2", b"BZh"))
-    },
     b"7z\xbc\xaf": "a 7z archive, not text: unpack it",
 }
 
@@ -329,7 +294,7 @@ def split_lines(data: bytes, name: str, first: int = 0) -> list[str]:
     return [*lines, rest] if rest else lines
 
 
-def _text_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
+def sentence_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
     """Yield the lines of `read_blocks`.
 
     Raises:
@@ -344,7 +309,7 @@ def _text_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
 def _other_format(lines: Sequence[str]) -> str | None:
     """Return what the first lines of a file are and what to do about it, or None if they may be sentences."""
     lines = [line.strip() for line in lines if line.strip()]
-    extract = "extract its sentences, one per line"
+    read = "type data.train.file=FILE"
     tags = sum(line.startswith("<") for line in lines)
     if (
         lines
@@ -352,11 +317,12 @@ def _other_format(lines: Sequence[str]) -> str | None:
         and 2 * tags > len(lines)
     ):
         kind = next((kind for kind in ("tmx", "xliff", "html") if f"<{kind}" in " ".join(lines).lower()), "")
+        extract = "extract its sentences, one per line" if kind == "html" else read
         return f"an XML file{f' ({kind.upper()})' if kind else ''}, not lines of text: {extract}"
-    if lines and all(map(_is_json_object, lines)):
-        return "JSON Lines, not lines of text: type data=hub data.path=json data.data_files=FILE"
+    if lines and (all(map(_is_json_object, lines)) or re.match(r'\[\s*\{\s*"', "".join(lines))):
+        return f"JSON, not lines of text: {read}"
     if any(line.startswith('msgid "') for line in lines) and any(line.startswith('msgstr "') for line in lines):
-        return f"a gettext catalogue, not lines of text: {extract}"
+        return f"a gettext catalogue, not lines of text: {read}"
     if sum(line.count("\0") for line in lines) > sum(map(len, lines)) / 3:
         return _UTF_16
     return None
@@ -370,7 +336,7 @@ def _is_json_object(line: str) -> bool:
 
 
 def _line_blocks(src_path: str | Path, tgt_path: str | Path, name: str, size: int) -> Iterator[ParallelText]:
-    sides = [_text_blocks(path, size) for path in (src_path, tgt_path)]
+    sides = [sentence_blocks(path, size) for path in (src_path, tgt_path)]
     counts = [0, 0]
     while True:
         blocks = [next(side, []) for side in sides]
@@ -394,49 +360,6 @@ def _line_blocks(src_path: str | Path, tgt_path: str | Path, name: str, size: in
         if not blocks[0]:
             return
         yield ParallelText(*blocks)
-
-
-def _row_blocks(path: str | Path, columns: tuple[Column, Column], commas: bool, size: int) -> Iterator[ParallelText]:
-    rows = _csv_rows(path) if commas else _tsv_rows(path)
-    indices = [column for column in columns if isinstance(column, int)]
-    if len(indices) < 2:
-        _, header = next(rows)
-        for column in columns:
-            if column not in header:
-                raise UserError(f"{path}: no column {column!r} in its first row, which has {', '.join(header)}")
-        indices = [header.index(str(column)) for column in columns]
-    needed = max(indices) + 1
-    src, tgt = indices
-    what = "comma" if commas else "tab"
-    is_empty = True
-    while batch := list(itertools.islice(rows, size)):
-        for number, row in batch:
-            if len(row) < needed and not any(map(str.strip, row)):
-                row.extend([""] * (needed - len(row)))  # a blank line is a pair with blank sides
-            if len(row) < needed:
-                raise UserError(f"{path}, line {number}: {len(row)} {what}-separated column(s), {needed} needed")
-        is_empty = False
-        yield ParallelText([row[src] for _, row in batch], [row[tgt] for _, row in batch])
-    if is_empty:
-        raise UserError(f"{path}: no rows below the header")
-
-
-def _tsv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    """Return the rows with their line numbers. There is no quoting: quotes and "NA" are text."""
-    lines = itertools.chain.from_iterable(_text_blocks(path))
-    return ((number, line.split("\t")) for number, line in enumerate(lines, start=1))
-
-
-def _csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield rows (RFC 4180) with the numbers of their last lines; a line break in a quoted field becomes a space."""
-    csv.field_size_limit(_LONGEST_FIELD)
-    lines = (f"{line}\n" for block in _text_blocks(path) for line in block)
-    reader = csv.reader(lines, strict=True)
-    try:
-        for row in reader:
-            yield reader.line_num, [" ".join(field.split("\n")) for field in row]
-    except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: not valid CSV ({error})") from None
 
 
 def read_parallel(src_path: str | Path, tgt_path: str | Path, name: str) -> ParallelText:

@@ -1,0 +1,56 @@
+"""The interface of the formats of files that hold both sides."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from diglot.data.readers.opening import opened
+from diglot.data.readers.sides import Languages, Side
+
+Pair = tuple[str, str]
+HEAD = 2**16  # bytes of a file that decide its format
+_BREAKS = re.compile(r"[\r\n]+")
+SAMPLE = 1000  # number of rows or units that decide which languages a file holds
+
+
+class Format(ABC):
+    """A format of files that hold both sides.
+
+    Attributes:
+        name: name of the format in messages.
+    """
+
+    name: str
+
+    @abstractmethod
+    def detects(self, head: bytes) -> bool:
+        """Return whether a file that begins with these bytes, in UTF-8 if it is text, is of the format."""
+
+    @abstractmethod
+    def languages(self, path: str) -> Languages:
+        """Return the languages or columns of a file, from its first rows or units."""
+
+    @abstractmethod
+    def pairs(self, path: str, src: Side, tgt: Side) -> Iterator[Pair]:
+        """Yield the pairs of a file in order, with blank sides, without line breaks inside a side."""
+
+    def describe(self, path: str) -> str:
+        """Return the name of the format, with what else was decided from the file."""
+        return self.name
+
+
+def head_of(path: str) -> bytes:
+    """Return the first bytes of a file, decompressed and in UTF-8."""
+    with opened(path) as file:
+        return file.read(HEAD)
+
+
+def head_lines(head: bytes) -> list[str]:
+    """Return the complete lines in the first bytes of a file; the last line counts if there is no other."""
+    *lines, rest = head.decode("utf-8", "replace").removeprefix("\ufeff").split("\n")
+    return [line.removesuffix("\r") for line in (lines if len(head) == HEAD and lines else [*lines, rest])]
+
+
+def one_line(text: str) -> str:
+    """Return a text with each line break in it replaced by a space."""
+    return _BREAKS.sub(" ", text) if "\n" in text or "\r" in text else text

@@ -1,0 +1,164 @@
+"""Opening of files of text: compressed, in a ZIP archive, or in UTF-16, all by their content."""
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import re
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from diglot.errors import UserError
+from diglot.system.quoting import printable
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+_BUFFER = 2**16  # bytes
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".zst": zstd.open, ".xz": lzma.open, ".bz2": bz2.open}
+_ZIP = b"PK\x03\x04"
+_COMPRESSED = re.compile(
+    rb"(?P<gz>\x1f\x8b)|(?P<zst>\x28\xb5\x2f\xfd)|(?P<xz>\xfd7zXZ\0)|(?P<bz2>BZh[1-9](1AY&SY|\x17rE8P\x90))"
+)
+# A byte order mark of four bytes starts like one of two.
+_MARKS = {b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+
+# Members of a ZIP archive that are not its text. OPUS packs the numbers of the pairs and an index beside it.
+_ABOUT = re.compile(r"(__MACOSX/.*|(.*/)?(\.[^/]*|(README|LICEN[SC]E|COPYING)[^/]*))", re.IGNORECASE)
+_INDEX = re.compile(r".*\.(ids|xml|info|scores?|md)", re.IGNORECASE)
+# A member that is larger than this and expands more than this many times is no text. Repetitive text expands 100 times.
+_LARGE, _EXPANSION = 2**24, 300
+
+
+@contextmanager
+def opened(path: str | Path, member: str | None = None, as_utf8: bool = True) -> Iterator[io.BufferedReader]:
+    """Open a file and decompress it, as often as its content or its name says.
+
+    Args:
+        path: the file; gzip, Zstandard, xz and bzip2 files are decompressed. Of a ZIP archive, the only member with
+            text is read, without unpacking it to a file.
+        member: the member of a ZIP archive to read.
+        as_utf8: whether to convert text in UTF-16 or UTF-32 with a byte order mark into UTF-8.
+
+    Raises:
+        UserError: the file is missing, a folder, unreadable, damaged, encrypted, or an archive of several texts.
+    """
+    with explained(path), ExitStack() as stack:
+        file = _buffered(stack.enter_context(Path(path).open("rb")))
+        if member is not None or file.peek(4).startswith(_ZIP):
+            archive = stack.enter_context(zipfile.ZipFile(file))
+            info = archive.getinfo(member) if member is not None else _only_text(archive, path)
+            file = _buffered(stack.enter_context(archive.open(info)))
+            if file.peek(4).startswith(_ZIP):
+                raise UserError(f"{path}: its member {printable(info.filename)} is a ZIP archive: unpack it")
+        suffix = Path(path).suffix
+        match = _COMPRESSED.match(file.peek(10))
+        if match or suffix in _OPENERS:
+            opener = _OPENERS[f".{match.lastgroup}" if match else suffix]
+            file = _buffered(stack.enter_context(opener(file, "rb")))
+        encoding = next((name for mark, name in _MARKS.items() if file.peek(4).startswith(mark)), None)
+        if encoding and as_utf8:
+            file = _buffered(_Utf8(file, encoding, path))
+        yield file
+
+
+def texts_in(path: str | Path) -> list[str]:
+    """Return the names of the members of a ZIP archive that may hold text; an empty list for any other file.
+
+    Raises:
+        UserError: the archive is damaged, or one of these members is encrypted or expands like a ZIP bomb.
+    """
+    with explained(path):
+        with Path(path).open("rb") as file:
+            if file.read(4) != _ZIP:
+                return []
+        with zipfile.ZipFile(path) as archive:
+            return [info.filename for info in _texts(archive, path)]
+
+
+def _buffered(file: Any) -> io.BufferedReader:
+    return io.BufferedReader(file, _BUFFER)
+
+
+def _texts(archive: zipfile.ZipFile, path: str | Path) -> list[zipfile.ZipInfo]:
+    files = [info for info in archive.infolist() if not info.is_dir() and not _ABOUT.fullmatch(info.filename)]
+    texts = [info for info in files if not _INDEX.fullmatch(info.filename)] or files
+    for info in texts:
+        name = printable(info.filename)
+        if info.flag_bits & 1:
+            raise UserError(f"{path}: its member {name} is encrypted: unpack it")
+        if info.file_size > _LARGE and info.file_size > _EXPANSION * info.compress_size:
+            raise UserError(
+                f"{path}: its member {name} would expand from {info.compress_size:,} to {info.file_size:,} bytes, "
+                "as no text does: not read"
+            )
+    return texts
+
+
+def _only_text(archive: zipfile.ZipFile, path: str | Path) -> zipfile.ZipInfo:
+    texts = _texts(archive, path)
+    if len(texts) != 1:
+        names = ", ".join(printable(info.filename) for info in texts[:6]) + (", ..." if len(texts) > 6 else "")
+        raise UserError(
+            f"{path}: a ZIP archive (or an Office document) with {len(texts)} files of text, where one is needed"
+            + (f": {names}" if texts else "")
+        )
+    return texts[0]
+
+
+class _Utf8(io.RawIOBase):
+    """A binary stream with the text of another one in UTF-8."""
+
+    def __init__(self, file: io.BufferedReader, encoding: str, path: str | Path) -> None:
+        self._file, self._name, self._path = file, encoding.upper(), path
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._rest = b""
+        self._line = 1
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            data = self._file.read(_BUFFER)
+            try:
+                self._rest = self._decoder.decode(data, final=not data).encode("utf-8")
+            except UnicodeError as error:
+                reason = getattr(error, "reason", error)
+                raise UserError(f"{self._path}, about line {self._line}: not {self._name} ({reason})") from None
+            self._line += self._rest.count(b"\n")
+            if not data:
+                break
+        n = min(len(buffer), len(self._rest))
+        buffer[:n], self._rest = self._rest[:n], self._rest[n:]
+        return n
+
+
+@contextmanager
+def explained(path: str | Path) -> Iterator[None]:
+    """Turn the errors of reading a file into a UserError of one line."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder, not a text file") from None
+    except EOFError:
+        raise UserError(f"{path}: the compressed file is cut short") from None
+    except (gzip.BadGzipFile, zlib.error, zstd.ZstdError, lzma.LZMAError) as error:
+        raise UserError(f"{path}: damaged, or its extension is wrong ({error})") from None
+    except (zipfile.BadZipFile, NotImplementedError) as error:
+        raise UserError(f"{path}: a ZIP archive that cannot be read ({error})") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        if isinstance(error, OSError) and error.errno is None:  # bz2 has no class for it
+            raise UserError(f"{path}: damaged, or its extension is wrong ({error})") from None
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise UserError(f"{path}: cannot be read: {reason}") from None

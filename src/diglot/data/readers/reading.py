@@ -1,0 +1,143 @@
+"""Reading of a file that holds both sides, in the format that its content shows or that the user names."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from diglot.data.readers.formats import Format, Pair, head_of
+from diglot.data.readers.json_rows import Json
+from diglot.data.readers.opening import texts_in
+from diglot.data.readers.parquet import Parquet
+from diglot.data.readers.rows import Csv, Tsv
+from diglot.data.readers.sides import Side, Wanted, choose
+from diglot.data.readers.zip_pair import ZipPair
+from diglot.data.text import ParallelText
+from diglot.errors import UserError
+
+# The formats that the content of a file shows, the most certain first.
+FORMATS: tuple[Format, ...] = (Parquet(), Json(), Tsv(), Csv())
+# The formats that the user may name.
+CLAIMS: dict[str, Format] = {"tsv": Tsv(), "csv": Csv(prefers_commas=True), "jsonl": Json()}
+
+
+class Reader(ABC):
+    """A reader of a file format of your own, for data.reader."""
+
+    @abstractmethod
+    def pairs(self, path: str) -> Iterable[Pair]:
+        """Yield the pairs of a file as (source, target), in order and without line breaks.
+
+        A reader may raise UserError, with a message of one line.
+        """
+
+
+class FileReader:
+    """Reader of files that hold both sides.
+
+    Args:
+        wanted: the columns or languages of the two sides.
+        format: the format of all files; None: each file's content shows it.
+        columns_only: whether the columns are `wanted.columns`, whatever the first row names.
+    """
+
+    def __init__(self, wanted: Wanted, format: Format | None = None, columns_only: bool = False) -> None:
+        self.wanted, self.format, self.columns_only = wanted, format, columns_only
+
+    def format_of(self, path: str) -> Format:
+        """Return the format of a file."""
+        return self.format or format_of(path)
+
+    def sides(self, path: str) -> tuple[Side, Side]:
+        """Return the columns or languages of a file that make the two sides."""
+        if self.columns_only:
+            return self.wanted.columns
+        return choose(self.format_of(path).languages(path), self.wanted, path)
+
+    def blocks(self, path: str, size: int) -> Iterator[ParallelText]:
+        """Yield the pairs of a file in order, at most `size` at a time."""
+        return blocks_of(self.format_of(path).pairs(path, *self.sides(path)), path, size)
+
+    def describe(self, path: str) -> str | None:
+        """Return what was decided from a file's content: its format and its sides; None if nothing was."""
+        form = self.format_of(path)
+        if self.columns_only:
+            return form.describe(path) if isinstance(form, Csv) and form.separator(path) != "comma" else None
+        src, tgt = (" and ".join(map(str, side)) for side in self.sides(path))
+        return f"{form.describe(path)}: source {src}, target {tgt}"
+
+
+class OwnReader:
+    """Reader of files by a class of the user's own, whose pairs are checked."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+
+    def blocks(self, path: str, size: int) -> Iterator[ParallelText]:
+        """Yield the pairs of a file in order, at most `size` at a time."""
+        return blocks_of(self._checked(path), path, size)
+
+    def _checked(self, path: str) -> Iterator[Pair]:
+        what = f"data.reader: {type(self.reader).__qualname__}.pairs({path!r})"
+        n_pairs = 0
+        try:
+            for pair in self.reader.pairs(path):
+                n_pairs += 1
+                if wrong := _wrong_pair(pair):
+                    raise UserError(f"{what}: pair {n_pairs} is {wrong}; it must be two lines of text")
+                yield pair[0], pair[1]
+        except UserError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            reason = " ".join(str(error).split())
+            raise UserError(f"{what}, after {n_pairs} pairs: {type(error).__name__}: {reason}") from error
+
+
+def _wrong_pair(pair: Any) -> str | None:
+    """Return what is wrong with a pair, or None."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        return f"{type(pair).__name__} {str(pair)[:40]!r}"
+    for side in pair:
+        if not isinstance(side, str):
+            return f"a pair with {type(side).__name__} {str(side)[:40]!r}"
+        if "\n" in side:
+            return "a pair with a line break inside a side"
+    return None
+
+
+def format_of(path: str) -> Format:
+    """Return the format of a file that holds both sides.
+
+    Raises:
+        UserError: the file cannot be read, or is of no known format.
+    """
+    if len(texts_in(path)) > 1:
+        return ZipPair()
+    head = head_of(path)
+    if not head.strip():
+        raise UserError(f"{path}: the file is empty")
+    found = next((each for each in FORMATS if each.detects(head)), None)
+    if found is None and ".csv" in Path(path).suffixes:  # its rows differ in their number of columns
+        return Csv()
+    if found is None:
+        raise UserError(
+            f"{path}: of no format that holds both sides (JSON, Parquet, TSV, CSV, ...); if its lines are one side, "
+            "type data.train.src=FILE data.train.tgt=FILE"
+        )
+    return found
+
+
+def blocks_of(pairs: Iterable[Pair], path: str, size: int) -> Iterator[ParallelText]:
+    """Yield pairs in blocks.
+
+    Raises:
+        UserError: there are none.
+    """
+    pairs, n_pairs = iter(pairs), 0
+    while block := list(islice(pairs, size)):
+        n_pairs += len(block)
+        src, tgt = zip(*block)
+        yield ParallelText(list(src), list(tgt))
+    if not n_pairs:
+        raise UserError(f"{path}: the file has no pairs")

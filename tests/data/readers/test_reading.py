@@ -1,0 +1,343 @@
+"""Tests of reading one file that holds both sides, whose content decides the format."""
+
+import bz2
+import gzip
+import json
+import lzma
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diglot.data.corpus import Files
+from diglot.data.readers.opening import zstd
+from diglot.data.readers.reading import Reader, format_of
+from diglot.data.text import ParallelText
+from diglot.errors import UserError
+
+PAIRS = [("eins", "one"), ("zwei", "two"), ("", "three"), ('"vier"', "four, 4; IV")]
+TEXT = ParallelText([src for src, _ in PAIRS], [tgt for _, tgt in PAIRS])
+LANGUAGES = {"src_lang": "de", "tgt_lang": "en"}
+
+
+def as_json_lines(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def as_zip(**members: bytes) -> bytes:
+    import io
+
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
+
+
+def as_parquet(rows: list[dict[str, Any]]) -> bytes:
+    import io
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stream = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), stream, row_group_size=3)
+    return stream.getvalue()
+
+
+def read(path: Path, content: bytes, key: str = "file", **options: Any) -> ParallelText:
+    """Return the pairs of a file with a content."""
+    path.write_bytes(content)
+    return Files(train={key: str(path)}, **options).given()["train"].load()
+
+
+FLAT = [{"id": i, "de": src, "en": tgt} for i, (src, tgt) in enumerate(PAIRS)]
+NESTED = [{"id": row["id"], "translation": {"de": row["de"], "en": row["en"]}} for row in FLAT]
+CONTENTS = {
+    "JSON Lines": as_json_lines(FLAT),
+    "JSON Lines of the Hub": as_json_lines(NESTED),
+    "a JSON array": json.dumps(FLAT, indent=1).encode(),
+    "a JSON array in one line": json.dumps(NESTED).encode(),
+    "Parquet": as_parquet(FLAT),
+    "Parquet of the Hub": as_parquet(NESTED),
+    "tabs": "".join(f"{src}\t{tgt}\n" for src, tgt in [("de", "en"), *PAIRS]).encode(),
+    "commas": b'de,en\neins,one\nzwei,two\n,three\n"""vier""","four, 4; IV"\n',
+    "semicolons": b'de;en\neins;one\nzwei;two\n;three\n"""vier""";"four, 4; IV"\n',
+    "ZIP": as_zip(**{"x/T.de-en.de": b"eins\nzwei\n\n\"vier\"\n", "x/T.de-en.en": b"one\ntwo\nthree\nfour, 4; IV\n",
+                     "README": b"x", "x/T.de-en.ids": b"1\n", "T.xml": b"<x/>"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd.compress, lzma.compress, bz2.compress, "zip", "utf-16"])
+@pytest.mark.parametrize("form", CONTENTS)
+def test_the_content_of_a_file_decides_how_it_is_read(tmp_path: Path, form: str, pack: Any) -> None:
+    content = CONTENTS[form]
+    if form == "ZIP" and pack is not bytes:
+        return
+    if pack == "utf-16":
+        content = content if "Parquet" in form else content.decode().encode("utf-16")
+    else:
+        content = as_zip(LICENSE=b"x", rows=content) if pack == "zip" else pack(content)
+    assert read(tmp_path / "text.de", content, **LANGUAGES) == TEXT
+
+
+@pytest.mark.parametrize("form", set(CONTENTS) - {"ZIP"})
+def test_columns_are_given_by_name(tmp_path: Path, form: str) -> None:
+    assert read(tmp_path / "a", CONTENTS[form], columns=["en", "de"]) == ParallelText(TEXT.tgt, TEXT.src)
+    with pytest.raises(UserError, match=r"a: no column 'fr'.* de, en"):
+        read(tmp_path / "a", CONTENTS[form], columns=["fr", "de"])
+
+
+def test_several_columns_make_a_side(tmp_path: Path) -> None:
+    rows = [("gehen", "V;PST", "ging"), ("Haus", "", "Häuser")]
+    wanted = ParallelText(["gehen V;PST", "Haus"], ["ging", "Häuser"])
+    names = ["lemma", "features", "form"]
+    objects = [dict(zip(names, row)) for row in rows]
+    tabs = "".join("\t".join(row) + "\n" for row in rows).encode()
+    by_name = {"columns": [["lemma", "features"], "form"]}
+    assert read(tmp_path / "a", as_json_lines(objects), **by_name) == wanted
+    assert read(tmp_path / "a", as_parquet(objects), **by_name) == wanted
+    for key in ("file", "tsv"):
+        assert read(tmp_path / "a", b"lemma\tfeatures\tform\n" + tabs, key, **by_name) == wanted
+        assert read(tmp_path / "a", tabs, key, columns=[[0, 1], 2]) == wanted
+    commas = b"lemma,features,form\ngehen,V;PST,ging\nHaus,,H\xc3\xa4user\n"
+    assert read(tmp_path / "a", commas, "csv", **by_name) == wanted
+
+
+@pytest.mark.parametrize("columns", [[["a"], "a"], [["a", 1], "b"], [[], "a"], [[["a"]], "b"], [[0, -1], 1]])
+def test_wrong_columns_are_refused(columns: list[Any]) -> None:
+    with pytest.raises(UserError, match=r"^data\.columns="):
+        Files(train={"tsv": "x"}, columns=columns)
+
+
+def test_a_digest_depends_on_what_is_read_and_stays_for_configs_from_before(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"a\tb\tc\n")
+
+    def digest(key: str = "tsv", **options: Any) -> str:
+        return Files(train={key: str(path)}, **options).given()["train"].digest()[:12]
+
+    assert digest() == "082fb20a228e"
+    assert digest(columns=[1, 0]) == "071dbc07f62b"
+    assert digest("csv") == "3431667e6d4a"
+    ways = [digest("tsv", columns=columns) for columns in ([0, 1], [0, 2], [[0, 1], 2], [0, [1, 2]])]
+    ways += [digest("file"), digest("file", src_lang="de"), digest("csv")]
+    assert len(set(ways)) == len(ways)
+
+
+# ----------------------------------------------------------------------------------------------------------- languages
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "columns"),
+    [
+        (["de-DE", "en"], ("de", "en"), [0, 1]),
+        (["de-AT", "de", "en_GB"], ("de", "en-gb"), [1, 2]),
+        (["en", "de-DE", "fr"], ("deu", "fra"), [1, 2]),
+        (["id", "de", "en"], ("en", "de"), [2, 1]),
+        (["source", "target"], (None, None), [0, 1]),
+        (["target", "source"], ("de", "en"), [1, 0]),
+        (["number", "de", "en"], ("de", None), [1, 2]),
+        (["number", "de", "en"], (None, "de"), [2, 1]),
+    ],
+)
+def test_languages_select_columns(tmp_path: Path, names: list[str], given: tuple, columns: list[int]) -> None:
+    rows = [names, [f"0{name}" for name in names], [f"1{name}" for name in names]]
+    src, tgt = ([row[column] for row in rows[1:]] for column in columns)
+    contents = [
+        "".join("\t".join(row) + "\n" for row in rows).encode(),
+        as_json_lines([dict(zip(names, row)) for row in rows[1:]]),
+    ]
+    for content in contents:
+        options = dict(zip(("src_lang", "tgt_lang"), given))
+        assert read(tmp_path / "a", content, **options) == ParallelText(src, tgt)
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "message"),
+    [
+        (["de-DE", "de-AT", "en"], ("de", "en"), r"a: de may be de-DE or de-AT: type the one"),
+        (["de", "en"], ("de", "fr"), r"^data\.tgt_lang=fr: .*a has de, en$"),
+        (
+            ["de", "en"],
+            (None, None),
+            r"a: which are .* columns de, en: type, .*=de data\.tgt_lang=en or ",
+        ),
+        (["de", "en", "fr"], ("de", None), r"a: which are source and target\? .* de, en, fr"),
+        (["de", "en"], ("de", "deu"), r"both are de in "),
+    ],
+)
+def test_languages_are_not_guessed(tmp_path: Path, names: list[str], given: tuple, message: str) -> None:
+    for content in (as_json_lines([dict.fromkeys(names, "x")]), "\t".join(names).encode() + b"\nx\ty\tz\n"):
+        with pytest.raises(UserError, match=message) as refused:
+            read(tmp_path / "a", content, **dict(zip(("src_lang", "tgt_lang"), given)))
+        assert "\n" not in str(refused.value)
+
+
+def test_a_first_row_of_sentences_is_a_pair(tmp_path: Path) -> None:
+    content = b"ein Satz\ta sentence\nnoch einer\tanother\n"
+    for options in ({}, LANGUAGES):
+        assert read(tmp_path / "a", content, **options).src == ["ein Satz", "noch einer"]
+
+
+def test_what_was_decided_is_noted_and_names_the_languages(tmp_path: Path) -> None:
+    dev = tmp_path / "dev.csv"
+    dev.write_bytes(b"a;b\nc;d\n")
+    (tmp_path / "train").write_bytes(CONTENTS["JSON Lines"])
+    corpus = Files(
+        train={"jsonl": str(tmp_path / "train")}, dev={"csv": str(dev)}, test={"tsv": str(dev)}, columns=["de", "en"]
+    )
+    assert (corpus.src_lang, corpus.tgt_lang) == ("de", "en")
+    corpus = Files(train={"jsonl": str(tmp_path / "train")}, **LANGUAGES)
+    assert [*corpus.given()] == ["train"]
+    corpus = Files(train={"csv": str(dev)}, dev={"csv": str(dev)}, test={"file": str(dev)})
+    corpus.read(tmp_path)
+    assert corpus.notes == [
+        f"train: {dev} is read as CSV separated by semicolons",
+        f"dev: {dev} is read as CSV separated by semicolons",
+        f"test: {dev} is read as CSV separated by semicolons: source 0, target 1",
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------- invalid files
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "a: the file is empty"),
+        (b"a sentence\nanother\n", r"a: of no format that holds both sides .*, type data\.train\.src="),
+        (b"%PDF-1.4 \xff\n", r"a: (a PDF|of no format)"),
+        (b'{"de": "a", "en": "b"}\n{"de": 3, "en": "b"}\n', "a, line 2: a sentence has type int, not text: 3"),
+        (b'{"de": "a", "en": "b"}\n[1]\n', "a, line 2: a JSON list; each line must be a JSON object"),
+        (b'{"de": "a", "en": "b"}\n{"de"\n', "a, line 2: not valid JSON"),
+        (b'{"de": "a", "en": "\\ud800"}\n', "a, line 1: a sentence contains a lone surrogate"),
+        (b'[{"de": "a", "en": "b"},\n\n{"de": "c", "en": 4}]', "a, line 3: a sentence has type int, not text: 4"),
+        (b'[{"de": "a", "en": "b"},\n3]', "a, line 2: a JSON int; each item of the array must be a JSON object"),
+        (b'[{"de": "a", "en": "b"},\n', "a, line 2: the JSON array has no end"),
+        (b'[{"de": "a", "en": "b"}\n{"de": "a"}]', "a, line 2: not valid JSON .no comma"),
+        (b'[{"de": "a", "en": "b"},\n{"de": "a" "en": "b"}]', "a, line 2: not valid JSON .Expecting ',' delimiter"),
+        (b'[{"de": "a", "en": "b"},\n{"de": "a\n', "a, line 2: not valid JSON"),
+        (b'[{"de": "a", "en": "b"}]\nmore', "a, line 2: text after the end of the JSON array"),
+        (b'[{"de": "a", "en": "b"},\n{"de": "\xff"}]', "a, at or after line 1: not UTF-8"),
+        (CONTENTS["Parquet"][:-9], "a: the Parquet file is damaged"),
+        (as_parquet([{"de": 1, "en": "b"}]), r"data\.src_lang=de: \S+a has en"),
+        (b"a\tb\nc\td\ne\n", "a, line 3: 1 tab-separated column"),
+        (as_zip(**{"a.de": b"x\n", "a.en": b"x\ny\n"}), r"a: a\.de has 1 lines and a\.en has 2 lines; both must"),
+        (as_zip(**{"train.de": b"x", "train.en": b"y", "dev.de": b"x"}), r"a: several of its files end alike: train"),
+        (as_zip(**{"../../b.de": b"x\n", "/c.en": b"x\ny\n"}), r"a: \.\./\.\./b\.de has 1 lines"),
+        (as_zip(**{"b.zip": as_zip(c=b"x")}), r"a: its member b\.zip is a ZIP archive: unpack it"),
+        (as_zip(b=b"x" * 17_000_000), "a: its member b would expand from [0-9,]+ to 17,000,000 bytes"),
+        (as_zip(b=b"x")[:-9], "a: a ZIP archive that cannot be read"),
+        (as_zip(), r"a: (of no format|a ZIP archive)"),
+    ],
+)  # fmt: skip
+def test_invalid_files_are_refused_in_a_line_that_names_them(tmp_path: Path, content: bytes, message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read(tmp_path / "a", content, **LANGUAGES)
+    assert re.search(message, str(refused.value)), refused.value
+    assert "\n" not in str(refused.value)
+
+
+def test_an_encrypted_member_is_refused(tmp_path: Path) -> None:
+    content = bytearray(as_zip(b=b"x"))
+    for start in (content.index(b"PK\x03\x04") + 6, content.index(b"PK\x01\x02") + 8):
+        content[start] |= 1
+    with pytest.raises(UserError, match="a: its member b is encrypted: unpack it"):
+        read(tmp_path / "a", bytes(content))
+
+
+def test_nothing_of_an_archive_is_unpacked_to_a_file(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    members = {"../b.de": b"x\n", f"{tmp_path}/c.en": b"y\n"}
+    assert read(folder / "a", as_zip(**members), **LANGUAGES) == ParallelText(["x"], ["y"])
+    assert [*tmp_path.iterdir()] == [folder]
+    assert [*folder.iterdir()] == [folder / "a"]
+
+
+@pytest.mark.parametrize("form", ["tabs", "commas", "JSON Lines", "Parquet", "ZIP"])
+def test_equal_sides_in_one_file_are_refused_unless_the_languages_are_equal(tmp_path: Path, form: str) -> None:
+    same = [{"de": "a", "en": "a"}, {"de": "", "en": ""}]
+    contents = {
+        "tabs": b"de\ten\na\ta\n\t\n",
+        "commas": b"de,en\na,a\n,\n",
+        "JSON Lines": as_json_lines(same),
+        "Parquet": as_parquet(same),
+        "ZIP": as_zip(**{"x.de": b"a\n\n", "x.en": b"a\n\n"}),
+    }
+    (tmp_path / "a").write_bytes(contents[form])
+    (tmp_path / "dev").write_bytes(b"a\tb\n")
+    paths = {"train": {"file": str(tmp_path / "a")}, "dev": {"tsv": str(tmp_path / "dev")}}
+    told = r"^data\.train: source and target of \S+a have the same content; .* data\.src_lang=CODE"
+    with pytest.raises(UserError, match=told):
+        Files(**paths, test=paths["dev"], **LANGUAGES).read(tmp_path)
+    if form in ("tabs", "commas", "JSON Lines", "Parquet"):
+        with pytest.raises(UserError, match="have the same content"):
+            Files(**paths, test=paths["train"], src_lang="de").read(tmp_path)
+    paths["train"] = paths["dev"]
+    Files(**paths, test=paths["dev"], **LANGUAGES).read(tmp_path)
+
+
+def test_one_file_is_split_like_two(tmp_path: Path) -> None:
+    rows = [
+        (f"satz {chr(97 + i % 26)}{chr(97 + i // 26)}", f"wort {chr(97 + i % 26)}{chr(97 + i // 26)}")
+        for i in range(60)
+    ]
+    for side, name in enumerate(("t.de", "t.en")):
+        (tmp_path / name).write_text("".join(row[side] + "\n" for row in rows))
+    (tmp_path / "t.jsonl").write_bytes(as_json_lines([{"de": src, "en": tgt} for src, tgt in rows]))
+    two = Files(train={"src": str(tmp_path / "t.de"), "tgt": str(tmp_path / "t.en")}, dev_size=4, test_size=6)
+    one = Files(train={"file": str(tmp_path / "t.jsonl")}, dev_size=4, test_size=6, **LANGUAGES)
+    assert one.load(tmp_path) == two.load(tmp_path)
+    assert one.notes[1:] == two.notes
+
+
+# --------------------------------------------------------------------------------------------------- the user's reader
+
+
+class Own(Reader):
+    """A reader that yields what it is given."""
+
+    def __init__(self, *found: Any) -> None:
+        self.found = found
+
+    def pairs(self, path: str) -> Any:
+        for each in self.found:
+            if isinstance(each, Exception):
+                raise each
+            yield each
+
+
+def test_a_users_own_reader_is_used_for_files(tmp_path: Path) -> None:
+    assert read(tmp_path / "a", b"any", reader=Own(("a", "b"), ["c", "d"])) == ParallelText(["a", "c"], ["b", "d"])
+    digests = {Files(train={"file": str(tmp_path / "a")}, reader=Own(n)).given()["train"].digest() for n in (1, 2)}
+    assert len(digests) == 2
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ([("a", "b"), "ab"], r"pair 2 is str 'ab'; it must be two lines of text"),
+        ([("a",)], r"pair 1 is tuple "),
+        ([("a", None)], r"pair 1 is a pair with NoneType 'None'"),
+        ([("a", "b\nc")], r"pair 1 is a pair with a line break inside a side"),
+        ([("a", "b"), KeyError("x\ny")], r", after 1 pairs: KeyError: "),
+        ([UserError("a, line 7: no")], r"^a, line 7: no$"),
+        ([], r"a: the file has no pairs"),
+    ],
+)
+def test_what_a_users_own_reader_yields_is_checked(tmp_path: Path, found: list[Any], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read(tmp_path / "a", b"any", reader=Own(*found))
+    assert re.search(message, str(refused.value)), refused.value
+    assert "\n" not in str(refused.value)
+
+
+def test_the_format_of_a_name_does_not_count(tmp_path: Path) -> None:
+    for name, form in (("a.csv", "JSON Lines"), ("a.parquet", "tabs"), ("a.json", "Parquet")):
+        (tmp_path / name).write_bytes(CONTENTS[form])
+    names = [type(format_of(str(tmp_path / name))).__name__ for name in ("a.csv", "a.parquet", "a.json")]
+    assert names == ["Json", "Tsv", "Parquet"]
