@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from diglot.config import CONF, build_corpus
 from diglot.data import hub
+from diglot.data.corpus import Files, read_prepared
 from diglot.data.hub import Hub
 from diglot.data.readers.opening import zstd
 from diglot.data.text import ParallelText
@@ -71,8 +72,9 @@ def json_hub(path: Path, rows: list[Row], **options: Any) -> Hub:
 
 
 def prepared(corpus: Hub, cache: Path) -> dict[str, ParallelText]:
+    """Return the splits as they are prepared, before dev and test are split off."""
     corpus.prepare(cache)
-    return corpus.load(cache)
+    return {split: text.load() for split, text in read_prepared(corpus._folder(cache), corpus).items()}
 
 
 def test_json_lines_become_pairs_of_one_line_each(tmp_path: Path) -> None:
@@ -336,7 +338,6 @@ def test_a_changed_file_is_converted_anew(tmp_path: Path) -> None:
         ({"tgt_lang": "fr"}, r"data\.tgt_lang=fr"),
         ({"column": "text"}, r"data\.column=text: the dataset's columns are translation"),
         ({"column": None}, r"data\.src_lang=de: the dataset json has translation"),
-        ({"splits": {"train": "train", "dev": "validation"}}, r"data\.splits\.dev=validation: the dataset has train"),
         ({"splits": {"train": "train[:50]"}}, r"data\.splits\.train=train\[:50\]: train has fewer rows"),
         ({"splits": {"train": "train[8:]"}}, r"split 'train\[8:\]' has no pairs"),
         ({"data_files": "absent.jsonl"}, r"data\.path=json: .*absent\.jsonl"),
@@ -450,7 +451,7 @@ def test_a_column_of_text_does_not_hold_languages(tmp_path: Path) -> None:
 def test_an_unreachable_hub_names_the_options_for_local_files(tmp_path: Path) -> None:
     corpus = Hub(path="wmt14", config="de-en", src_lang="de", tgt_lang="en")
     with pytest.raises(
-        UserError, match=r"data\.path=wmt14: .*the Hub cannot be reached; .*data=files.*data\.path=json"
+        UserError, match=r"data\.path=wmt14: .*the Hub cannot be reached; .*data=files data\.train\.file=FILE"
     ):
         corpus.prepare(tmp_path)
     assert list((tmp_path / "hub").iterdir()) == []
@@ -557,3 +558,54 @@ def test_recipes_are_whole(name: str, compose_train: Callable[..., DictConfig]) 
 
 def test_there_are_recipes() -> None:
     assert {"wmt14_de_en", "wmt14_fr_en", "wmt16_ro_en", "wmt17_de_en", "iwslt2017_de_en"} <= set(RECIPES)
+
+
+# ----------------------------------------------------------------------------------------- datasets with only one split
+
+
+@pytest.mark.parametrize("splits", [None, ONLY_TRAIN, {"train": "train"}])
+def test_a_dataset_with_only_train_is_split_like_files(tmp_path: Path, splits: dict[str, str | None] | None) -> None:
+    words = [chr(97 + i % 26) + chr(97 + i // 26) for i in range(60)]
+    rows = [{"translation": {"de": f"satz {word}", "en": f"sentence {word}"}} for word in words]
+    corpus = json_hub(tmp_path / "rows.jsonl", rows, splits=splits, dev_size=4, test_size=6, split_seed=3)
+    corpus.prepare(tmp_path / "cache")
+    same: dict[str, Any] = {"dev_size": 4, "test_size": 6, "split_seed": 3, "src_lang": "de", "tgt_lang": "en"}
+    files = Files(train={"jsonl": str(tmp_path / "rows.jsonl")}, **same)
+    assert corpus.load(tmp_path / "cache") == files.load(tmp_path)
+    assert [note.partition(": ")[2] for note in corpus.notes] == [files.notes[-1].partition(": ")[2]]
+    assert corpus.notes[0].startswith(
+        "no dev or test split read: dev (4 pairs) and test (6 pairs) split off from train"
+    )
+    corpus.load(tmp_path / "cache")
+    assert len(corpus.notes) == 1
+
+
+def test_test_is_not_split_off_if_there_is_dev(tmp_path: Path) -> None:
+    files = {name: json_lines(tmp_path / f"{name}.jsonl", TEN) for name in ("train", "validation")}
+    corpus = Hub(
+        path="json", data_files=files, splits={**ONLY_TRAIN, "dev": "validation"}, src_lang="de", tgt_lang="en"
+    )
+    corpus.prepare(tmp_path / "cache")
+    assert {split: len(pairs) for split, pairs in corpus.load(tmp_path / "cache").items()} == {"train": 10, "dev": 10}
+    assert corpus.notes == []
+
+
+def test_a_split_of_another_name_is_not_split_off_from_train(tmp_path: Path) -> None:
+    files = {name: json_lines(tmp_path / f"{name}.jsonl", TEN) for name in ("train", "valid")}
+    corpus = Hub(path="json", data_files=files, src_lang="de", tgt_lang="en")
+    told = r"data\.splits\.test=test: the dataset has train, valid \(data\.splits\.test=null splits it off from train\)"
+    with pytest.raises(UserError, match=told):
+        corpus.prepare(tmp_path / "cache")
+
+
+def test_a_file_is_not_sent_to_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    json_lines(tmp_path / "x.jsonl", TEN)
+    (tmp_path / "name").write_bytes(b"x")
+    for path in ("x.jsonl", "name", f"{tmp_path}/x.jsonl"):
+        with pytest.raises(UserError, match=rf"data\.path={path}: .* type data=files data\.train\.file={path}$"):
+            Hub(path=path, src_lang="de", tgt_lang="en")
+    for path in ("y.jsonl", "y.csv.gz", "./set", "/no/set", "a/b/c"):
+        with pytest.raises(UserError, match=rf"data\.path={path}: no such file or folder; .* data\.train\.file=FILE"):
+            Hub(path=path, src_lang="de", tgt_lang="en")
+    assert Hub(path="owner/set", src_lang="de", tgt_lang="en").path == "owner/set"

@@ -20,9 +20,10 @@ from conformance import promises
 from diglot.choices import CONF, choices, groups, rows
 from diglot.commands.schema import TrainKeys
 from diglot.commands.start import COMMANDS
-from diglot.config import build, check
+from diglot.config import build, build_corpus, check
 from diglot.config.keys import known_keys
-from diglot.errors import NON_FINITE, READER_GONE, RESUME_ME
+from diglot.data.text import ParallelText
+from diglot.errors import NON_FINITE, READER_GONE, RESUME_ME, UserError
 from support.made import checkpoint_content, write_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +90,9 @@ def keys(command: str) -> set[str]:
     """Return the keys of a command, including those of all choices."""
     name = "train" if command == "sweep" else command
     found = {*known_keys(name), *(row.key for group in groups() for row in rows(group))}
-    return found | {f"data.{split}.{side}" for split in ("train", "dev", "test") for side in ("src", "tgt", "tsv")}
+    return found | {
+        f"data.{split}.{side}" for split in ("train", "dev", "test") for side in ("src", "tgt", "tsv", "file")
+    }
 
 
 def own_choices(page: str) -> set[str]:
@@ -339,9 +342,29 @@ def test_a_variant_of_ones_own_is_built(own_parts: Path, monkeypatch: pytest.Mon
     assert type(model.encoder_position).__name__ == "Ramp"
 
 
+def test_a_reader_of_ones_own_reads_a_file(own_parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(own_parts)
+    monkeypatch.chdir(own_parts)
+    (own_parts / "train.txt").write_text("eins\none\n\nzwei\ntwo\n")
+    (words,) = (call.words for call in calls("docs/extending.md") if "data=files" in call.words)
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("train", [*words, "data.dev.file=train.txt", "data.test.file=train.txt"])
+    check(config, TrainKeys)
+    assert build_corpus(config.data).load(own_parts)["train"] == ParallelText(["eins", "zwei"], ["one", "two"])
+    (own_parts / "train.txt").write_text("eins\none\n\nzwei\n")
+    told = r"data\.reader: Blocks\.pairs\('train\.txt'\), after 1 pairs: ValueError: not enough values"
+    with pytest.raises(UserError, match=told):
+        build_corpus(config.data).load(own_parts)
+    config.data.reader = {"_target_": "my_callback.WeightNorm"}
+    with pytest.raises(UserError, match=r"data\.reader\._target_: my_callback\.WeightNorm is no Reader"):
+        check(config, TrainKeys)
+
+
 @pytest.mark.reliability
 def test_parts_of_ones_own_train_together(own_parts: Path) -> None:
-    typed = [word for call in calls("docs/extending.md") if call.name == "train" for word in call.words]
+    found = [call for call in calls("docs/extending.md") if call.name == "train" and "data=files" not in call.words]
+    typed = [word for call in found for word in call.words]
     words = [word for word in typed if "=" in word and not word.startswith("model")]  # a test of its own builds that
     small = ["model.d_model=16", "model.n_encoder_layers=1", "model.n_decoder_layers=1", "watch=none", "search=greedy"]
     short = ["search.max_len_a=0", "search.max_len_b=2", "trainer=cpu", "run.folder=run"]

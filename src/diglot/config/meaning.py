@@ -75,6 +75,7 @@ MEANINGS: dict[str, Meaning] = {
         for key in ("jsonl", "file")
     },
     "data.reader": Meaning(hashed="if given"),
+    **{f"data.{key}": Meaning(hashed="if given") for key in ("dev_size", "test_size", "split_seed")},  # null: data=hub
     "data.path.**": Meaning(content="text"),
     "data.data_files.**": Meaning(content="text"),
     "data.corpora.*.src": Meaning(content="text"),

@@ -10,9 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diglot.data.corpus import SPLITS, Corpus, atomic_folder, prepared_folder, read_prepared
+from diglot.data.corpus import SPLITS, Corpus, atomic_folder, check_sizes, prepared_folder, read_prepared
 from diglot.data.readers.json_rows import checked_text, json_objects
 from diglot.data.slices import Batch, Source, parse_parts, sliced
+from diglot.data.split import split_off
 from diglot.data.text import Parallel, side_endings, write_lines
 from diglot.errors import UserError
 from diglot.system.atomic import scratch_folder, sync
@@ -28,7 +29,11 @@ _PARQUET = "refs/convert/parquet"  # the branch with the Hub's own conversion of
 _BATCH = 1000  # number of rows read and written at once
 _HUB_PATIENCE = 3  # seconds to wait for each address of the Hub; it has several
 _LINE_BREAKS = re.compile(r"[\r\n]+")
-_LOCAL_WAY = "for local files, type data=files, or data.path=json data.data_files=FILE"
+_LOCAL_WAY = "for local files, type data=files data.train.file=FILE"
+# The endings of files, with which no name of a dataset on the Hub is expected to end.
+_FILE_NAME = re.compile(
+    r".*\.(jsonl?|ndjson|parquet|arrow|csv|tsv|txt|tmx|xliff|xml)(\.(gz|zst|xz|bz2|zip))?", re.IGNORECASE
+)
 
 Files = Mapping[str, str | Sequence[str]] | Sequence[str] | str
 
@@ -38,7 +43,9 @@ class Hub(Corpus):
 
     `prepare` streams the dataset into plain text. It needs the memory of a thousand rows, or of a row group if the
     dataset is Parquet, and runs no code of the dataset. Whitespace around a sentence is stripped, line breaks inside it
-    become a space, and null becomes an empty line. Train pairs with an empty side are dropped and counted.
+    become a space, and null becomes an empty line. Train pairs with an empty side are dropped and counted. If there is
+    no dev, `read` splits it, and a missing test, off from train (see `grouped_split`); all of train must then fit into
+    memory.
 
     Args:
         path: the dataset's name on the Hub, a local folder (also one that `save_to_disk` wrote), or "json" (JSON
@@ -50,10 +57,14 @@ class Hub(Corpus):
         tgt_lang: target language as the dataset spells it.
         column: column that holds the languages; None if each language is a column of its own.
         splits: the dataset's name for each of "train", "dev" and "test". A name may be a slice ("train[:500]",
-            "train[10%:]") or a sum ("train+extra"). A split of None, or without a name here, is not read.
+            "train[10%:]") or a sum ("train+extra"). A split of None, or without a name here, is not read. Neither are
+            dev and test if the dataset has only the split for train.
         data_files: paths, or paths by the dataset's splits; each is a string or a list, and may have wildcards.
         max_train_pairs: greatest number of train rows to read, from the first on; None: all.
         expected: number of rows that each of "train", "dev" and "test" must have; checked if all its rows are read.
+        dev_size: number of pairs to split off for dev, if it is missing, at most a tenth of train; None: 500.
+        test_size: number of pairs to split off for test, in the same way; None: 1000.
+        split_seed: seed of that split; None: 1.
 
     Raises:
         UserError: an argument is invalid.
@@ -72,13 +83,18 @@ class Hub(Corpus):
         data_files: Files | None = None,
         max_train_pairs: int | None = None,
         expected: Mapping[str, int | None] | None = None,
+        dev_size: int | None = None,
+        test_size: int | None = None,
+        split_seed: int | None = None,
     ) -> None:
         super().__init__()
-        if not path:
-            raise UserError("data.path is missing: name a dataset on the Hub, a folder, or json, parquet or arrow")
+        _check_path(path)
         self.src_lang, self.tgt_lang = _languages(src_lang, tgt_lang)
         self.name = "hub"
-        self.path = os.path.expanduser(path)  # noqa: PTH111 - not a path, if it is the name of a set
+        self.sizes = {"dev": 500 if dev_size is None else dev_size, "test": 1000 if test_size is None else test_size}
+        check_sizes(self.sizes["dev"], self.sizes["test"])
+        self.split_seed = 1 if split_seed is None else split_seed
+        self.path = os.path.expanduser(str(path))  # noqa: PTH111 - not a path, if it is the name of a set
         self.config, self.revision = config, revision
         self.column = column
         names = {"train": "train", "dev": "validation", "test": "test"} if splits is None else splits
@@ -107,7 +123,14 @@ class Hub(Corpus):
         return f"hub: {self.src_lang}-{self.tgt_lang} from {what}{files} (licence: see the dataset's page)"
 
     def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
-        return read_prepared(self._folder(cache_dir), self)
+        splits: dict[str, Parallel] = dict(read_prepared(self._folder(cache_dir), self))
+        self.notes = []
+        if "dev" not in splits:
+            missing = {split: size for split, size in self.sizes.items() if split not in splits}
+            carved, note = split_off(splits["train"].load(), missing, self.split_seed, self.path)
+            splits |= carved
+            self.notes.append(f"no {' or '.join(missing)} split read: {note}")
+        return splits
 
     def prepare(self, cache_dir: Path) -> None:
         folder = self._folder(cache_dir)
@@ -122,7 +145,8 @@ class Hub(Corpus):
         ):
             sources = self._sources(str(unused))
             src, tgt = side_endings(self.src_lang, self.tgt_lang)
-            for split in sorted(self.splits, key=SPLITS.index, reverse=True):  # small splits first: errors show early
+            names = [split for split in self.splits if not self._is_to_split_off(split, sources)]
+            for split in sorted(names, key=SPLITS.index, reverse=True):  # small splits first: errors show early
                 rows = self._rows(split, sources)
                 n_rows, n_pairs = _write_pairs(
                     rows, temporary, (f"{split}.{src}", f"{split}.{tgt}"), split == "train", advance
@@ -143,6 +167,11 @@ class Hub(Corpus):
         if endings != (self.src_lang, self.tgt_lang):  # earlier versions used other file names
             options.append(endings)
         return prepared_folder(cache_dir, self.name, label, options)
+
+    def _is_to_split_off(self, split: str, sources: Mapping[str, Source]) -> bool:
+        """Return whether the dataset does not have a split, and nothing else than the split for train."""
+        names = {each: {part.name for part in self._parts[each]} for each in (split, "train")}
+        return names["train"] == set(sources) and not names[split] & set(sources)
 
     def _whole(self, split: str) -> bool:
         """Return whether all rows of a split are read."""
@@ -167,7 +196,10 @@ class Hub(Corpus):
         limit = self.max_train_pairs if split == "train" else None
         for part in self._parts[split]:
             if part.name not in sources:
-                raise UserError(f"data.splits.{split}={self.splits[split]}: the dataset has {', '.join(sources)}")
+                instead = "" if split == "train" else f" (data.splits.{split}=null splits it off from train)"
+                raise UserError(
+                    f"data.splits.{split}={self.splits[split]}: the dataset has {', '.join(sources)}{instead}"
+                )
             start, stop = part.bounds(sources[part.name])
             n_rows = start
             for batch in sliced(sources[part.name](), start, stop if limit is None else min(stop, start + limit)):
@@ -261,7 +293,7 @@ class Hub(Corpus):
             if "scripts are no longer supported" in str(error):
                 raise UserError(
                     f"data.path={self.path}: this dataset exists only as a script, which diglot does not run; use the "
-                    f"Hub's conversion, data.revision={_PARQUET}, or local files, data.path=json data.data_files=FILE"
+                    f"Hub's conversion, data.revision={_PARQUET}, or local files, data=files data.train.file=FILE"
                 ) from None
             reason = " ".join(str(error.__cause__ or error).split())
             if reason.startswith("BuilderConfig"):
@@ -351,6 +383,22 @@ class Hub(Corpus):
         for key, language in (("src_lang", self.src_lang), ("tgt_lang", self.tgt_lang)):
             if language not in languages:
                 raise UserError(f"data.{key}={language}: the dataset {self.path} has {', '.join(languages)}")
+
+
+def _check_path(path: str | None) -> None:
+    """Check that a path is not that of a file, whose name would be sent to the Hub.
+
+    Raises:
+        UserError: it is, or there is none.
+    """
+    if not path:
+        raise UserError("data.path is missing: name a dataset on the Hub, a folder, or json, parquet or arrow")
+    file = Path(path).expanduser()
+    if file.is_file():
+        raise UserError(f"data.path={path}: this is a file: type data=files data.train.file={path}")
+    is_local = path.startswith(("/", "./", "../", "~")) or path.count("/") > 1 or _FILE_NAME.fullmatch(path)
+    if is_local and not file.exists():
+        raise UserError(f"data.path={path}: no such file or folder; {_LOCAL_WAY}")
 
 
 def _languages(src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
