@@ -40,6 +40,7 @@ ELSEWHERE = {
     "data/readers/parquet.py": "data/readers/test_reading.py: Parquet",
     "data/readers/rows.py": "data/readers/test_reading.py: tabs",
     "data/readers/sides.py": "data/readers/test_reading.py: columns",
+    "data/readers/unit_formats.py": "data/readers/test_reading.py: tmx",
     "data/readers/zip_pair.py": "data/readers/test_reading.py: ZIP",
     "data/shards.py": "data/test_module.py",
     "data/slices.py": "data/test_hub.py: slice",

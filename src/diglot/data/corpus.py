@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from diglot.data.language import language_of_column, language_of_file
-from diglot.data.readers.reading import CLAIMS, FileReader, OwnReader, Reader
+from diglot.data.readers.reading import CLAIMS, FileReader, OwnReader, Reader, SgmReader
 from diglot.data.readers.sides import Column, Side, Wanted
+from diglot.data.readers.unit_formats import is_sgm
 from diglot.data.split import split_off
 from diglot.data.text import (
     PairFiles,
@@ -222,7 +223,11 @@ class Files(Corpus):
             options += (kind, self.wanted.src_lang, self.wanted.tgt_lang)
             if kind == "file" and self.reader is not None:
                 options += (type(self.reader).__qualname__, sorted(map(str, vars(self.reader).items())))
-        return PairFiles(split, _shards(split, paths), self._reader(paths), options)
+        shards = _shards(split, paths)
+        reader = self._reader(paths)
+        if reader is None and Path(shards[0][0]).is_file() and is_sgm(shards[0][0]):
+            reader = SgmReader()
+        return PairFiles(split, shards, reader, options)
 
     def _reader(self, paths: Mapping[str, Sequence[str]]) -> PairReader | None:
         kind = next(iter(paths))
@@ -273,7 +278,7 @@ def refuse_equal_sides(key: str, pairs: PairFiles) -> None:
         if len(shard) == 2:
             if have_same_content(*shard):
                 raise UserError(f"{key}.src={shard[0]} and {key}.tgt={shard[1]} have the same content; {meant}")
-        elif pairs.reader is not None and _have_same_sides(pairs.reader.blocks(shard[0], _COMPARED_PAIRS)):
+        elif pairs.reader is not None and _have_same_sides(pairs.reader.blocks(shard, _COMPARED_PAIRS)):
             raise UserError(f"{key}: source and target of {shard[0]} have the same content; {meant}")
 
 

@@ -91,10 +91,10 @@ class UnequalLinesError(UserError):
 
 
 class PairReader(Protocol):
-    """Reader of files that hold both sides."""
+    """Reader of files other than two whose lines correspond."""
 
-    def blocks(self, path: str, size: int) -> Iterator[ParallelText]:
-        """Yield the pairs of a file in order, at most `size` at a time."""
+    def blocks(self, shard: tuple[str, ...], size: int) -> Iterator[ParallelText]:
+        """Yield the pairs of a file, or of two, in order, at most `size` at a time."""
 
 
 class PairFiles:
@@ -104,7 +104,7 @@ class PairFiles:
         name: name of the pairs in errors, such as "train".
         shards: each is two files whose lines correspond, or one file that holds both sides. A file may be compressed
             (.gz, .zst, .xz, .bz2, or the only member of a .zip).
-        reader: reader of the shards of one file; None: there are none.
+        reader: reader of the shards; None: their lines correspond.
         options: what besides the files determines the pairs; the digest depends on it.
     """
 
@@ -126,7 +126,7 @@ class PairFiles:
         """
         for shard in self.shards:
             if self.reader is not None:
-                yield from self.reader.blocks(shard[0], size)
+                yield from self.reader.blocks(shard, size)
             else:
                 yield from _line_blocks(shard[0], shard[1], self.name, size)
 

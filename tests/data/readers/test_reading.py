@@ -127,6 +127,71 @@ def test_a_digest_depends_on_what_is_read_and_stays_for_configs_from_before(tmp_
     assert len(set(ways)) == len(ways)
 
 
+# --------------------------------------------------------------------------------------------------------------- units
+
+TMX_UNIT = "<tu>{}</tu>\n"
+TUV = '<tuv xml:lang="{}"><seg>{}</seg></tuv>'
+
+
+def tmx(*units: dict[str, str], srclang: str = "*all*") -> bytes:
+    body = "".join(TMX_UNIT.format("".join(TUV.format(*text) for text in unit.items())) for unit in units)
+    return (
+        f'<?xml version="1.0"?>\n<tmx version="1.4"><header srclang="{srclang}"/><body>\n{body}</body></tmx>'.encode()
+    )
+
+
+TWO = [{"en": "one", "de-DE": "eins"}, {"de-DE": "zwei", "en": "two"}]
+XLIFF = (
+    b'<?xml version="1.0"?><xliff version="1.2"><file source-language="de" target-language="en"><body>'
+    b'<trans-unit id="1"><source>eins</source><target>one</target></trans-unit>'
+    b'<trans-unit id="2"><source>zwei</source><target>two</target></trans-unit></body></file></xliff>'
+)
+PO = b'# x\nmsgid ""\nmsgstr "Language: en\\n"\n\nmsgid "eins"\nmsgstr "one"\n\nmsgid "zwei"\nmsgstr "two"\n'
+WMT = (
+    b'<?xml version="1.0"?><dataset id="x"><doc id="a" origlang="de"><src lang="de"><p><seg id="1">eins</seg>'
+    b'<seg id="2">zwei</seg></p></src><ref lang="en"><p><seg id="1">one</seg><seg id="2">two</seg></p></ref>'
+    b"</doc></dataset>"
+)
+IN_ORDER = ParallelText(["eins", "zwei"], ["one", "two"])
+
+
+@pytest.mark.parametrize("given", [{}, {"src_lang": "de", "tgt_lang": "en"}, {"tgt_lang": "en"}, {"src_lang": "de"}])
+@pytest.mark.parametrize("content", [tmx(*TWO, srclang="de-DE"), XLIFF, PO, WMT])
+def test_units_have_the_languages_that_are_given_or_declared(tmp_path: Path, content: bytes, given: dict) -> None:
+    assert read(tmp_path / "a.txt", content, **given) == IN_ORDER
+    assert read(tmp_path / "a.txt", as_zip(a=content), **given) == IN_ORDER
+    if content is not PO:  # the source of a catalogue has no code
+        reversed_ = ParallelText(IN_ORDER.tgt, IN_ORDER.src)
+        assert read(tmp_path / "a.txt", content, src_lang="en", tgt_lang="de") == reversed_
+
+
+def test_the_languages_of_units_that_are_not_declared_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a: which are .* languages en, de-DE: type, .* data\.src_lang=en data\.tgt_"):
+        read(tmp_path / "a", tmx(*TWO))
+    three = [*TWO, {"fr": "trois", "en": "three"}, {"fr": "quatre", "it": "quattro"}]
+    with pytest.raises(UserError, match=r"a: which are .* languages en, de-DE, fr, it: type"):
+        read(tmp_path / "a", tmx(*three, srclang="en"))
+    found = read(tmp_path / "a", tmx(*three), src_lang="en", tgt_lang="fr")
+    assert found == ParallelText(["one", "two", "three", ""], ["", "", "trois", "quatre"])
+    with pytest.raises(UserError, match=r"de may be de-DE or de-AT: type the one"):
+        read(tmp_path / "a", tmx(*TWO, {"de-AT": "drei"}), src_lang="en", tgt_lang="de")
+    late = [*TWO * 600, {"de-AT": "drei", "en": "three"}]
+    with pytest.raises(UserError, match=r"a, line \d+: de-AT, but the units before have de-DE: type the one"):
+        read(tmp_path / "a", tmx(*late), src_lang="en", tgt_lang="de")
+    assert len(read(tmp_path / "a", tmx(*TWO), src_lang="en", tgt_lang="de")) == 2
+
+
+def test_a_test_set_in_two_files_is_paired_by_ids(tmp_path: Path) -> None:
+    seg = '<{0}set setid="x" srclang="de"><doc docid="d"><p>\n{1}</p></doc></{0}set>\n'
+    for name, kind, texts in (("s.de.sgm", "src", {1: "eins", 2: "zwei"}), ("r.en.sgm", "ref", {2: "two", 1: "one"})):
+        body = "".join(f'<seg id="{i}">{text}</seg>\n' for i, text in texts.items())
+        (tmp_path / name).write_text(seg.format(kind, body))
+    paths = {"src": str(tmp_path / "s.de.sgm"), "tgt": str(tmp_path / "r.en.sgm")}
+    assert Files(train={}, test=paths).given()["test"].load() == IN_ORDER
+    with pytest.raises(UserError, match=r"a side of a test set .SGML.: type data\.test\.src=SOURCE data\.test\.tgt="):
+        Files(train={}, test={"file": paths["src"]})
+
+
 # ----------------------------------------------------------------------------------------------------------- languages
 
 

@@ -1,6 +1,5 @@
 """The interface of the formats of files that hold both sides."""
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
@@ -9,7 +8,6 @@ from diglot.data.readers.sides import Languages, Side
 
 Pair = tuple[str, str]
 HEAD = 2**16  # bytes of a file that decide its format
-_BREAKS = re.compile(r"[\r\n]+")
 SAMPLE = 1000  # number of rows or units that decide which languages a file holds
 
 
@@ -49,8 +47,3 @@ def head_lines(head: bytes) -> list[str]:
     """Return the complete lines in the first bytes of a file; the last line counts if there is no other."""
     *lines, rest = head.decode("utf-8", "replace").removeprefix("\ufeff").split("\n")
     return [line.removesuffix("\r") for line in (lines if len(head) == HEAD and lines else [*lines, rest])]
-
-
-def one_line(text: str) -> str:
-    """Return a text with each line break in it replaced by a space."""
-    return _BREAKS.sub(" ", text) if "\n" in text or "\r" in text else text

@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from diglot.data.readers.formats import SAMPLE, Format, Pair, one_line
+from diglot.data.readers.formats import SAMPLE, Format, Pair
 from diglot.data.readers.opening import opened
 from diglot.data.readers.sides import Languages, Side
+from diglot.data.readers.units import one_line
 from diglot.data.text import line_blocks
 from diglot.errors import UserError
 

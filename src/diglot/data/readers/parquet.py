@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from diglot.data.readers.formats import SAMPLE, Format, Pair, one_line
+from diglot.data.readers.formats import SAMPLE, Format, Pair
 from diglot.data.readers.opening import opened
 from diglot.data.readers.sides import Languages, Side
+from diglot.data.readers.units import one_line
 from diglot.errors import UserError
 
 if TYPE_CHECKING:

@@ -8,16 +8,18 @@ from typing import Any
 
 from diglot.data.readers.formats import Format, Pair, head_of
 from diglot.data.readers.json_rows import Json
-from diglot.data.readers.opening import texts_in
+from diglot.data.readers.opening import opened, texts_in
 from diglot.data.readers.parquet import Parquet
 from diglot.data.readers.rows import Csv, Tsv
 from diglot.data.readers.sides import Side, Wanted, choose
+from diglot.data.readers.unit_formats import UNIT_FORMATS, is_sgm
+from diglot.data.readers.wmt import join_sides, read_sgm
 from diglot.data.readers.zip_pair import ZipPair
 from diglot.data.text import ParallelText
 from diglot.errors import UserError
 
 # The formats that the content of a file shows, the most certain first.
-FORMATS: tuple[Format, ...] = (Parquet(), Json(), Tsv(), Csv())
+FORMATS: tuple[Format, ...] = (Parquet(), *UNIT_FORMATS, Json(), Tsv(), Csv())
 # The formats that the user may name.
 CLAIMS: dict[str, Format] = {"tsv": Tsv(), "csv": Csv(prefers_commas=True), "jsonl": Json()}
 
@@ -55,8 +57,9 @@ class FileReader:
             return self.wanted.columns
         return choose(self.format_of(path).languages(path), self.wanted, path)
 
-    def blocks(self, path: str, size: int) -> Iterator[ParallelText]:
+    def blocks(self, shard: tuple[str, ...], size: int) -> Iterator[ParallelText]:
         """Yield the pairs of a file in order, at most `size` at a time."""
+        path = shard[0]
         return blocks_of(self.format_of(path).pairs(path, *self.sides(path)), path, size)
 
     def describe(self, path: str) -> str | None:
@@ -74,9 +77,9 @@ class OwnReader:
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
 
-    def blocks(self, path: str, size: int) -> Iterator[ParallelText]:
+    def blocks(self, shard: tuple[str, ...], size: int) -> Iterator[ParallelText]:
         """Yield the pairs of a file in order, at most `size` at a time."""
-        return blocks_of(self._checked(path), path, size)
+        return blocks_of(self._checked(shard[0]), shard[0], size)
 
     def _checked(self, path: str) -> Iterator[Pair]:
         what = f"data.reader: {type(self.reader).__qualname__}.pairs({path!r})"
@@ -92,6 +95,17 @@ class OwnReader:
         except Exception as error:  # the user's code may raise anything
             reason = " ".join(str(error).split())
             raise UserError(f"{what}, after {n_pairs} pairs: {type(error).__name__}: {reason}") from error
+
+
+class SgmReader:
+    """Reader of WMT test sets in SGML, a file for each side, whose segments are paired by their ids."""
+
+    def blocks(self, shard: tuple[str, ...], size: int) -> Iterator[ParallelText]:
+        """Yield the pairs of two files in order, at most `size` at a time; of several references, the first."""
+        src, tgt = shard
+        with opened(src) as src_file, opened(tgt) as tgt_file:
+            units = join_sides(read_sgm(src_file, src), read_sgm(tgt_file, tgt), src, tgt)
+            yield from blocks_of(((unit.texts["src"][0], unit.texts["tgt"][0]) for unit in units), src, size)
 
 
 def _wrong_pair(pair: Any) -> str | None:
@@ -118,12 +132,14 @@ def format_of(path: str) -> Format:
     if not head.strip():
         raise UserError(f"{path}: the file is empty")
     found = next((each for each in FORMATS if each.detects(head)), None)
+    if is_sgm(path):
+        raise UserError(f"{path}: a side of a test set (SGML): type data.test.src=SOURCE data.test.tgt=REFERENCE")
     if found is None and ".csv" in Path(path).suffixes:  # its rows differ in their number of columns
         return Csv()
     if found is None:
         raise UserError(
-            f"{path}: of no format that holds both sides (JSON, Parquet, TSV, CSV, ...); if its lines are one side, "
-            "type data.train.src=FILE data.train.tgt=FILE"
+            f"{path}: of no format that holds both sides (TMX, XLIFF, PO, JSON, Parquet, TSV, CSV, ...); if its "
+            "lines are one side, type data.train.src=FILE data.train.tgt=FILE"
         )
     return found
 

@@ -12,6 +12,7 @@ Side = tuple[Column, ...]  # the columns, or the language, that make one side
 BY_DEFAULT: tuple[Side, Side] = ((0,), (1,))
 # Names of columns that say which side they are, in the order of preference.
 _SOURCES, _TARGETS = ("source", "src", "input"), ("target", "tgt", "output", "translation")
+_UNKNOWN = {"src", "tgt"}  # names of the sides of formats that need not give their languages
 _MOST_SHOWN = 20
 
 
@@ -90,11 +91,15 @@ def _by_language(found: Languages, wanted: Wanted, path: str) -> tuple[Side, Sid
     if given == (None, None):
         return None
     sides = [matching(found.names, code, path) if code else None for code in given]
-    if sides == [None, None] and (found.are_numbered or found.are_columns):
-        return None  # the codes are those of columns with other names
+    if sides == [None, None] and (found.are_columns or {found.source, found.target} == _UNKNOWN):
+        return None  # the codes are those of sides with other names
     for i, key in enumerate(("src_lang", "tgt_lang")):
+        unknown = [name for name in found.names if name in _UNKNOWN and name != sides[1 - i]]
         if given[i] and sides[i] is None:
-            raise UserError(f"data.{key}={given[i]}: {path} has {listed(found.names)}")
+            if len(unknown) != 1:
+                raise UserError(f"data.{key}={given[i]}: {path} has {listed(found.names)}")
+            sides[i] = unknown[0]
+    for i in (0, 1):
         others = [name for name in _languages_in(found) if name != sides[1 - i]]
         if sides[i] is None and len(others) == 1:  # two languages, of which the other was given
             sides[i] = others[0]

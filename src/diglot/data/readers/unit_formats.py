@@ -1,0 +1,95 @@
+"""The formats of translation units: TMX, XLIFF, gettext catalogues and WMT test sets."""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import BinaryIO
+
+from diglot.data.language import has_same_language
+from diglot.data.readers.formats import SAMPLE, Format, Pair, head_of
+from diglot.data.readers.opening import opened
+from diglot.data.readers.po import read_po
+from diglot.data.readers.sides import Languages, Side, matching
+from diglot.data.readers.tmx import read_tmx
+from diglot.data.readers.units import Unit
+from diglot.data.readers.wmt import read_wmt
+from diglot.data.readers.xliff import read_xliff
+from diglot.errors import UserError
+
+_XML_HEAD = rb"(?:\xef\xbb\xbf)?(?:\s|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>]*>)*<(?:[\w.-]+:)?%s[\s>]"
+_PO_HEAD = rb'(?:\xef\xbb\xbf)?(?:\s|#[^\n]*\n|(?:domain|msgctxt)?\s*"[^\n]*\n)*msgid\s*"'
+_SGM_HEAD = rb"(?:\s|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>]*>)*<(?:srcset|refset|tstset)\b"
+_SRCLANG = re.compile(rb"""<header\b[^>]*?\bsrclang\s*=\s*["']([^"'*]+)["']""")
+
+
+class Units(Format):
+    """A format of units, each with its texts by language.
+
+    Args:
+        name: name of the format in messages.
+        head: regular expression of the start of a file.
+        read: the reader.
+        declared: regular expression of the source language, in the start of a file; None: the first text of a unit is
+            its source, and the second its target.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        head: bytes,
+        read: Callable[[BinaryIO, str], Iterator[Unit]],
+        declared: re.Pattern[bytes] | None = None,
+    ) -> None:
+        self.name, self.head, self.read, self.declared = name, re.compile(head, re.DOTALL), read, declared
+
+    def detects(self, head: bytes) -> bool:
+        return self.head.match(head) is not None
+
+    def languages(self, path: str) -> Languages:
+        names: dict[str, None] = {}
+        with opened(path, as_utf8=False) as file:
+            for unit in islice(self.read(file, path), SAMPLE):
+                names |= dict.fromkeys(unit.texts)
+        if self.declared is None:
+            source, target = names if len(names) == 2 else (None, None)
+            return Languages([*names], source, target)
+        match = self.declared.search(head_of(path))
+        source = matching([*names], match[1].decode(errors="replace"), path) if match else None
+        return Languages([*names], source)
+
+    def pairs(self, path: str, src: Side, tgt: Side) -> Iterator[Pair]:
+        """Yield the pairs; a unit with only one of the two languages is a pair with a blank side."""
+        wanted = str(src[0]), str(tgt[0])
+        known = set(wanted)
+        with opened(path, as_utf8=False) as file:
+            for unit in self.read(file, path):
+                for language in unit.texts.keys() - known:
+                    _check_variant(language, wanted, f"{path}, {unit.place}")
+                    known.add(language)
+                sides = [unit.texts.get(side, [""])[0] for side in wanted]
+                if any(side in unit.texts for side in wanted):
+                    yield sides[0], sides[1]
+
+
+def _check_variant(language: str, wanted: tuple[str, str], where: str) -> None:
+    """Check that a language that first occurs here is not a variant of a wanted one.
+
+    Raises:
+        UserError: it is, so that the choice among the first units was no choice.
+    """
+    for side in wanted:
+        if has_same_language(language, side) and not all(has_same_language(each, side) for each in wanted):
+            raise UserError(f"{where}: {language}, but the units before have {side}: type the one that you want")
+
+
+def is_sgm(path: str) -> bool:
+    """Return whether a file is a side of a test set in SGML."""
+    return re.match(_SGM_HEAD, head_of(path), re.DOTALL) is not None
+
+
+UNIT_FORMATS: tuple[Format, ...] = (
+    Units("TMX", _XML_HEAD % b"tmx", read_tmx, _SRCLANG),
+    Units("XLIFF", _XML_HEAD % b"xliff", read_xliff),
+    Units("a WMT test set", _XML_HEAD % b"dataset", read_wmt),
+    Units("a gettext catalogue", _PO_HEAD, read_po),
+)
