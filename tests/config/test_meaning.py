@@ -39,6 +39,10 @@ WHOLE: dict[str, Any] = {
         ({}, "be5257424082"),
         ({"export": "safetensors"}, "89ec4559e751"),
         (
+            {"data.train.file": None, "data.train.jsonl": None, "data.reader": None, "data.dev_size": None},
+            "be5257424082",
+        ),
+        (
             {"resume": "x", "objective": "dev/chrf", "trust": ["mine"], "run.folder": "x", "data.cache_dir": "x"},
             "be5257424082",
         ),
