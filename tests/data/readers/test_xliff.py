@@ -18,7 +18,7 @@ VERSION_1 = """\
 <header><note>unseen</note></header>
 <body>
 <group><trans-unit id="1" approved="no"><source>Light</source>
-  <target state="needs-review-translation">Licht</target>
+  <target state="needs-review-translation" xml:lang="de-AT">Licht</target>
   <note>unseen</note>
   <alt-trans><source>unseen</source><target>unseen</target></alt-trans></trans-unit></group>
 <trans-unit id="2"><source>On</source></trans-unit>
