@@ -20,6 +20,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+
+from diglot.system.gpu import exclude_cudnn_attention  # before torch: see diglot.threads
+
+# isort: split
 import torch
 from hydra import compose, initialize_config_dir
 from torch import Tensor, nn
@@ -30,7 +34,6 @@ from diglot.data.batch import Batch, Pairs
 from diglot.data.batching import Batching, MicroBatch
 from diglot.data.flat import FlatIds
 from diglot.model import EncoderDecoder
-from diglot.system.gpu import exclude_cudnn_attention
 from diglot.training.loss import token_loss
 
 N_PAIRS = 200_000

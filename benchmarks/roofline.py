@@ -11,6 +11,9 @@ import argparse
 from collections import Counter
 from typing import Any
 
+from diglot.model.meta import meta_device  # before torch: see diglot.threads
+
+# isort: split
 import torch
 from hydra import compose, initialize_config_dir
 from torch import Tensor, nn
@@ -19,7 +22,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from diglot.config import CONF, build
-from diglot.model.meta import meta_device
 from diglot.training.loss import token_loss
 
 VOCAB_SIZE = 32_000
