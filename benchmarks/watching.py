@@ -27,7 +27,7 @@ from omegaconf import DictConfig
 
 from diglot.config import CONF, build, build_corpus, build_data
 from diglot.data.module import TranslationData
-from diglot.evaluation.metrics import Scorer
+from diglot.evaluation.scorer import Scorer
 from diglot.training.dev_scores import DevScores
 from diglot.training.task import TranslationTask
 from diglot.training.throughput import Throughput

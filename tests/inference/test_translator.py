@@ -23,7 +23,7 @@ from diglot.decoding import BeamSearch, SamplingSearch
 from diglot.decoding.layout import PackedLinear
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import EvaluationSet, evaluate
-from diglot.evaluation.metrics import Scorer
+from diglot.evaluation.scorer import Scorer
 from diglot.export.parity import some_sentences
 from diglot.inference.scoring import PairScore, score_pairs, search_errors
 from diglot.inference.translator import Translation, Translator, as_ensemble, split_text

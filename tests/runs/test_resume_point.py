@@ -20,7 +20,7 @@ from diglot.errors import UserError
 from diglot.runs import contents as reads
 from diglot.runs.folder import folder_lock, run_folder
 from diglot.runs.resume import finished_line, newest_unfinished, refuse_other_contents
-from diglot.sweeps.sweep import Sweep
+from diglot.sweeps.sweep import Objective, Sweep
 from diglot.training.run import Budget
 
 ALONE: Any = SimpleNamespace(is_first=True, has_group=True, shared=lambda value: value)
@@ -149,7 +149,7 @@ def test_a_run_of_an_earlier_version_without_contents_is_identified_by_its_paths
 
 
 def test_a_job_whose_text_has_changed_is_set_aside_and_trained_anew(words, compose_train):
-    config, sweep = compose_train(*words), Sweep(Path("all"), "dev/bleu")
+    config, sweep = compose_train(*words), Sweep(Path("all"), Objective("dev/bleu"))
     job = sweep.job(["seed=1"], ["seed=1"], config, "hash")
     (job.folder / "environment.json").write_text(json.dumps({"contents": reads.contents_now(config)}))
     results = {"finished": True, "best": {"bleu": 9.0}, "checkpoint": "best.ckpt"}

@@ -11,7 +11,7 @@ import pytest
 
 from diglot.data.shards import mapped
 from diglot.runs import folder as folders
-from diglot.sweeps.sweep import Sweep
+from diglot.sweeps.sweep import Objective, Sweep
 from diglot.system import atomic as whole
 from diglot.training.checkpoint_writer import _link
 
@@ -58,7 +58,7 @@ def write_all(folder: Path) -> None:
     (folder / "run").mkdir()
     assert not folders.is_folder_locked(folder / "run")
     folders.lock_folder(folder / "run")
-    sweep = Sweep(folder / "sweep", "dev/bleu")
+    sweep = Sweep(folder / "sweep", Objective("dev/bleu"))
     sweep.lock()
     sweep.unlock()
     assert names(folder) == ["copy", "file", "made", "run", "sweep"]

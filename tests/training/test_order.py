@@ -93,7 +93,7 @@ class Parts:
         self.all = in_order(
             signals=self.signals,
             throughput=self.throughput,
-            reports=[ValidationLines(self.writer)],
+            reports=[ValidationLines(self.writer, ["bleu", "chrf"])],
             writer=self.writer,
             users=[self.user],
             scores=L.Callback(),

@@ -23,7 +23,7 @@ from diglot.data.text import ParallelText
 from diglot.data.tokenizer import BOS, EOS, PAD, Encoded, Tokenizer
 from diglot.decoding import BeamSearch, Hypothesis, SamplingSearch
 from diglot.decoding.layout import PackedLinear
-from diglot.evaluation.metrics import Scorer
+from diglot.evaluation.scorer import Scorer
 from diglot.model import Transformer
 from diglot.training import gradients
 from diglot.training.dev_scores import DevScores
@@ -201,7 +201,7 @@ def test_dev_perplexity_counts_all_target_tokens(task: TranslationTask, tokenize
         for src, _ in PAIRS
     ]
     texts = [f"{pair} {hypothesis.tokens}" for pair, hypothesis in enumerate(found)]
-    assert scores.latest == Scorer("de")(texts, dev.tgt, with_ter=False)
+    assert scores.latest == Scorer("de")(texts, dev.tgt, with_slow=False)
     assert [metrics[name].item() for name in ("dev/bleu", "dev/chrf")] == [score.value for score in scores.latest]
     assert float(metrics["dev/cut"]) == sum(hypothesis.cut for hypothesis in found)
 
@@ -258,7 +258,7 @@ def test_dropout_is_a_function_of_seed_and_place_in_the_run(task: TranslationTas
 
 def test_a_checkpoint_has_the_record_and_the_position_of_the_run(task: TranslationTask) -> None:
     task.record = {"format": 1}
-    state = task.state = RunState(7, StreamPosition(1, 2, 3), 4, 5.5, True, (6.0, 7.0))
+    state = task.state = RunState(7, StreamPosition(1, 2, 3), 4, 5.5, True, ("bleu", 6.0), (6.0, 7.0))
     checkpoint: dict[str, Any] = {}
     task.on_save_checkpoint(checkpoint)
     assert checkpoint["diglot"]["format"] == 1

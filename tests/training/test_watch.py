@@ -36,7 +36,7 @@ from diglot.data.text import write_lines
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
-from diglot.evaluation.metrics import Scorer
+from diglot.evaluation.scorer import Scorer
 from diglot.model import Transformer
 from diglot.training import figures, watch
 from diglot.training.dev_scores import DevScores

@@ -34,7 +34,7 @@ ROOMS = {
     "runs": {
         *("errors", "system", "model", "data", "config", "checkpoint", "inference", "evaluation", "training", "export"),
     },
-    "sweeps": {"errors", "system", "data", "config", "runs"},
+    "sweeps": {"errors", "system", "data", "config", "evaluation", "runs"},
 }
 ROOMS["commands"] = set(ROOMS)
 # The package itself: `python -m diglot`, and `diglot.load`, which imports lazily.

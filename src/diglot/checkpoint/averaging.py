@@ -31,7 +31,7 @@ def validation_files(folder: Path, which: Which = "last", n: int | None = None) 
 
     Args:
         folder: the run's folder.
-        which: "last" for the most recent ones, newest first; "best" for those with the best dev BLEU, best first.
+        which: "last" for the most recent ones, newest first; "best" for those with the best score, best first.
         n: number of checkpoints; None for as many as the run keeps of that kind (`run.keep_last` or `run.keep_best`),
             which is also the maximum: the folder may hold more files, but not a complete series.
 

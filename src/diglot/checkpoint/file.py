@@ -67,7 +67,7 @@ class Checkpoint(NamedTuple):
         model: the model, in evaluation mode, on the CPU.
         tokenizer: tokenizer of both sides.
         search: the search of the dev scores.
-        record: plain data: src_lang, tgt_lang, corpus, config, update, dev_bleu, search, model, ...
+        record: plain data: src_lang, tgt_lang, corpus, config, update, dev_bleu or another score, search, ...
         path: the file.
     """
 

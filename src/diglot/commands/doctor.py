@@ -32,7 +32,7 @@ from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes, write_json
 from diglot.data.tokenizer import TokenizerSource
 from diglot.errors import UserError
-from diglot.evaluation.metrics import Scorer
+from diglot.runs.scoring import build_scorer
 from diglot.sweeps.job import say
 from diglot.system.console import quiet, render
 from diglot.training.loss import batch_loss
@@ -63,7 +63,7 @@ def main(config: DictConfig) -> None:
     if n_probed < 0:
         raise UserError(f"doctor.probe={n_probed}: must not be negative")
     corpus = build_corpus(config.data)
-    Scorer(corpus.tgt_lang, tokenizer=config.bleu_tokenizer)  # fails now if a package is missing that training needs
+    build_scorer(config, corpus.tgt_lang)  # fails now if a package is missing that training needs
     tokenizer: TokenizerSource = build(config.tokenizer, "tokenizer")
     settle_shapes(config, _device(config).type)
     data = build_data(config.data, corpus, tokenizer, tokenizer.sampling, config.seed)
@@ -87,7 +87,7 @@ def main(config: DictConfig) -> None:
         for split, o in diagnosis.overlap.items()
         if max_near is not None and o.long and o.near / o.long > max_near
     ]
-    for line in [*Scorer(corpus.tgt_lang, data.held_out["dev"].tgt, config.bleu_tokenizer).notes, *too_near]:
+    for line in [*build_scorer(config, corpus.tgt_lang, data.held_out["dev"].tgt).notes, *too_near]:
         say(line)
     if diagnosis.faults or too_near:
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""diglot-evaluate: score a checkpoint, or an existing file of hypotheses, with BLEU, chrF++ and TER."""
+"""diglot-evaluate: score a checkpoint, or an existing file of hypotheses, with the chosen metrics."""
 
 if __name__ == "__main__":  # before the imports, which take seconds
     from diglot.commands.start import start
@@ -21,13 +21,15 @@ from diglot.config import build_corpus, resolved, trusted
 from diglot.data.corpus import Corpus, Files
 from diglot.data.language import BleuTokenizer
 from diglot.data.options import DataOptions
-from diglot.data.text import PairFiles
+from diglot.data.text import PairFiles, expand, refuse_address
 from diglot.decoding.layout import Precision
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import Baseline, EvaluationSet, Hypotheses, evaluate, kept_text, read_lines_for, table
-from diglot.evaluation.metrics import Scorer, recorded_tokenizer
+from diglot.evaluation.metrics import Metric
+from diglot.evaluation.scorer import Scorer, recorded_metrics, recorded_tokenizer
 from diglot.inference.translator import Translator
 from diglot.runs.folder import refuse_way_out
+from diglot.runs.scoring import build_metrics
 from diglot.system.glibc import keep_freed_memory
 from diglot.system.quoting import printable
 
@@ -44,6 +46,7 @@ def main(
     search: DictConfig,
     tgt_lang: str | None,
     bleu_tokenizer: BleuTokenizer | None,
+    metric: DictConfig,
     device: str | None,
     precision: Precision,
     trust: str | list[str],
@@ -53,7 +56,8 @@ def main(
     if (checkpoint is None) == (hypotheses is None):
         suffix = "" if checkpoint is None else ", not both"
         raise UserError(f"checkpoint must be given: checkpoint=PATH, or hypotheses=FILE{suffix}")
-    modules = trusted({"trust": trust, "search": resolved(search), "data": resolved(data) if data else None})
+    nodes = {"search": resolved(search), "metric": resolved(metric), "data": resolved(data) if data else None}
+    modules = trusted({"trust": trust, **nodes})
     path = Path(str(hypotheses)).expanduser() if checkpoint is None else checkpoints.find(checkpoint)
     loaded = checkpoints.load(path, modules) if checkpoint is not None else None
     searched = [key for key, value in resolved(search).items() if value is not None]
@@ -70,13 +74,14 @@ def main(
     scored_lang = tgt_lang or tgt_lang_of(hypotheses, split, corpus, translator)
     recorded = recorded_tokenizer(translator.record, scored_lang) if translator else None
     tokenizer = bleu_tokenizer or recorded
-    Scorer(scored_lang, tokenizer=tokenizer)
+    metrics, notes = metrics_of(metric, translator)
+    Scorer(scored_lang, (), tokenizer, metrics)
     if corpus is not None and data is not None:
         evaluated = named_text(split, corpus, Path(data.cache_dir), translator)
     else:
         evaluated = text_beside(path, split, translator)
     evaluated = with_references(references, evaluated)
-    scorer = Scorer(scored_lang, [line for lines in evaluated.references for line in lines], tokenizer)
+    scorer = Scorer(scored_lang, [line for lines in evaluated.references for line in lines], tokenizer, metrics)
     system = translator or hypotheses_of("hypotheses", str(hypotheses), evaluated, corpus)
     compared = None
     if baseline is not None:
@@ -86,8 +91,21 @@ def main(
         refuse_way_out(folder.parent, path.parent)
     refuse_unwritable(folder)
     results = evaluate(system, evaluated, scorer, folder, baseline=compared)
-    print("\n".join([*table(results), *scorer.notes]))
+    print("\n".join([*table(results), *scorer.notes, *notes]))
     print(f"Hypotheses, references and results: {printable(results['folder'])}/")
+
+
+def metrics_of(nodes: DictConfig, translator: Translator | None) -> tuple[dict[str, Metric] | None, list[str]]:
+    """Return the metrics that the command line names, or else those of the checkpoint's run, and notes for the user.
+
+    The metrics are None if there are none of either kind.
+    """
+    if given := build_metrics(nodes):
+        return given, []
+    recorded, others = recorded_metrics(translator.record) if translator is not None else (None, [])
+    return recorded, [
+        f"not computed: the run's own metric {name}; type '+metric.{name}._target_=CLASS'" for name in others
+    ]
 
 
 def translator_of(
@@ -198,8 +216,17 @@ def text_beside(path: Path, split: str, translator: Translator | None) -> Evalua
 
 
 def with_references(references: str | list[str], evaluated: EvaluationSet) -> EvaluationSet:
-    """Return an evaluation set with additional references from files."""
-    paths = [references] if isinstance(references, str) else references
+    """Return an evaluation set with additional references from files.
+
+    A name may have wildcards, and these may also match the file of the first references, which is not counted twice.
+    """
+    paths: list[str] = []
+    for pattern in [references] if isinstance(references, str) else references:
+        refuse_address("references", pattern)
+        files = expand(pattern, "references")
+        is_pattern = files != [str(Path(pattern).expanduser())]
+        first = Path(evaluated.where).resolve()
+        paths += [file for file in files if not (is_pattern and Path(file).resolve() == first)]
     return replace(evaluated, more=tuple(read_lines_for("references", path, evaluated) for path in paths))
 
 

@@ -18,7 +18,7 @@ class TrainKeys(TypedDict):
     init_from: str | None
     resume: str | None
     bleu_tokenizer: BleuTokenizer | None
-    objective: Literal["dev/bleu", "dev/chrf", "dev/loss", "dev/perplexity"]
+    objective: str | None
     export: Literal["ctranslate2", "safetensors"] | None
     trust: str | list[str]
     data: Annotated[DictConfig, DataOptions]
@@ -27,6 +27,7 @@ class TrainKeys(TypedDict):
     optimizer: DictConfig
     scheduler: DictConfig
     search: DictConfig
+    metric: DictConfig
     run: DictConfig
     trainer: Annotated[DictConfig, TrainerKeys]
     callbacks: DictConfig

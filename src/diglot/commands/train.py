@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 from diglot.commands.frame import command
 from diglot.commands.schema import TrainKeys
-from diglot.config import trial_build
+from diglot.config import monitored, trial_build
 from diglot.runs.open_run import OpenRun, finished_folder
 from diglot.runs.plan import Plan, build_watchers
 from diglot.runs.session import build_session
@@ -42,6 +42,7 @@ def train(config: DictConfig) -> Path:
     exclude_cudnn_attention()
     interruption.set_outcome()
     trial_model = trial_build(config)
+    config.run.monitor = monitored(config)  # the run keeps it, even if it resumes with other metrics
     watchers = build_watchers(config, trial_model)
     if finished := finished_folder(config):
         return finished

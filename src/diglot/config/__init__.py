@@ -5,6 +5,7 @@
 - check: the mistakes in a config.
 - build: objects from a config.
 - differences: the differences between two configs.
+- scores: the scores that a run computes.
 - secrets: values from the environment.
 - composed: the config that one process passes to the processes that it starts.
 - storable: the limits on the content of a checkpoint.
@@ -39,6 +40,7 @@ from diglot.config.differences import (
 )
 from diglot.config.keys import known_keys
 from diglot.config.meaning import MEANINGS, meaning_of
+from diglot.config.scores import higher_is_better, monitored, objective
 from diglot.config.secrets import UnresolvedText, note_secrets, resolved_except_secrets, without_secrets
 from diglot.config.storable import check_language, check_parts, check_search, check_tokenizer, check_trust, trusted
 
@@ -64,11 +66,14 @@ __all__ = [
     "composed_command",
     "config_hash",
     "different_values",
+    "higher_is_better",
     "keys_of",
     "known_keys",
     "meaning_of",
     "mistakes",
+    "monitored",
     "note_secrets",
+    "objective",
     "plain_path",
     "read_composed",
     "read_config",

@@ -162,8 +162,10 @@ def _as_hashed(node: Any, path: str = "") -> Any:
 
 
 def _counts(key: str, value: Any) -> bool:
-    hashed = meaning_of(key).hashed
-    return hashed == "always" or (hashed == "if given" and value is not None)
+    meaning = meaning_of(key)
+    if meaning.formerly is not None and value == meaning.formerly:
+        return False
+    return meaning.hashed == "always" or (meaning.hashed == "if given" and value is not None)
 
 
 def trial_build(config: DictConfig) -> EncoderDecoder:

@@ -21,6 +21,7 @@ from diglot.choices import choices
 from diglot.config.composed import COMPOSED
 from diglot.config.keys import known_keys, unknown_key
 from diglot.config.meaning import MEANINGS, meaning_of
+from diglot.config.scores import check_scores
 from diglot.config.secrets import note_secrets, refuse_secrets_in_checkpoints
 from diglot.config.targets import kind_of, missing_target, names_of, wrong_target
 from diglot.errors import UserError
@@ -65,6 +66,8 @@ def check(config: DictConfig, schema: Any) -> None:
         raise UserError("; ".join(errors))
     refuse_secrets_in_checkpoints(config)
     _refuse_two_tokenizers(config)
+    if "metric" in config and "objective" in config:  # a training run
+        check_scores(config)
 
 
 def _is_carried() -> bool:

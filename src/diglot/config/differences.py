@@ -24,16 +24,19 @@ LONGEST = 1_000_000  # characters in a run's config; a typical one has a few tho
 def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield each key at which two configs differ, with both values.
 
-    A missing key counts as the default of its class's parameter, or as null if there is none. So a config that is older
-    than an option has the default of that option.
+    A missing key counts as what it formerly was (`Meaning.formerly`), or as the default of its class's parameter, or as
+    null if there is none. So a config that is older than an option has the default of that option.
     """
     if isinstance(a, dict) and isinstance(b, dict):
         target = a.get("_target_")
         is_same_class = target is not None and target == b.get("_target_")
         defaults = _defaults(target) if is_same_class and a.keys() != b.keys() else {}
         for key in {**a, **b}:
-            value, other = (config.get(key, defaults.get(key)) for config in (a, b))
-            yield from different_values(value, other, f"{path}.{key}" if path else str(key))
+            here = f"{path}.{key}" if path else str(key)
+            formerly = meaning_of(here).formerly
+            missing = defaults.get(key) if formerly is None else formerly
+            value, other = (config.get(key, missing) for config in (a, b))
+            yield from different_values(value, other, here)
     elif a != b:
         yield path, a, b
 

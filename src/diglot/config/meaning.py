@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Meaning:
         hashed: whether the key enters the hash that identifies a job of a sweep. "always". "if given": unless the value
             is null, which is the same as a missing key. "never". "as typed": not in the job's hash, but an override of
             the key enters the hash of the sweep's folder, so another value starts another sweep.
+        formerly: the value that a config from before the key existed stands for. It does not enter the hash.
         content: for a key whose value is a path: the name of the content that a run compares instead, see
             `diglot.runs.contents`.
         in_checkpoints: whether every checkpoint stores the value itself, so that it must not be a secret.
@@ -37,6 +38,7 @@ class Meaning:
 
     on_resume: Literal["refuse", "take effect", "ignore"] = "refuse"
     hashed: Literal["always", "if given", "as typed", "never"] = "always"
+    formerly: Any = None
     content: str | None = None
     in_checkpoints: bool = False
     may_rotate: bool = False
@@ -123,6 +125,17 @@ MEANINGS: dict[str, Meaning] = {
     "scheduler.**": Meaning("take effect", is_hyper_parameter=True),
     "scheduler.optimizer": Meaning(instead="use optimizer"),
     "scheduler.total_updates": Meaning(instead="use run.updates"),
+    # The metrics of dev and test. The one that ranks validations is fixed, so that all of a run's are comparable.
+    "metric": Meaning(
+        "take effect",
+        formerly={
+            name: {"_target_": f"diglot.evaluation.metrics.{kind}"}
+            for name, kind in {"bleu": "Bleu", "chrf": "Chrf", "ter": "Ter"}.items()
+        },
+    ),
+    "metric.**": Meaning("take effect"),
+    "metric.*": Meaning("take effect", kind="diglot.evaluation.metrics.Metric"),
+    "run.monitor": Meaning("refuse", "if given", formerly="bleu"),
     # The run. Its config counts in updates once the data is known.
     "run": Meaning("take effect", kind="diglot.training.run.Budget"),
     "run.**": Meaning("take effect"),
@@ -254,6 +267,7 @@ FOREIGN_NAMES = {
         "save_steps save_every save_interval_updates save_checkpoint_steps"
     ),
     "run.validate_every=N (updates)": "validate_interval save_interval eval_strategy save_strategy",
+    "run.monitor={}": "early_stopping_metric best_checkpoint_metric metric_for_best_model",
     "run.keep_best={}": "keep_best_checkpoints keep_best_ckpts save_top_k",
     "run.keep_last={}": "save_total_limit keep_checkpoint keep_last_epochs keep_interval_updates keep_last_ckpts",
     "run.folder={}": "output_dir out_dir save_dir save_model model_dir default_root_dir exp_dir log_dir logdir",

@@ -1,4 +1,4 @@
-"""Breakdown of a corpus score by source length, and counts of obviously wrong outputs."""
+"""Breakdown of a corpus score by length, and counts of obviously wrong outputs."""
 
 import re
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from typing import Any
 
 from diglot.data.forms import comparable
 from diglot.data.language import Writing, writing_of
-from diglot.evaluation.metrics import Scorer
+from diglot.evaluation.scorer import Scorer
 
-BUCKETS = (5, 10, 20, 30, 40, 50)  # the maximum source length of each bucket, in units; a last bucket has no maximum
+BUCKETS = (5, 10, 20, 30, 40, 50)  # the maximum length of each bucket, in units; a last bucket has no maximum
 LONGEST_LOOP, TIMES = 8, 3
 _THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:\s\d{3})+(?!\d)")  # 1 000 000 000
 _PART = re.compile(r"\d+(?:[.,]\d+)*|[A-Za-z]+|([^\w\s]|_)\1*|\S")
@@ -75,28 +75,38 @@ def by_length(
     references: Sequence[Sequence[str]],
     src_lang: str,
 ) -> dict[str, Any]:
-    """Compute BLEU and chrF++ separately for each bucket of source lengths.
+    """Compute the scores separately for each bucket of lengths.
+
+    If a metric counts in a unit of its own, such as symbols, the length is that of the first reference in this unit.
+    Otherwise, it is that of the source in words, or in characters if the language has no spaces between words.
 
     Args:
         scorer: scorer of the target language.
-        sources: source texts, measured in words, or in characters if the language has no spaces between words.
+        sources: source texts.
         hypotheses: their translations.
         references: one or more lists of references, each with one line per source.
         src_lang: code of the source language; if it is unknown, the script of the sources decides.
 
     Returns:
-        The unit, and for each bucket that is not empty its minimum and maximum length, number of sentences and scores.
+        The unit, and for each bucket that is not empty its minimum and maximum length, number of sentences and scores
+        by the metrics of validations.
         BLEU is None if no output has the four tokens that BLEU needs.
     """
-    unit = unit_of(writing_of(src_lang, sources))
-    lengths = [len(units(source, unit)) for source in sources]
-    buckets, least = [], 0
+    if metric := scorer.unit_metric:
+        unit = f"reference {metric.unit}"
+        lengths = [len(metric.units(reference)) for reference in references[0]]
+    else:
+        source_unit = unit_of(writing_of(src_lang, sources))
+        unit = f"source {source_unit}"
+        lengths = [len(units(source, source_unit)) for source in sources]
+    buckets: list[dict[str, Any]] = []
+    least = 0
     for most in (*BUCKETS, None):
         chosen = [i for i, n in enumerate(lengths) if n >= least and (most is None or n <= most)]
         if chosen:
             values = scorer.of_part(
-                [hypotheses[i] for i in chosen], *([lines[i] for i in chosen] for lines in references), with_ter=False
+                [hypotheses[i] for i in chosen], *([lines[i] for i in chosen] for lines in references), with_slow=False
             )
             buckets.append({"from": least, "to": most, "sentences": len(chosen), "scores": values})
         least = (most or 0) + 1
-    return {"unit": f"source {unit}", "buckets": buckets}
+    return {"unit": unit, "buckets": buckets}

@@ -26,7 +26,7 @@ from diglot.data.text import (
 )
 from diglot.errors import UserError
 from diglot.evaluation.breakdown import by_length, output_counts
-from diglot.evaluation.metrics import Score, Scorer
+from diglot.evaluation.scorer import Score, Scorer
 from diglot.evaluation.significance import MIN_SENTENCES, compare
 from diglot.evaluation.translation_memory import nearest
 from diglot.inference.scoring import search_errors
@@ -303,11 +303,14 @@ def table(results: dict[str, Any]) -> list[str]:
     for title, scores in rows:
         grid.add_row(title, *map(_value, scores))
     lines = render(grid)
-    if not results["has_four_tokens"]:
+    if results["has_four_tokens"] is False:
         lines.append("BLEU is always 0 here: it needs 4-grams, and no output has four tokens")
     lines += [f"{score['name']}: {score['signature']}" for score in results["scores"]]
     if forms := mixed_forms(results["forms"]):
-        lines.append(f"{forms}; to sacreBLEU the two forms are different words")
+        lines.append(
+            f"{forms}; to {'the metrics' if results['has_four_tokens'] is None else 'sacreBLEU'} the two "
+            "forms are different words"
+        )
     lines += render(_length_table(results["by_length"]))
     lines += render(_counts_table(results["outputs"]))
     lines += _notes(results)
@@ -342,7 +345,7 @@ def _comparison(found: dict[str, Any], n_sentences: int) -> list[str]:
 
 
 def _length_table(found: dict[str, Any]) -> Table:
-    grid = Table(title="By the length of the source", title_justify="left")
+    grid = Table(title=f"By the length of the {found['unit'].partition(' ')[0]}", title_justify="left")
     for name in (found["unit"], "sentences", *(score["name"] for score in found["buckets"][0]["scores"])):
         grid.add_column(name, justify="right")
     for bucket in found["buckets"]:

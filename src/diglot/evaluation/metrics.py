@@ -1,156 +1,292 @@
-"""Corpus scores by sacreBLEU (Post, 2018), with the signatures that make them comparable."""
+"""Metrics: what they count in each sentence, and the value that follows from the sums of a corpus.
 
+BLEU, chrF++ and TER are those of sacreBLEU (Post, 2018).
+"""
+
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
+from functools import cached_property
+from importlib.metadata import version
+from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-from sacrebleu.metrics import BLEU, CHRF, TER
-from sacrebleu.metrics.base import Metric
+import numpy as np
+import sacrebleu.metrics
+from rapidfuzz.distance import Levenshtein
 from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
 from sacrebleu.utils import SACREBLEU_DIR
 
-from diglot.data.language import (
-    CHINESE,
-    SPACED,
-    TOKENIZERS,
-    Writing,
-    lacks_segmentation,
-    writing_of,
-    writing_of_code,
-    writing_of_text,
-)
+from diglot import __version__
+from diglot.data.language import TOKENIZERS, Writing
 from diglot.errors import UserError
-from diglot.system.masking import in_one_line
+from diglot.system.masking import in_one_line, masked, shortened
 
 _EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}  # sacreBLEU's extras for tokenizers that need further packages
 
+# The names in tables, by the names of the nodes in conf/metric. Any other metric has the same name in both.
+LABELS = {
+    "bleu": "BLEU",
+    "chrf": "chrF++",
+    "ter": "TER",
+    "cer": "CER",
+    "wer": "WER",
+    "per": "PER",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L",
+}
 
-class Score(NamedTuple):
-    """The value of one metric on a corpus."""
 
-    name: str
-    value: float
-    signature: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.value:.2f}"
-
-
-class Scorer:
-    """Scorer of detokenised text against raw references: BLEU, chrF++ and, if it suits the writing system, TER.
-
-    The code of the target language decides how text is split into words. If the code is unknown or contradicts the
-    references, their script decides (see `diglot.data.language.writing_of`). If both the code and an explicitly given
-    tokenizer say that words are separated by spaces, that overrides the script, for TER as well.
-
-    Args:
-        tgt_lang: code of the target language.
-        references: text in the target language. If empty, a language of unknown code is assumed to have spaces between
-            words.
-        tokenizer: sacreBLEU's tokenizer for BLEU; None: chosen by language.
+class TargetLanguage(NamedTuple):
+    """The properties of the target language that metrics depend on.
 
     Attributes:
-        metrics: sacreBLEU's metrics by name.
-        writing: writing system of the target language.
-        tokenizer: tokenizer of BLEU.
-        notes: remarks for the user about the choice of metrics and tokenizer, one line each.
-
-    Raises:
-        UserError: the tokenizer is unknown or not installed.
+        name: the language's code, or the name of its script if the script contradicts the code.
+        writing: its writing system.
+        tokenizer: sacreBLEU's tokenizer for it.
     """
 
-    def __init__(self, tgt_lang: str, references: Sequence[str] = (), tokenizer: str | None = None) -> None:
-        of_code = writing_of_code(tgt_lang)
-        of_text = writing_of_text(references, is_alphabetic=of_code == SPACED)
-        self.tgt_lang = tgt_lang
-        # Explicitly choosing a tokenizer that splits at spaces confirms that the language code is right.
-        is_confirmed = of_code == SPACED and tokenizer is not None and lacks_segmentation(tokenizer, CHINESE)
-        self.writing = SPACED if is_confirmed else writing_of(tgt_lang, references)
-        self.tokenizer = tokenizer or self.writing.tokenizer
-        self.bleu = _bleu(self.tokenizer, tgt_lang if self.writing == of_code else self.writing.name)
-        self.chrf = CHRF(word_order=2)
-        self.metrics: dict[str, Metric] = {"BLEU": self.bleu, "chrF++": self.chrf}
-        if self.writing.has_ter:
-            asian = not self.writing.has_blanks
-            self.metrics["TER"] = TER(normalized=asian, asian_support=asian)
-        self.notes = [*self._language_notes(of_code, of_text, tokenizer is None), *self._metric_notes()]
+    name: str
+    writing: Writing
+    tokenizer: str
 
-    def _language_notes(self, of_code: Writing | None, of_text: Writing | None, is_chosen_here: bool) -> list[str]:
-        """Return a note if the script of the references chose the tokenizer, or if the tokenizer does not suit it."""
-        if of_text is None:
-            return []
-        if lacks_segmentation(self.tokenizer, of_text):
-            return [
-                f"BLEU's tokenizer {self.tokenizer} treats a complete sentence as one word: the references are in "
-                f"{of_text.name}, but the target language is {self.tgt_lang}; "
-                f"use bleu_tokenizer={of_text.tokenizer}"
-            ]
-        if self.writing != of_code and is_chosen_here:
-            decide = f"the references ({of_text.name}) determine BLEU's tokenizer {self.tokenizer}"
-            if of_code is None:
-                says = "set data.tgt_lang=CODE (in evaluate: tgt_lang=CODE) or bleu_tokenizer=NAME"
-                return [f"the target language {self.tgt_lang} is not known: {decide}; {says}"]
-            says = f"bleu_tokenizer={of_code.tokenizer} scores words separated by spaces"
-            return [f"the target language {self.tgt_lang} is not written like the references: {decide}; {says}"]
-        # Japanese and Korean text may consist of Chinese characters only.
-        is_possible = of_text.tokenizer in (self.tokenizer, "zh")
-        if is_chosen_here and not is_possible:
-            return [
-                f"BLEU's tokenizer {self.tokenizer} is for the target language {self.tgt_lang}, but the references "
-                f"are in {of_text.name}; use bleu_tokenizer={of_text.tokenizer}"
-            ]
-        return []
 
-    def _metric_notes(self) -> list[str]:
-        """Return notes on how the metrics treat a language without spaces between words."""
-        if self.writing.has_blanks:
-            return []
-        notes = [f"{self.writing.name}: no spaces between words, so the word n-grams of chrF++ span whole phrases"]
-        if "TER" not in self.metrics:
-            notes.append(f"TER is left out: it finds no words in {self.writing.name}")
-        return notes
+class Metric(ABC):
+    """A metric of a corpus whose value is a function of sums over sentences.
 
-    def __call__(
-        self, hypotheses: Sequence[str], references: Sequence[str], *more: Sequence[str], with_ter: bool = True
-    ) -> list[Score]:
-        """Score a corpus, each hypothesis against the references of the same line.
+    So the value on a resample of sentences follows from the statistics of each sentence, which are computed once.
+
+    Attributes:
+        higher_is_better: whether a higher value is better.
+        unit: the unit in which the metric counts a text, such as symbols; None: no particular one.
+        is_slow: whether validations leave the metric out unless it is the first one.
+    """
+
+    higher_is_better: bool = True
+    unit: str | None = None
+    is_slow: bool = False
+
+    @abstractmethod
+    def statistics(self, hypothesis: str, references: Sequence[str]) -> Sequence[float]:
+        """Return the statistics of a sentence: numbers that are summed over the corpus, always the same number of them.
+
+        Args:
+            hypothesis: output of a system.
+            references: one or more references for it.
+        """
+
+    @abstractmethod
+    def score(self, sums: Sequence[float]) -> float:
+        """Return the value of the metric for the summed statistics of at least one sentence."""
+
+    def corpus_statistics(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Any:
+        """Return the statistics of all sentences, one row per sentence.
 
         Args:
             hypotheses: N lines.
-            references: N lines.
-            more: further references, N lines each.
-            with_ter: whether to compute TER, the slowest metric.
-
-        Raises:
-            ValueError: the numbers of lines differ, or there are no lines.
+            references: one or more lists of N lines.
         """
-        for lines in (references, *more):
-            if len(hypotheses) != len(lines) or not hypotheses:
-                raise ValueError(f"{len(hypotheses)} hypotheses for {len(lines)} references")
-        streams = [list(lines) for lines in (references, *more)]  # one list per reference, not per hypothesis
-        scores = []
-        for name, metric in self.metrics.items():
-            if with_ter or name != "TER":
-                value = metric.corpus_score(list(hypotheses), streams).score
-                scores.append(Score(name, value, str(metric.get_signature())))
-        return scores
+        return [self.statistics(hypothesis, lines) for hypothesis, *lines in zip(hypotheses, *references, strict=True)]
 
-    def has_bleu(self, hypotheses: Sequence[str]) -> bool:
+    def signature(self, n_references: int) -> str:
+        """Return the version of the metric and its settings, in the form of sacreBLEU's signatures."""
+        return f"nrefs:{n_references}|class:{type(self).__module__}.{type(self).__qualname__}"
+
+    def units(self, text: str) -> Sequence[str]:
+        """Split a text into the units that `unit` names."""
+        return text.split()
+
+    def in_language(self, language: TargetLanguage) -> "Metric | None":
+        """Return the metric for a target language, or None if it has no meaning there."""
+        return self
+
+    def note(self, references: Sequence[str]) -> str | None:
+        """Return a remark if the metric does not suit the references, in one line, else None."""
+        return None
+
+    def is_defined(self, hypotheses: Sequence[str]) -> bool:
+        """Return whether the metric can have any other value than 0 for hypotheses."""
+        return True
+
+
+class _OfSacrebleu(Metric):
+    """A metric of sacreBLEU."""
+
+    def __init__(self, metric: sacrebleu.metrics.base.Metric) -> None:
+        self.metric: Any = metric
+
+    def statistics(self, hypothesis: str, references: Sequence[str]) -> Sequence[float]:
+        (row,) = self.corpus_statistics([hypothesis], [[line] for line in references])
+        return row  # type: ignore[no-any-return]
+
+    def corpus_statistics(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Any:
+        return self.metric._extract_corpus_statistics(list(hypotheses), [list(lines) for lines in references])
+
+    def score(self, sums: Sequence[float]) -> float:
+        return float(self.metric._compute_score_from_stats(list(sums)).score)
+
+    def signature(self, n_references: int) -> str:
+        return str(self.metric.get_signature())  # knows the number of references since `corpus_statistics`
+
+    def _with(self, metric: sacrebleu.metrics.base.Metric) -> "_OfSacrebleu":
+        changed = copy(self)
+        changed.metric = metric
+        return changed
+
+
+class Bleu(_OfSacrebleu):
+    """BLEU (Papineni et al., 2002), with the tokenizer of the target language."""
+
+    def __init__(self) -> None:
+        super().__init__(sacrebleu.metrics.BLEU())
+
+    def in_language(self, language: TargetLanguage) -> Metric:
+        return self._with(_checked_bleu(language.tokenizer, language.name))
+
+    def is_defined(self, hypotheses: Sequence[str]) -> bool:
         """Return whether any hypothesis has at least four tokens; otherwise BLEU, which needs 4-grams, is always 0."""
-        return any(len(self.bleu.tokenizer(line).split()) >= self.bleu.max_ngram_order for line in hypotheses)
-
-    def of_part(
-        self, hypotheses: Sequence[str], *references: Sequence[str], with_ter: bool = True
-    ) -> list[dict[str, Any]]:
-        """Score part of a corpus like `__call__`, as plain data; BLEU is None if no hypothesis has four tokens."""
-        found = [score._asdict() for score in self(hypotheses, *references, with_ter=with_ter)]
-        if not self.has_bleu(hypotheses):
-            found[0]["value"] = None
-        return found
+        return any(len(self.metric.tokenizer(line).split()) >= self.metric.max_ngram_order for line in hypotheses)
 
 
-def _bleu(tokenizer: str, tgt_lang: str) -> BLEU:
-    """Return a BLEU metric, after checking that its tokenizer works.
+class Chrf(_OfSacrebleu):
+    """The chrF++ score (Popović, 2017): an F-score of character n-grams and of words and pairs of words."""
+
+    def __init__(self) -> None:
+        super().__init__(sacrebleu.metrics.CHRF(word_order=2))
+
+
+class Ter(_OfSacrebleu):
+    """Translation edit rate (Snover et al., 2006), whose edits include shifts of phrases."""
+
+    higher_is_better = False
+    is_slow = True
+
+    def __init__(self) -> None:
+        super().__init__(sacrebleu.metrics.TER())
+
+    def in_language(self, language: TargetLanguage) -> Metric | None:
+        if not language.writing.has_ter:
+            return None
+        asian = not language.writing.has_blanks
+        return self._with(sacrebleu.metrics.TER(normalized=asian, asian_support=asian))
+
+
+class Accuracy(Metric):
+    """Percentage of hypotheses that equal a reference, apart from white space around the line."""
+
+    def statistics(self, hypothesis: str, references: Sequence[str]) -> Sequence[float]:
+        return [float(hypothesis.strip() in [line.strip() for line in references]), 1.0]
+
+    def score(self, sums: Sequence[float]) -> float:
+        return 100 * sums[0] / sums[1]
+
+    def signature(self, n_references: int) -> str:
+        return f"nrefs:{n_references}|match:line|diglot:{__version__}"
+
+
+class EditRate(Metric):
+    """Edits that turn the hypotheses into the references, as a percentage of the length of the references.
+
+    An edit inserts, removes or replaces a unit. Of several references, the one with the fewest edits counts (the first
+    of them), with its length.
+    """
+
+    higher_is_better = False
+    unit = "words"
+
+    def statistics(self, hypothesis: str, references: Sequence[str]) -> Sequence[float]:
+        units = self.units(hypothesis)
+        return min(
+            ((Levenshtein.distance(units, line), len(line)) for line in map(self.units, references)),
+            key=lambda edits_and_length: edits_and_length[0],
+        )
+
+    def score(self, sums: Sequence[float]) -> float:
+        n_edits, length = sums
+        if not length:
+            return 100.0 if n_edits else 0.0
+        return 100 * n_edits / length
+
+    def signature(self, n_references: int) -> str:
+        return f"nrefs:{n_references}|unit:{self.unit}|edits:levenshtein|diglot:{__version__}"
+
+
+class Wer(EditRate):
+    """Word error rate: the edit rate in words separated by white space."""
+
+
+class Per(EditRate):
+    """Edit rate in symbols separated by white space, such as the phonemes of a pronunciation."""
+
+    unit = "symbols"
+
+
+class Cer(EditRate):
+    """Character error rate: the edit rate in Unicode code points, spaces included except around the line."""
+
+    unit = "characters"
+
+    def units(self, text: str) -> Sequence[str]:
+        return text.strip()
+
+
+RougeKind = Literal["rouge1", "rouge2", "rougeL"]
+RougeTokenizer = Literal["ascii", "words", "characters"]
+
+
+class Rouge(Metric):
+    """ROUGE (Lin, 2004) as computed by the package rouge-score: the mean F-score of the sentences, in percent.
+
+    Of several references, the one with the highest F-score counts.
+
+    Args:
+        kind: what to compare: words (rouge1), pairs of words (rouge2), or the longest common subsequence (rougeL).
+        tokenizer: ascii: lower case, and only the letters a to z and digits, as in rouge-score; words: separated by
+            white space; characters: all except white space.
+    """
+
+    def __init__(self, kind: RougeKind, tokenizer: RougeTokenizer = "ascii") -> None:
+        for name, value, known in (("kind", kind, RougeKind), ("tokenizer", tokenizer, RougeTokenizer)):
+            if value not in get_args(known):
+                raise ValueError(f"{name} ({value}) must be one of {', '.join(get_args(known))}")
+        self.kind, self.tokenizer = kind, tokenizer
+
+    @cached_property
+    def _scorer(self) -> Any:
+        from rouge_score.rouge_scorer import RougeScorer  # imported here, since it is slow
+
+        return RougeScorer([self.kind], tokenizer=None if self.tokenizer == "ascii" else self)
+
+    def tokenize(self, text: str) -> list[str]:
+        """Split a text for rouge-score."""
+        return text.split() if self.tokenizer == "words" else list("".join(text.split()))
+
+    def statistics(self, hypothesis: str, references: Sequence[str]) -> Sequence[float]:
+        return [self._scorer.score_multi(references, hypothesis)[self.kind].fmeasure, 1.0]
+
+    def score(self, sums: Sequence[float]) -> float:
+        return 100 * sums[0] / sums[1]
+
+    def signature(self, n_references: int) -> str:
+        return f"nrefs:{n_references}|tok:{self.tokenizer}|stem:no|rouge-score:{version('rouge-score')}"
+
+    def note(self, references: Sequence[str]) -> str | None:
+        is_lost = self.tokenizer == "ascii" and not any(
+            c.isascii() and c.isalnum() for line in references for c in line
+        )
+        if not references or not is_lost:
+            return None
+        return (
+            f"{LABELS[self.kind]} is always 0 here: its tokenizer keeps only the letters a to z and digits, and the "
+            f"references have none; use metric.{self.kind}.tokenizer=words or characters"
+        )
+
+
+def _checked_bleu(tokenizer: str, language: str) -> sacrebleu.metrics.BLEU:
+    """Return sacreBLEU's BLEU, after checking that its tokenizer works.
 
     Raises:
         UserError: the tokenizer does not exist, or needs a package or a model that is missing.
@@ -163,7 +299,7 @@ def _bleu(tokenizer: str, tgt_lang: str) -> BLEU:
             fetch = f"python -c \"from sacrebleu import BLEU; BLEU(tokenize='{tokenizer}')\""
             raise UserError(f"BLEU's tokenizer {tokenizer} needs {model}, which is missing; download it with: {fetch}")
     try:
-        bleu = BLEU(tokenize=tokenizer)
+        bleu = sacrebleu.metrics.BLEU(tokenize=tokenizer)
         bleu.corpus_score(["a"], [["a"]])  # some tokenizers fail only when they are used
     except Exception as error:
         extra = _EXTRAS.get(tokenizer)
@@ -171,12 +307,68 @@ def _bleu(tokenizer: str, tgt_lang: str) -> BLEU:
             raise
         hint = f"pip install 'sacrebleu[{extra}]'"
         raise UserError(
-            f"BLEU for {tgt_lang} needs sacreBLEU's tokenizer {tokenizer}: {hint} ({in_one_line(error)})"
+            f"BLEU for {language} needs sacreBLEU's tokenizer {tokenizer}: {hint} ({in_one_line(error)})"
         ) from None
     return bleu
 
 
-def recorded_tokenizer(record: dict, tgt_lang: str | None) -> str | None:
-    """Return the tokenizer of a checkpoint's dev scores, or None if no known one is recorded for this language."""
-    recorded = record.get("bleu_tokenizer")
-    return recorded if tgt_lang == record.get("tgt_lang") and recorded in TOKENIZERS else None
+def statistics_of(
+    name: str, metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+) -> np.ndarray:
+    """Return a metric's statistics of N sentences, as a matrix of N rows.
+
+    Args:
+        name: name of the metric, for messages.
+        metric: the metric.
+        hypotheses: N lines.
+        references: one or more lists of N lines.
+
+    Raises:
+        UserError: the metric, which may be the user's own, fails or returns something other than numbers.
+    """
+    try:
+        rows = metric.corpus_statistics(hypotheses, references)
+    except Exception as error:
+        raise UserError(f"metric.{name}: statistics raised {type(error).__name__}: {in_one_line(error)}") from error
+    try:
+        table = np.asarray(rows, dtype=np.float64)
+    except (ValueError, TypeError):
+        table = np.empty(0)
+    if table.ndim != 2 or not table.shape[1] or not np.isfinite(table).all():
+        first = _shown(rows[0]) if isinstance(rows, list) and rows else _shown(rows)
+        raise UserError(
+            f"metric.{name}: statistics must return a list of finite numbers, as many for each sentence; it returned "
+            f"{first} for the first one"
+        )
+    return table
+
+
+def value_of(name: str, metric: Metric, sums: np.ndarray) -> float:
+    """Return a metric's value for summed statistics.
+
+    Raises:
+        UserError: the metric, which may be the user's own, fails or returns something other than a finite number.
+    """
+    try:
+        value = metric.score(sums.tolist())
+    except Exception as error:
+        raise UserError(f"metric.{name}: score raised {type(error).__name__}: {in_one_line(error)}") from error
+    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+        raise UserError(f"metric.{name}: score returned {_shown(value)}; it must be a finite number")
+    return float(value)
+
+
+def _shown(value: Any) -> str:
+    return shortened(" ".join(masked(repr(value)).split()), 100)
+
+
+def check_metric(name: str, metric: Metric) -> None:
+    """Try a metric on two sentences, so that a mistake in the user's own is reported before training.
+
+    Raises:
+        UserError: the metric fails, or its attributes have wrong types.
+    """
+    if not isinstance(metric.higher_is_better, bool):
+        raise UserError(f"metric.{name}: higher_is_better is {metric.higher_is_better!r}; it must be True or False")
+    table = statistics_of(name, metric, ["a b c", ""], [["a b d", "b"], ["a", "c"]])
+    value_of(name, metric, table.sum(axis=0))

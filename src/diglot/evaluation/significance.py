@@ -1,18 +1,23 @@
-"""Significance tests of the difference between two systems, as implemented by sacreBLEU."""
+"""Significance tests of the difference between two systems, with the methods and the random numbers of sacreBLEU.
 
-from collections.abc import Sequence
+A metric's value depends only on sums of the sentences' statistics, so that all resamples are one product of matrices.
+"""
+
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from sacrebleu.significance import PairedTest
+import numpy as np
 
-from diglot.evaluation.metrics import Score, Scorer
-
-TESTS = {"paired_bootstrap": "bs", "paired_approximate_randomisation": "ar"}  # sacreBLEU's names
-
+from diglot.evaluation.scorer import Scorer, label
 
 # Resampling needs enough sentences: all resamples of a single sentence are equal, so any difference would be
 # "significant". Thirty is a rule of thumb for a meaningful bootstrap distribution.
 MIN_SENTENCES = 30
+
+RESAMPLES, TRIALS = 1_000, 10_000
+
+Value = Callable[[np.ndarray], float]  # a metric's value for summed statistics
 
 
 def compare(
@@ -20,8 +25,8 @@ def compare(
 ) -> dict[str, Any]:
     """Run paired bootstrap resampling (Koehn, 2004) and approximate randomisation (Riezler and Maxwell, 2005).
 
-    The results equal those of `sacrebleu --paired-bs` and `--paired-ar` with the baseline first: 1,000 resamples and
-    10,000 trials, with a fixed seed (12345, or the environment variable SACREBLEU_SEED).
+    For BLEU, chrF++ and TER, the results equal those of `sacrebleu --paired-bs` and `--paired-ar` with the baseline
+    first: 1,000 resamples and 10,000 trials, with a fixed seed (12345, or the environment variable SACREBLEU_SEED).
 
     Args:
         scorer: scorer of the target language.
@@ -35,33 +40,68 @@ def compare(
         come from the same system, and the signature. With fewer than 30 sentences, the number of samples is 0, and
         means, intervals and p-values are None.
     """
-    if len(hypotheses) < MIN_SENTENCES:
-        scores = zip(scorer(baseline, *references), scorer(hypotheses, *references), strict=True)
-        few = [_untested(one, other) for one, other in scores]
-        return {name: {"n": 0, "metrics": few} for name in TESTS}
-    systems: list[tuple[str, Sequence[str]]] = [("baseline", list(baseline)), ("system", list(hypotheses))]
-    found: dict[str, Any] = {}
-    for name, kind in TESTS.items():
-        test = PairedTest(systems, scorer.metrics, [list(lines) for lines in references], test_type=kind)
-        signatures, results = test()
-        metrics = []
-        for ours, theirs in zip(scorer.metrics, test.metrics, strict=True):
-            one, other = ({k: _plain(v) for k, v in vars(result).items()} for result in results[theirs])  # type: ignore[arg-type]
-            p_value = other.pop("p_value")
-            one.pop("p_value")
-            signature = str(signatures[theirs])
-            metrics.append({"name": ours, "baseline": one, "system": other, "p_value": p_value, "signature": signature})
-        found[name] = {"n": test.n_samples, "metrics": metrics}
-    return found
+    has_enough = len(hypotheses) >= MIN_SENTENCES
+    bootstrap: dict[str, Any] = {"n": RESAMPLES if has_enough else 0, "metrics": []}
+    randomisation: dict[str, Any] = {"n": TRIALS if has_enough else 0, "metrics": []}
+    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
+    generator_seed = None if seed == "none" else int(seed)
+    for name, metric in scorer.metrics.items():
+
+        def value(sums: np.ndarray, name: str = name) -> float:
+            return scorer.value(name, sums)
+
+        tables = [scorer.statistics(name, lines, references) for lines in (baseline, hypotheses)]
+        scores = [value(table.sum(axis=0)) for table in tables]
+        p_values: list[float | None] = [None, None]
+        intervals: list[tuple[float | None, float | None]] = [(None, None), (None, None)]
+        if has_enough:
+            difference = abs(scores[1] - scores[0])
+            p_values[0], intervals = _bootstrap(tables, value, difference, np.random.default_rng(generator_seed))
+            p_values[1] = _randomisation(tables, value, difference, np.random.default_rng(generator_seed))
+        # As in sacreBLEU's signatures, the test follows the number of references.
+        nrefs, *settings = metric.signature(len(references)).split("|")
+        for test, p_value, kind in zip((bootstrap, randomisation), p_values, ("bs", "ar"), strict=True):
+            of_test = [f"{kind}:{test['n']}", f"seed:{seed}"] if has_enough else []
+            sides = {
+                side: {"score": score, "mean": mean, "ci": width} if kind == "bs" else {"score": score, **_NO_INTERVAL}
+                for side, score, (mean, width) in zip(("baseline", "system"), scores, intervals, strict=True)
+            }
+            signature = "|".join([nrefs, *of_test, *settings])
+            test["metrics"].append({"name": label(name), **sides, "p_value": p_value, "signature": signature})
+    return {"paired_bootstrap": bootstrap, "paired_approximate_randomisation": randomisation}
 
 
-def _untested(one: Score, other: Score) -> dict[str, Any]:
-    """Return a metric's entry in the results for too few sentences: scores without tests."""
-    sides = {
-        side: {"score": score.value, "mean": None, "ci": None} for side, score in (("baseline", one), ("system", other))
-    }
-    return {"name": one.name, **sides, "p_value": None, "signature": one.signature}
+_NO_INTERVAL = {"mean": None, "ci": None}
 
 
-def _plain(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _bootstrap(
+    tables: Sequence[np.ndarray], value: Value, difference: float, random: np.random.Generator
+) -> tuple[float, list[tuple[float | None, float | None]]]:
+    """Return the p-value of the difference by resampled sentences, and the mean and interval of both systems."""
+    n_sentences = len(tables[0])
+    chosen = random.choice(n_sentences, size=(RESAMPLES, n_sentences), replace=True)
+    counts = np.stack([np.bincount(row, minlength=n_sentences) for row in chosen])
+    samples = [np.array([value(sums) for sums in counts @ table]) for table in tables]
+    differences = np.abs(samples[1] - samples[0])
+    return _p_value(differences - differences.mean(), difference), [_interval(each) for each in samples]
+
+
+def _randomisation(tables: Sequence[np.ndarray], value: Value, difference: float, random: np.random.Generator) -> float:
+    """Return the p-value of the difference by outputs that are swapped between the systems at random."""
+    one, other = tables
+    keeps = random.integers(2, size=(TRIALS, len(one)), dtype=bool)
+    shuffled = keeps @ one + ~keeps @ other, ~keeps @ one + keeps @ other
+    samples = [np.array([value(sums) for sums in table]) for table in shuffled]
+    return _p_value(np.abs(samples[0] - samples[1]), difference)
+
+
+def _p_value(differences: np.ndarray, difference: float) -> float:
+    """Return the share of differences that are greater than the observed one, which counts as one of them."""
+    return float((differences > difference).sum() + 1) / (len(differences) + 1)
+
+
+def _interval(values: np.ndarray) -> tuple[float | None, float | None]:
+    """Return the mean of resampled values, and half the width of the interval that 95% of them lie in."""
+    cut = len(values) // 40
+    values = np.sort(values)
+    return float(values.mean()), float(values[-1 - cut] - values[cut]) / 2

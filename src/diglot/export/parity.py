@@ -1,4 +1,4 @@
-"""Comparison of an exported model with the original: equality of the output, effect of int8 on BLEU, and speed."""
+"""Comparison of an exported model with the original: equality of the output, effect of int8 on the score, and speed."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from diglot.data.tokenizer import Encoded, Tokenizer
 from diglot.decoding import BeamSearch, Search
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import kept_text
-from diglot.evaluation.metrics import Scorer, recorded_tokenizer
+from diglot.evaluation.scorer import Scorer, label, recorded_metrics, recorded_tokenizer
 from diglot.model import EncoderDecoder
 from diglot.system.console import render
 
@@ -121,18 +121,20 @@ def checked(
         return figures, lines
     runs["CTranslate2, int8"] = _timed(of_export(folder, "int8", tokenizer, search, longest), sources)
     tgt_lang = loaded.record["tgt_lang"]
-    scorer = Scorer(tgt_lang, sentences.references, recorded_tokenizer(loaded.record, tgt_lang))
+    metrics, _ = recorded_metrics(loaded.record)
+    scorer = Scorer(tgt_lang, sentences.references, recorded_tokenizer(loaded.record, tgt_lang), metrics)
+    metric = scorer.in_validations[0]
     table = Table(title="greedy search", title_justify="left")
-    for title in ("", "BLEU", "seconds", "times as fast"):
+    for title in ("", label(metric), "seconds", "times as fast"):
         table.add_column(title, justify="right" if title else "left")
     figures["greedy"] = {}
     for name, (outputs, took) in runs.items():
         pairs = zip(outputs, sentences.sources, strict=True)
         texts = [tokenizer.decode(output.tokens, source.placeholders) for output, source in pairs]
-        bleu = scorer(texts, sentences.references, with_ter=False)[0]
-        figures["greedy"][name] = {"bleu": bleu.value, "seconds": took, "times_as_fast": seconds / took}
-        table.add_row(name, f"{bleu.value:.2f}", f"{took:.2f}", f"{seconds / took:.1f}")
-    return {**figures, "signature": bleu.signature}, [*lines, *render(table), f"BLEU: {bleu.signature}"]
+        score = scorer(texts, sentences.references, with_slow=False)[0]
+        figures["greedy"][name] = {metric: score.value, "seconds": took, "times_as_fast": seconds / took}
+        table.add_row(name, f"{score.value:.2f}", f"{took:.2f}", f"{seconds / took:.1f}")
+    return {**figures, "signature": score.signature}, [*lines, *render(table), f"{score.name}: {score.signature}"]
 
 
 def of_model(model: EncoderDecoder, tokenizer: Tokenizer, limits: Search) -> Greedy:

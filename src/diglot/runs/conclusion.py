@@ -10,7 +10,7 @@ from diglot.checkpoint import file as checkpoints
 from diglot.config import trusted, without_secrets
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import EvaluationSet, evaluate, table
-from diglot.evaluation.metrics import Scorer
+from diglot.evaluation.scorer import Scorer
 from diglot.export.writing import export
 from diglot.inference.translator import Translator
 from diglot.runs.contents import Contents
@@ -53,7 +53,7 @@ def conclude(
     if "test" in held_out:
         # As in diglot-evaluate, the test references determine how the target language is written. BLEU's tokenizer is
         # that of the dev scores.
-        scorer = Scorer(scorer.tgt_lang, held_out["test"].pairs.tgt, scorer.tokenizer)
+        scorer = scorer.of(held_out["test"].pairs.tgt)
         test = evaluate(translator, held_out["test"], scorer, folder / "evaluation" / "test", is_repeated=True)
         say("\n".join(table(test)))
     sample_set = held_out.get("test", held_out["dev"])

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from diglot.checkpoint import file as checkpoints
 from diglot.config import as_yaml, trusted, without_secrets
 from diglot.errors import UserError
-from diglot.evaluation.metrics import Scorer
+from diglot.evaluation.scorer import Scorer
 from diglot.runs.contents import Contents, contents, contents_now
 from diglot.runs.folder import (
     LOG,
@@ -33,6 +33,7 @@ from diglot.runs.resume import (
     outcome,
     refuse_other_job,
 )
+from diglot.runs.scoring import build_scorer
 from diglot.system import interruption
 from diglot.system.console import log_to, say
 from diglot.system.quoting import masked_arguments, printable
@@ -98,7 +99,7 @@ class OpenRun:
             UserError: if the folder cannot be used, or if the run would resume as a different one.
         """
         config, data, processes, corpus = plan.config, plan.data, plan.processes, plan.corpus
-        scorer = Scorer(corpus.tgt_lang, data.held_out["dev"].tgt, config.bleu_tokenizer)
+        scorer = build_scorer(config, corpus.tgt_lang, data.held_out["dev"].tgt)
         values = without_secrets(config)
         record = checkpoints.record(config, data.tokenizer, corpus.name, corpus.src_lang, corpus.tgt_lang)
         record["data"], record["bleu_tokenizer"] = data.shards.key, scorer.tokenizer
@@ -138,7 +139,8 @@ class OpenRun:
             return
         self.resume_point = load_resume_point(self.folder, values, data.tokenizer, data.shards, self.contents)
         if self.resume_point.bleu_tokenizer not in (None, self.scorer.tokenizer):  # chosen by an earlier version
-            self.scorer = Scorer(plan.corpus.tgt_lang, data.held_out["dev"].tgt, self.resume_point.bleu_tokenizer)
+            dev = data.held_out["dev"].tgt
+            self.scorer = build_scorer(plan.config, plan.corpus.tgt_lang, dev, self.resume_point.bleu_tokenizer)
             self.record["bleu_tokenizer"] = self.scorer.tokenizer
         data.start_from(self.resume_point.state.update, self.resume_point.state.position)
 

@@ -27,8 +27,8 @@ from diglot.data.corpus import Corpus
 from diglot.data.module import TranslationData
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
-from diglot.evaluation.metrics import Scorer
 from diglot.model import EncoderDecoder
+from diglot.runs.scoring import build_scorer
 from diglot.system.gpu import why_no_gpu
 from diglot.training import loggers
 from diglot.training.processes import Processes, check_number, strategy
@@ -84,7 +84,7 @@ class Plan:
         """
         budget = build_budget(config)
         corpus = build_corpus(config.data)
-        Scorer(corpus.tgt_lang, tokenizer=config.bleu_tokenizer)  # fails early if a package is missing
+        build_scorer(config, corpus.tgt_lang)  # fails early if a package is missing
         initial = checkpoints.load(config.init_from, trusted(config)) if config.init_from is not None else None
         source: TokenizerSource = build(config.tokenizer, "tokenizer")
         tokenizer: TokenizerSource | Tokenizer = initial.tokenizer if initial else source

@@ -14,7 +14,7 @@ from torch import nn
 from diglot.config import meaning_of
 from diglot.data.module import TranslationData
 from diglot.data.text import ParallelText, write_json
-from diglot.evaluation.metrics import Score
+from diglot.evaluation.scorer import Score, label
 from diglot.runs.folder import RESULTS
 from diglot.system.console import render
 from diglot.system.quoting import printable
@@ -138,12 +138,19 @@ def write_results(
 
 
 def end_report(writer: CheckpointWriter, throughput: Throughput, updates: int, scores: Sequence[Score]) -> str:
-    """Return a summary of a run's training."""
-    signature = "".join(f" ({score.signature})" for score in scores if score.name == "BLEU")
+    """Return a summary of a run's training.
+
+    Args:
+        writer: knows the best checkpoint.
+        throughput: knows the speed.
+        updates: number of updates.
+        scores: scores of the newest validation, the monitored one first; empty if this process has not validated.
+    """
+    signature = "".join(f" ({score.signature})" for score in scores[:1])
     return (
         f"Trained {updates:,} updates in {throughput.seconds / 60:.1f} minutes, not counting validations "
         f"({throughput.target_tokens_per_second:,.0f} target tokens per second) with {peak_memory():.1f} GB of memory; "
-        f"best dev BLEU {writer.best_score:.2f} at update {writer.best_update:,}{signature}."
+        f"best dev {label(writer.monitor)} {writer.best_score:.2f} at update {writer.best_update:,}{signature}."
     )
 
 

@@ -21,7 +21,7 @@ from diglot.data.shards import Shards
 from diglot.data.text import write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import RESUME_ME, UserError
-from diglot.evaluation.metrics import recorded_tokenizer
+from diglot.evaluation.scorer import recorded_tokenizer
 from diglot.runs.contents import NAMES, Contents, changed_contents, comparison_note, contents_in, same_contents
 from diglot.runs.folder import CONFIG, RESULTS, is_finished, is_folder_locked
 from diglot.system.console import say
@@ -185,7 +185,7 @@ def load_resume_point(
         say(f"{line}; the run resumes from {checkpoint} (update {update:,})")
     if updates < update:
         raise UserError(f"resume={folder}: run.updates is {updates:,}, and {update:,} are done already")
-    state = RunState.from_record(record, update)
+    state = RunState.from_record(record, update, config["run"]["monitor"])
     if any(change.key == "run.updates" for change in since_checkpoint):  # an extended run continues
         state.has_stopped = False
     return ResumePoint(checkpoint, state, tuple(changed), recorded_tokenizer(record, record["tgt_lang"]))

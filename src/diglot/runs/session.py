@@ -165,7 +165,13 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
     )
     scores = DevScores(data, run.scorer, run.folder / "text" / f"dev.translated.{ending_of(plan.corpus.tgt_lang)}")
     writer = CheckpointWriter(
-        run.folder, budget.keep_best, budget.keep_last, state=point.state, restore=run.restore_files
+        run.folder,
+        budget.keep_best,
+        budget.keep_last,
+        config.run.monitor,
+        run.scorer.higher_is_better,
+        state=point.state,
+        restore=run.restore_files,
     )
     throughput, probe, signals = Throughput(), OutOfMemoryProbe(data), Signals(writer, budget.validate_every)
     resumed = loggers.Resumed(point.state.update, point.state.validation_due_since) if run.is_resumed else None
@@ -184,7 +190,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
             scores=scores,
             users=[*plan.watchers, *plan.callbacks],
             writer=writer,
-            reports=progress_callbacks(writer),
+            reports=progress_callbacks(writer, run.scorer.in_validations),
             throughput=throughput,
             signals=signals,
             n_updates=data.n_updates,

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from diglot.evaluation.scorer import label as metric_label
 from diglot.sweeps.job import Job
 from diglot.system.masking import masked
 
@@ -28,18 +29,30 @@ def label(job: Job, jobs: Sequence[Job]) -> str:
     return f"{text} (config {job.hash[:6]})" if has_twin else text
 
 
-COLUMNS = ("job", "overrides", "status", "dev BLEU", "chrF++", "perplexity", "parameters", "tokens/s", "minutes")
+TEXTS = ("job", "overrides", "status", "checkpoint")  # the columns of text; all others have numbers
+
+
+def metric_columns(jobs: Sequence[Job]) -> dict[str, str]:
+    """Return the names of the metrics that the jobs computed on dev, the monitored one first, with their columns."""
+    computed = dict.fromkeys(name for job in jobs for name in job.results.get("best", {}))
+    names = [name for name in computed if name not in {"loss", "perplexity", "cut", "update"}] or ["bleu", "chrf"]
+    return {name: f"dev {metric_label(name)}" if name == names[0] else metric_label(name) for name in names}
+
+
+def columns(jobs: Sequence[Job]) -> list[str]:
+    """Return the columns of the comparison, without the checkpoint, which is the last."""
+    return [*TEXTS[:3], *metric_columns(jobs).values(), "perplexity", "parameters", "tokens/s", "minutes"]
 
 
 def rows(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     """Return the comparison as a mapping for each job, with unrounded numbers."""
     table = []
+    metrics, names = metric_columns(jobs), columns(jobs)
     for job in jobs:
         results = job.results
-        best = results.get("best", {})
-        values = (best.get("bleu"), best.get("chrf"), best.get("perplexity"))
-        values += tuple(results.get(name) for name in ("parameters", "tokens_per_second", "minutes"))
-        row: dict[str, Any] = dict(zip(COLUMNS, (job.number, label(job, jobs), job.status, *values), strict=True))
+        values = [results.get("best", {}).get(name) for name in (*metrics, "perplexity")]
+        values += [results.get(name) for name in ("parameters", "tokens_per_second", "minutes")]
+        row: dict[str, Any] = dict(zip(names, (job.number, label(job, jobs), job.status, *values), strict=True))
         row["checkpoint"] = masked(str(job.folder / results["checkpoint"])) if "checkpoint" in results else None
         table.append(row)
     return table
@@ -49,21 +62,22 @@ def shown(row: Mapping[str, Any]) -> list[str]:
     """Return a row's values as text, rounded for reading."""
     digits = {"parameters": 0, "tokens/s": 0, "minutes": 1}
     return [
-        "" if value is None else f"{value:,.{digits.get(name, 2)}f}" if name in COLUMNS[3:] else str(value)
+        "" if value is None else str(value) if name in TEXTS else f"{value:,.{digits.get(name, 2)}f}"
         for name, value in row.items()
     ]
 
 
 def as_csv(jobs: Sequence[Job]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, [*COLUMNS, "checkpoint"], lineterminator="\n")
+    writer = csv.DictWriter(text, [*columns(jobs), "checkpoint"], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows(jobs))
     return text.getvalue()
 
 
 def as_markdown(jobs: Sequence[Job]) -> str:
-    lines = [[*COLUMNS, "checkpoint"], ["---", "---", "---", *["---:"] * 6, "---"]]
+    names = [*columns(jobs), "checkpoint"]
+    lines = [names, ["---" if name in TEXTS else "---:" for name in names]]
     for row in rows(jobs):
         values = shown(row)
         values[1] = code(values[1])
@@ -82,12 +96,13 @@ def as_text(jobs: Sequence[Job], folder: Path) -> str:
     """Return the comparison for a terminal. Checkpoints are relative to the sweep's folder."""
     terminal = Console()
     width = terminal.width if terminal.is_terminal else 160
-    names = [*COLUMNS, "checkpoint"]
-    left_out = {"chrF++", "parameters", "tokens/s", "checkpoint"} if width < 110 else set()
+    names = [*columns(jobs), "checkpoint"]
+    _, *others = metric_columns(jobs).values()
+    left_out = {*others, "parameters", "tokens/s", "checkpoint"} if width < 110 else set()
     table = Table()
-    for i, name in enumerate(names):
+    for name in names:
         if name not in left_out:
-            table.add_column(name, justify="right" if 3 <= i < 9 else "left", overflow="fold")
+            table.add_column(name, justify="left" if name in TEXTS else "right", overflow="fold")
     for row in rows(jobs):
         *values, checkpoint = shown(row)
         cells = zip(names, (*values, checkpoint.removeprefix(f"{folder}/")), strict=True)
@@ -98,37 +113,34 @@ def as_text(jobs: Sequence[Job], folder: Path) -> str:
 
 
 def picture(jobs: Sequence[Job]) -> bytes:
-    """Return a chart of dev BLEU against parameters and against minutes, as a PNG."""
+    """Return a chart of the first metric against parameters and against minutes, as a PNG."""
     from matplotlib.figure import Figure  # imported here, since it is slow
 
-    scored = [row for row in rows(jobs) if row["dev BLEU"] is not None]
+    metric = next(iter(metric_columns(jobs).values()))
+    scored = [row for row in rows(jobs) if row[metric] is not None]
     figure = Figure(figsize=(11, 4.5 + 0.2 * len(scored)), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for panel, name, unit in zip(panels, ("parameters", "minutes"), (1e6, 1.0), strict=True):
         for i, row in enumerate(scored):
             if row[name] is None:
                 continue
-            point = (row[name] / unit, row["dev BLEU"])
+            point = (row[name] / unit, row[metric])
             panel.plot(*point, "o", color=f"C{i % 10}", label=f"{row['job']}: {row['overrides']}".replace("$", r"\$"))
             panel.annotate(str(row["job"]), point, xytext=(4, 4), textcoords="offset points", fontsize=9)
         panel.set_xlabel("parameters (millions)" if name == "parameters" else "minutes of training")
         panel.grid(alpha=0.3)
         panel.ticklabel_format(useOffset=False)
-    panels[0].set_ylabel("dev BLEU")
+    panels[0].set_ylabel(metric)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, frameon=False)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=120)
     return content.getvalue()
 
 
-def direction(objective: str) -> str:
-    """Return whether to maximize or minimize an objective."""
-    return "maximize" if objective in ("dev/bleu", "dev/chrf") else "minimize"
-
-
 def outcome(job: Job) -> str:
     """Return how a job ended, with its score."""
     if job.status != "finished":
         return job.message or job.status
-    row = shown(rows([job])[0])
-    return f"dev BLEU {row[3]}, {row[8]} minutes"
+    row = dict(zip(rows([job])[0], shown(rows([job])[0]), strict=True))
+    metric = next(iter(metric_columns([job]).values()))
+    return f"{metric} {row[metric]}, {row['minutes']} minutes"

@@ -6,17 +6,17 @@ This module is independent of Hydra's launchers. Hydra's side, which chooses the
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from diglot.config import config_hash, read_composed, without_secrets, write_composed
+from diglot.config import config_hash, higher_is_better, objective, read_composed, without_secrets, write_composed
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
 from diglot.runs.contents import Contents, contents_in, contents_now, inputs_key
 from diglot.runs.folder import JOB, refuse_links
-from diglot.sweeps.comparison import as_csv, as_markdown, as_text, direction, label, outcome, picture
+from diglot.sweeps.comparison import as_csv, as_markdown, as_text, label, outcome, picture
 from diglot.sweeps.job import OUTPUT, Job, Signals, command, run, say, slug
 from diglot.system.atomic import lock
 
@@ -32,15 +32,28 @@ class SweepKeys(TypedDict):
     job: str | None
 
 
+class Objective(NamedTuple):
+    """The score by which a sweep compares its jobs, such as dev/bleu, and whether a higher value is better."""
+
+    score: str
+    higher_is_better: bool = True
+
+    @classmethod
+    def of(cls, config: DictConfig) -> "Objective":
+        """Return the objective that a config names."""
+        score = objective(config)
+        return cls(score, higher_is_better(config, score))
+
+
 class Sweep:
     """The jobs in a sweep's folder.
 
     Args:
         folder: the folder; created with the first job.
-        objective: the score to compare jobs by, like dev/bleu.
+        objective: the score to compare jobs by.
     """
 
-    def __init__(self, folder: Path, objective: str) -> None:
+    def __init__(self, folder: Path, objective: Objective) -> None:
         self.folder, self.objective = folder, objective
         self._lock: Any = None
 
@@ -146,16 +159,17 @@ class Sweep:
             write_bytes(self.folder / "table.png", picture(jobs))
             files.append("table.png")
         if best := self.best(jobs):
-            say(f"Best by {self.objective} ({best.value(self.objective):.2f}): job {best.number}, {label(best, jobs)}")
+            score = self.objective.score
+            say(f"Best by {score} ({best.value(score):.2f}): job {best.number}, {label(best, jobs)}")
         say(f"Made in {self.folder}/: {', '.join(files)}, and a folder for each job with its checkpoints")
 
     def best(self, jobs: Sequence[Job]) -> Job | None:
         """Return the job with the best value of the objective. Ties are decided by chrF++, then by loss."""
-        sign = 1 if direction(self.objective) == "maximize" else -1
-        scored = [job for job in jobs if job.value(self.objective) is not None]
+        score, sign = self.objective.score, 1 if self.objective.higher_is_better else -1
+        scored = [job for job in jobs if job.value(score) is not None]
 
         def rank(job: Job) -> tuple[float, float, float]:
-            value, chrf, loss = (job.value(name) or 0.0 for name in (self.objective, "dev/chrf", "dev/loss"))
+            value, chrf, loss = (job.value(name) or 0.0 for name in (score, "dev/chrf", "dev/loss"))
             return sign * value, chrf, -loss
 
         return max(scored, key=rank) if scored else None
@@ -184,7 +198,7 @@ def run_in_subprocess(config: DictConfig, module: str = "diglot.commands.train")
     """
     hydra = HydraConfig.get()
     overrides: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
-    sweep = Sweep(Path(config.sweep.folder or hydra.sweep.dir), config.objective)
+    sweep = Sweep(Path(config.sweep.folder or hydra.sweep.dir), Objective.of(config))
     if config.sweep.job is not None:  # the sweeper has created the job, with its config
         job = Job.read(sweep.folder / config.sweep.job)
     else:
@@ -195,4 +209,4 @@ def run_in_subprocess(config: DictConfig, module: str = "diglot.commands.train")
             sweep.write_tables()
     if job.status not in ("finished", "tried"):
         raise failed(job, sweep.jobs)
-    return job.value(config.objective)
+    return job.value(sweep.objective.score)

@@ -26,7 +26,7 @@ class CheckpointWriter(L.Callback):
     """Callback that writes a run's checkpoints.
 
     `last.ckpt` is written before and after every validation. `previous.ckpt` is the one before it, in case `last.ckpt`
-    is damaged. `best.ckpt` is the checkpoint with the best dev BLEU. If `keep_best` or `keep_last` is above 1, the
+    is damaged. `best.ckpt` is the checkpoint with the best score. If `keep_best` or `keep_last` is above 1, the
     checkpoints of several validations are kept as `update_N.ckpt`. Ties in the monitored score are broken by chrF++,
     then by the lower loss, then in favour of the earlier checkpoint.
 
@@ -34,7 +34,8 @@ class CheckpointWriter(L.Callback):
         folder: the run's folder.
         keep_best: number of best validations whose checkpoints are kept.
         keep_last: number of most recent validations whose checkpoints are kept.
-        monitor: name of the score that ranks validations; higher is better.
+        monitor: name of the metric that ranks validations.
+        higher_is_better: whether a higher value of it is better.
         state: state of the run, which this callback updates; None for a new run.
         restore: rewrites files that were removed from the run's folder, and returns the names of the missing files.
     """
@@ -44,11 +45,13 @@ class CheckpointWriter(L.Callback):
         folder: Path,
         keep_best: int = 1,
         keep_last: int = 1,
-        monitor: str = "dev/bleu",
+        monitor: str = "bleu",
+        higher_is_better: bool = True,
         state: RunState | None = None,
         restore: Callable[[], list[str]] = list,
     ) -> None:
-        self.last, self.best, self.monitor = folder / "last.ckpt", folder / "best.ckpt", monitor
+        self.last, self.best = folder / "last.ckpt", folder / "best.ckpt"
+        self.monitor, self.higher_is_better = monitor, higher_is_better
         self.previous = folder / "previous.ckpt"
         self.keep_best, self.keep_last = keep_best, keep_last
         self.ranks: dict[int, Rank] = {}  # update -> rank, for validations whose checkpoints are kept
@@ -132,14 +135,15 @@ class CheckpointWriter(L.Callback):
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("dev/")}
         rank = self._rank(metrics)
         if not self.best_update or rank > self._rank(self.best_metrics):
-            self.best_score, self.best_update = metrics[self.monitor], trainer.global_step
+            self.best_score, self.best_update = self._score(metrics), trainer.global_step
             self.best_metrics = metrics
         self.ranks[trainer.global_step] = rank
         best = sorted(sorted(self.ranks), key=lambda update: self.ranks[update], reverse=True)[: self.keep_best]
         self.ranks = {update: self.ranks[update] for update in {*best, *sorted(self.ranks)[-self.keep_last :]}}
         if self.keep_best > 1 or self.keep_last > 1:
             self.named.add(trainer.global_step)
-        self.state.dev_rank, self.state.validation_due_since = rank, None
+        self.state.dev_score, self.state.dev_rank = (self.monitor, self._score(metrics)), rank
+        self.state.validation_due_since = None
         self.save(trainer)
         if trainer.is_global_zero:
             with self._explained():
@@ -147,7 +151,12 @@ class CheckpointWriter(L.Callback):
 
     def _rank(self, metrics: Mapping[str, float]) -> Rank:
         """Return the key by which validations are compared; greater is better."""
-        return metrics[self.monitor], metrics.get("dev/chrf", 0.0), -metrics.get("dev/loss", 0.0)
+        score = self._score(metrics)
+        better = score if self.higher_is_better else -score
+        return better, metrics.get("dev/chrf", 0.0), -metrics.get("dev/loss", 0.0)
+
+    def _score(self, metrics: Mapping[str, float]) -> float:
+        return metrics[f"dev/{self.monitor}"]
 
     def _forget_best(self) -> None:
         self.best_score, self.best_update, self.best_metrics = float("-inf"), 0, {}

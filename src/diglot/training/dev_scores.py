@@ -11,14 +11,14 @@ from diglot.data.batch import Batch
 from diglot.data.module import TranslationData
 from diglot.data.text import write_lines
 from diglot.errors import UserError
-from diglot.evaluation.metrics import Score, Scorer
+from diglot.evaluation.scorer import Score, Scorer
 from diglot.system.console import say
 
 
 class DevScores(L.Callback):
-    """Callback that logs dev BLEU, chrF++, perplexity, and the number of outputs that the length limit cut.
+    """Callback that logs the dev metrics, perplexity, and the number of outputs that the length limit cut.
 
-    BLEU and chrF++ are those of decoded translations. Every sentence counts once, however many processes there are.
+    The metrics are those of decoded translations. Every sentence counts once, however many processes there are.
 
     Args:
         data: provides the dev text.
@@ -82,19 +82,19 @@ class DevScores(L.Callback):
         if self.output is not None and trainer.is_global_zero:
             write_lines(self.output, [text.rstrip("\r") for text in self.translations.values()])
         references = [self.data.held_out["dev"].tgt[i] for i in pairs]
-        bleu, chrf = scores = self.scorer([texts[i] for i in pairs], references, with_ter=False)
+        scores = self.scorer([texts[i] for i in pairs], references, with_slow=False)
         if not self.latest and trainer.is_global_zero:
-            say(f"dev scores: {bleu.name} {bleu.signature}, {chrf.name} {chrf.signature}")
+            say(f"dev scores: {', '.join(f'{score.name} {score.signature}' for score in scores)}")
         self.latest = scores
         loss = nll / max(1, tokens)  # there are no tokens if all pairs are blank
-        values = {
-            "dev/bleu": bleu.value,
-            "dev/chrf": chrf.value,
+        values = {f"dev/{name}": score.value for name, score in zip(self.scorer.in_validations, scores, strict=True)}
+        monitored = next(iter(values))
+        values |= {
             "dev/loss": loss,
             "dev/perplexity": math.exp(min(loss, 700)),
             "dev/cut": float(n_cut),
         }
         for name, value in values.items():
             exact = torch.tensor(value, dtype=torch.float64)  # Lightning would round a number to float32
-            pl_module.log(name, exact, prog_bar=name == "dev/bleu", rank_zero_only=False)
+            pl_module.log(name, exact, prog_bar=name == monitored, rank_zero_only=False)
         pl_module.log("step", float(trainer.global_step))

@@ -3,11 +3,13 @@
 import logging
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
 
 from diglot.data.batch import Batch
+from diglot.evaluation.scorer import label
 from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.lightning_seams import DescribedBar
 
@@ -44,10 +46,15 @@ class UpdateBar(DescribedBar):
 
 
 class ValidationLines(L.Callback):
-    """Callback that prints one line per validation, with the run's progress and the scores."""
+    """Callback that prints one line per validation, with the run's progress and the scores.
 
-    def __init__(self, writer: CheckpointWriter) -> None:
-        self.writer = writer
+    Args:
+        writer: knows the best validation.
+        names: names of the metrics, in the order to print them.
+    """
+
+    def __init__(self, writer: CheckpointWriter, names: Sequence[str]) -> None:
+        self.writer, self.names = writer, names
         self._start = 0.0
         self._passes = 0.0
 
@@ -63,21 +70,20 @@ class ValidationLines(L.Callback):
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
         metrics = trainer.callback_metrics
-        bleu = float(metrics["dev/bleu"])
+        scores = ", ".join(f"{label(name)} {float(metrics[f'dev/{name}']):.2f}" for name in self.names)
         n_cut = int(metrics["dev/cut"])
         minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
         line = (
             f"update {trainer.global_step:,} of {trainer.max_steps:,}, "
             f"pass {self._passes:.1f}, {minutes}:{seconds:02d}: "
-            f"dev BLEU {bleu:.2f}, chrF++ {float(metrics['dev/chrf']):.2f}, "
-            f"perplexity {float(metrics['dev/perplexity']):.2f}"
+            f"dev {scores}, perplexity {float(metrics['dev/perplexity']):.2f}"
             + (f", outputs cut by the length limit: {n_cut}" if n_cut else "")
             + (", best so far" if self.writer.best_update == trainer.global_step else "")
         )
         logging.getLogger("diglot").info(line)
 
 
-def progress_callbacks(writer: CheckpointWriter) -> list[L.Callback]:
-    """Return the callbacks that show progress, with the bar only at a terminal."""
-    lines: list[L.Callback] = [ValidationLines(writer)]
+def progress_callbacks(writer: CheckpointWriter, names: Sequence[str]) -> list[L.Callback]:
+    """Return the callbacks that show progress, with the bar only at a terminal; see `ValidationLines`."""
+    lines: list[L.Callback] = [ValidationLines(writer, names)]
     return [UpdateBar(), *lines] if sys.stdout.isatty() else lines

@@ -21,7 +21,8 @@ class Budget:
         folder: the run's folder; None creates a new folder under runs/.
         compile: whether to compile the layers of the model with torch.compile; see diglot.training.compilation.
         skip_non_finite: number of updates with a gradient that is not finite that may be skipped before the run ends.
-        keep_best: number of validations with the best dev BLEU whose checkpoints are kept.
+        monitor: name of the metric that ranks validations; None: the first one. Only the config refers to it.
+        keep_best: number of validations with the best value of that metric whose checkpoints are kept.
         keep_last: number of most recent validations whose checkpoints are kept.
     """
 
@@ -34,6 +35,7 @@ class Budget:
         folder: str | None = None,
         compile: bool = False,
         skip_non_finite: int = 0,
+        monitor: str | None = None,
         keep_best: int = 1,
         keep_last: int = 1,
     ) -> None:
@@ -47,7 +49,7 @@ class Budget:
         if skip_non_finite < 0:
             raise ValueError(f"skip_non_finite ({skip_non_finite}) must not be negative")
         self.folder, self.compile, self.skip_non_finite = folder, compile, skip_non_finite
-        self.keep_best, self.keep_last = keep_best, keep_last
+        self.monitor, self.keep_best, self.keep_last = monitor, keep_best, keep_last
 
     def total_updates(self, data: TranslationData) -> int:
         """Return the length of the run on these data, in updates."""

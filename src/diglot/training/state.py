@@ -20,8 +20,8 @@ class RunState:
         validation_due_since: Unix time at which the validation after these updates began, if it has not finished; None
             if no validation is due.
         has_stopped: whether the run was to end after these updates.
-        dev_rank: key by which the newest validation is compared with others: the monitored score, then the
-            tie-breakers. None before the first validation.
+        dev_score: name and value of the monitored metric in the newest validation. None before the first one.
+        dev_rank: key by which this validation is compared with others; greater is better.
     """
 
     update: int = 0
@@ -29,6 +29,7 @@ class RunState:
     skipped: int = 0
     validation_due_since: float | None = None
     has_stopped: bool = False
+    dev_score: tuple[str, float] | None = None
     dev_rank: tuple[float, ...] | None = None
 
     def to_record(self) -> dict[str, Any]:
@@ -40,24 +41,27 @@ class RunState:
             "validation_due_since": self.validation_due_since,
             "has_stopped": self.has_stopped,
         }
-        if self.dev_rank is not None:
-            record |= {"dev_bleu": self.dev_rank[0], "dev_rank": list(self.dev_rank)}
+        if self.dev_score is not None and self.dev_rank is not None:
+            name, value = self.dev_score
+            record |= {f"dev_{name}": value, "dev_rank": list(self.dev_rank)}
         return record
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any], update: int) -> "RunState":
+    def from_record(cls, record: Mapping[str, Any], update: int, monitor: str = "bleu") -> "RunState":
         """Return the state that a checkpoint holds.
 
         Args:
             record: the checkpoint's record, already checked; one of an earlier version may lack any key.
             update: number of updates done.
+            monitor: name of the monitored metric.
         """
-        position, rank = record.get("place"), record.get("dev_rank")
+        position, rank, score = (record.get(key) for key in ("place", "dev_rank", f"dev_{monitor}"))
         return cls(
             update=update,
             position=StreamPosition(*position) if position else None,
             skipped=record.get("skipped", 0),
             validation_due_since=record.get("validation_due_since"),
             has_stopped=record.get("has_stopped", False),
+            dev_score=(monitor, score) if rank and score is not None else None,
             dev_rank=tuple(rank) if rank else None,
         )

@@ -47,7 +47,7 @@ class DiglotLauncher(Launcher):
         """
         from diglot.errors import UserError
         from diglot.sweeps.job import Signals, say
-        from diglot.sweeps.sweep import Sweep, failed, some_failed
+        from diglot.sweeps.sweep import Objective, Sweep, failed, some_failed
 
         try:
             configs = [job_config(self.context, self.config, list(overrides)) for overrides in job_overrides]
@@ -59,7 +59,7 @@ class DiglotLauncher(Launcher):
             self.refused.append(error)
             return [Returned(self.sweep, error) for _ in job_overrides]
         if self.sweep is None:
-            sweep = Sweep(Path(self.config.hydra.sweep.dir), self.config.objective)
+            sweep = Sweep(Path(self.config.hydra.sweep.dir), Objective.of(self.config))
             sweep.lock()
             for job in sweep.jobs:  # a job is still "running" if its launcher was killed
                 if job.status == "running":
@@ -118,7 +118,7 @@ class Returned(JobReturn):
         if isinstance(job, Exception):
             self.status, self.return_value = JobStatus.FAILED, job
         elif job.status in ("finished", "tried"):
-            self.status, self.return_value = JobStatus.COMPLETED, job.value(sweep.objective)
+            self.status, self.return_value = JobStatus.COMPLETED, job.value(sweep.objective.score)
         else:
             self.status, self.return_value = JobStatus.FAILED, failed(job, sweep.jobs)
 

@@ -5,13 +5,9 @@ import logging
 from pathlib import Path
 
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from hydra_plugins.diglot_launcher.launcher import choose_folder, for_launcher
-
-OmegaConf.register_new_resolver(
-    "diglot.direction", lambda o: "maximize" if o in ("dev/bleu", "dev/chrf") else "minimize", replace=True
-)
 
 with contextlib.suppress(ImportError):
     from hydra_plugins.hydra_optuna_sweeper.optuna_sweeper import OptunaSweeper
@@ -35,12 +31,12 @@ with contextlib.suppress(ImportError):
             """
             import optuna
 
-            from diglot.sweeps.sweep import Sweep, failed, some_failed
+            from diglot.sweeps.sweep import Objective, Sweep, failed, some_failed
 
             optuna.logging.set_verbosity(optuna.logging.WARNING)
             # The launcher already reports each job.
             logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(logging.CRITICAL)
-            sweep = Sweep(Path(self.config.hydra.sweep.dir), self.config.objective)
+            sweep = Sweep(Path(self.config.hydra.sweep.dir), Objective.of(self.config))
             try:
                 super().sweep([*arguments, *for_launcher(self.sweeper.launcher, self.config)])
             except ValueError:  # raised if there is no best trial

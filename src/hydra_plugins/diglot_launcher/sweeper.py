@@ -63,7 +63,7 @@ class DiglotSweeper(Sweeper):
                 set.
         """
         from diglot.config.hydra_seams import returned_value
-        from diglot.sweeps.sweep import Sweep, some_failed
+        from diglot.sweeps.sweep import Objective, Sweep, some_failed
         from diglot.system.quoting import quoted
 
         assert self.config is not None
@@ -88,7 +88,7 @@ class DiglotSweeper(Sweeper):
             job_overrides for combination in product(overrides) for job_overrides in self._with_rows(combination, rows)
         ]
 
-        sweep = Sweep(Path(self.config.hydra.sweep.dir), self.config.objective)
+        sweep = Sweep(Path(self.config.hydra.sweep.dir), Objective.of(self.config))
         if not isinstance(self.launcher, DiglotLauncher):  # DiglotLauncher does this itself
             configs = [job_config(self.hydra_context, self.config, job) for job in jobs]
             sweep.lock()

@@ -13,7 +13,7 @@ from diglot.data.language import CHINESE as CHINESE_WRITING
 from diglot.data.language import SPACED, TOKENIZERS
 from diglot.data.text import write_lines
 from diglot.errors import UserError
-from diglot.evaluation.metrics import Score, Scorer, recorded_tokenizer
+from diglot.evaluation.scorer import Score, Scorer, recorded_tokenizer
 
 THREE = (
     ["The cat sat on the mat today.", "A dog ran in the park", "It's raining;  we stay inside"],
@@ -215,7 +215,7 @@ def test_empty_output_has_scores() -> None:
 
 
 def test_the_slow_metric_can_be_left_out() -> None:
-    assert [score.name for score in Scorer("de")(*THREE, with_ter=False)] == ["BLEU", "chrF++"]
+    assert [score.name for score in Scorer("de")(*THREE, with_slow=False)] == ["BLEU", "chrF++"]
 
 
 @pytest.mark.parametrize(("hypotheses", "references"), [(3, 1), (1, 3), (0, 0), (3, 0)])
