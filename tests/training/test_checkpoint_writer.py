@@ -18,6 +18,7 @@ from diglot.errors import UserError
 from diglot.runs import folder as folders
 from diglot.system import console
 from diglot.training.checkpoint_writer import CheckpointWriter, MissedValidation
+from diglot.training.state import RunState
 from diglot.training.task import TranslationTask
 
 
@@ -214,6 +215,24 @@ def test_a_run_resumes_from_the_state_of_an_older_checkpoint(tmp_path: Path, tas
         assert callback.best_update == 20
         validate(callback, task, 40, 5.0, {"dev/chrf": 9.5, "dev/loss": 1.0})
         assert (callback.best_update, callback.best_score) == (40, 5.0)
+
+
+def test_of_a_metric_where_lower_is_better_the_lowest_is_the_best(tmp_path: Path, task: TranslationTask) -> None:
+    callback = CheckpointWriter(tmp_path, keep_best=2, monitor="per", higher_is_better=False)
+    for update, per, best in ((10, 50.0, 10), (20, 30.0, 20), (30, 30.0, 20), (40, 90.0, 20), (50, 7.0, 50)):
+        state, callback = (
+            callback.state_dict(),
+            CheckpointWriter(tmp_path, keep_best=2, monitor="per", higher_is_better=False),
+        )  # as after a kill
+        callback.load_state_dict(state)
+        validate(callback, task, update, 0.0, {"dev/per": per, "dev/chrf": 0.0})
+        content = container.read(tmp_path / "best.ckpt")
+        assert content["update"] == best == callback.best_update
+        last = container.read(tmp_path / "last.ckpt")
+        assert (last["dev_per"], last["dev_rank"][0], "dev_bleu" in last) == (per, -per, False)
+        assert RunState.from_record(last, update, "per").dev_score == ("per", per)
+    assert (content["dev_per"], callback.best_score) == (7.0, 7.0)
+    assert {20, 50} <= callback.ranks.keys()
 
 
 @pytest.mark.parametrize("options", [{"sanity_checking": True}, {"fast_dev_run": 1}])

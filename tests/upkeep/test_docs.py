@@ -24,6 +24,7 @@ from diglot.config import build, build_corpus, check
 from diglot.config.keys import known_keys
 from diglot.data.text import ParallelText
 from diglot.errors import NON_FINITE, READER_GONE, RESUME_ME, UserError
+from diglot.runs.scoring import build_scorer
 from support.made import checkpoint_content, write_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +111,7 @@ def wrong(word: str, command: str, page: str) -> str | None:
         known = {f"{group}={choice}" for choice in choices(group)} | own_choices(page) | {f"{group}=null"}
         return next((f"{group}={each}" for each in named if each and f"{group}={each}" not in known), None)
     if word.startswith("+"):  # what is new stands in a node that takes any number
-        return None if re.match(r"(callbacks|logger|watch|data\.corpora|trainer)\.\w+", key) else key
+        return None if re.match(r"(callbacks|logger|metric|watch|data\.corpora|trainer)\.\w+", key) else key
     is_of_own = re.fullmatch(r"(\w+\.)+_target_", key) is not None
     return None if key in keys(command) or is_of_own else key
 
@@ -359,6 +360,18 @@ def test_a_reader_of_ones_own_reads_a_file(own_parts: Path, monkeypatch: pytest.
     config.data.reader = {"_target_": "my_callback.WeightNorm"}
     with pytest.raises(UserError, match=r"data\.reader\._target_: my_callback\.WeightNorm is no Reader"):
         check(config, TrainKeys)
+
+
+def test_a_metric_of_ones_own_is_computed_first(own_parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(own_parts)
+    (words,) = (call.words for call in calls("docs/extending.md") if "run.monitor=brackets" in call.words)
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = compose("train", words)
+    check(config, TrainKeys)
+    scores = build_scorer(config, "en")(["a (b)", "(c"], ["a (b)", "c"])
+    assert [score.name for score in scores] == ["brackets", "BLEU", "chrF++", "TER"]
+    assert (scores[0].value, scores[0].signature) == (50.0, "nrefs:1|class:my_metric.Brackets")
 
 
 @pytest.mark.reliability

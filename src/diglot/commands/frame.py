@@ -240,7 +240,7 @@ def varies(overrides: list[str]) -> bool:
 
 # Groups that accept several choices, each in a node of its own name. In any other group Hydra would merge two choices
 # into one node, a mixture of both.
-SEVERAL = ("callbacks", "logger")
+SEVERAL = ("callbacks", "logger", "metric")
 
 
 def refuse_lists(overrides: Sequence[str]) -> None:

@@ -63,11 +63,14 @@ class Metric(ABC):
         higher_is_better: whether a higher value is better.
         unit: the unit in which the metric counts a text, such as symbols; None: no particular one.
         is_slow: whether validations leave the metric out unless it is the first one.
+        counts_ties: whether significance tests count a difference equal to the observed one as an extreme one. With a
+            count of lines, equal differences are frequent. sacreBLEU does not count them.
     """
 
     higher_is_better: bool = True
     unit: str | None = None
     is_slow: bool = False
+    counts_ties: bool = True
 
     @abstractmethod
     def statistics(self, hypothesis: str, references: Sequence[str]) -> Sequence[float]:
@@ -114,6 +117,8 @@ class Metric(ABC):
 
 class _OfSacrebleu(Metric):
     """A metric of sacreBLEU."""
+
+    counts_ties = False
 
     def __init__(self, metric: sacrebleu.metrics.base.Metric) -> None:
         self.metric: Any = metric

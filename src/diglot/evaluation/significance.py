@@ -56,8 +56,9 @@ def compare(
         intervals: list[tuple[float | None, float | None]] = [(None, None), (None, None)]
         if has_enough:
             difference = abs(scores[1] - scores[0])
-            p_values[0], intervals = _bootstrap(tables, value, difference, np.random.default_rng(generator_seed))
-            p_values[1] = _randomisation(tables, value, difference, np.random.default_rng(generator_seed))
+            resampled, intervals = _bootstrap(tables, value, np.random.default_rng(generator_seed))
+            shuffled = _randomisation(tables, value, np.random.default_rng(generator_seed))
+            p_values = [_p_value(each, difference, metric.counts_ties) for each in (resampled, shuffled)]
         # As in sacreBLEU's signatures, the test follows the number of references.
         nrefs, *settings = metric.signature(len(references)).split("|")
         for test, p_value, kind in zip((bootstrap, randomisation), p_values, ("bs", "ar"), strict=True):
@@ -75,29 +76,36 @@ _NO_INTERVAL = {"mean": None, "ci": None}
 
 
 def _bootstrap(
-    tables: Sequence[np.ndarray], value: Value, difference: float, random: np.random.Generator
-) -> tuple[float, list[tuple[float | None, float | None]]]:
-    """Return the p-value of the difference by resampled sentences, and the mean and interval of both systems."""
+    tables: Sequence[np.ndarray], value: Value, random: np.random.Generator
+) -> tuple[np.ndarray, list[tuple[float | None, float | None]]]:
+    """Return the centred differences on resampled sentences, and the mean and interval of both systems."""
     n_sentences = len(tables[0])
     chosen = random.choice(n_sentences, size=(RESAMPLES, n_sentences), replace=True)
     counts = np.stack([np.bincount(row, minlength=n_sentences) for row in chosen])
     samples = [np.array([value(sums) for sums in counts @ table]) for table in tables]
     differences = np.abs(samples[1] - samples[0])
-    return _p_value(differences - differences.mean(), difference), [_interval(each) for each in samples]
+    return differences - differences.mean(), [_interval(each) for each in samples]
 
 
-def _randomisation(tables: Sequence[np.ndarray], value: Value, difference: float, random: np.random.Generator) -> float:
-    """Return the p-value of the difference by outputs that are swapped between the systems at random."""
+def _randomisation(tables: Sequence[np.ndarray], value: Value, random: np.random.Generator) -> np.ndarray:
+    """Return the differences after outputs are swapped between the systems at random."""
     one, other = tables
     keeps = random.integers(2, size=(TRIALS, len(one)), dtype=bool)
     shuffled = keeps @ one + ~keeps @ other, ~keeps @ one + keeps @ other
     samples = [np.array([value(sums) for sums in table]) for table in shuffled]
-    return _p_value(np.abs(samples[0] - samples[1]), difference)
+    return np.asarray(np.abs(samples[0] - samples[1]))
 
 
-def _p_value(differences: np.ndarray, difference: float) -> float:
-    """Return the share of differences that are greater than the observed one, which counts as one of them."""
-    return float((differences > difference).sum() + 1) / (len(differences) + 1)
+def _p_value(differences: np.ndarray, difference: float, counts_ties: bool) -> float:
+    """Return the share of differences that are greater than the observed one, which counts as one of them.
+
+    Args:
+        differences: differences under the null hypothesis.
+        difference: the observed difference.
+        counts_ties: whether equal differences, up to rounding, count too.
+    """
+    is_extreme = differences > difference - 1e-9 if counts_ties else differences > difference
+    return float(is_extreme.sum() + 1) / (len(differences) + 1)
 
 
 def _interval(values: np.ndarray) -> tuple[float | None, float | None]:
