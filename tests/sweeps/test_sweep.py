@@ -615,6 +615,18 @@ def test_the_best_job_follows_the_objective(tmp_path):
         assert found.best(found.jobs).number == best
 
 
+def test_of_a_metric_where_lower_is_better_the_lowest_job_is_best_and_the_table_names_it(tmp_path):
+    for i, (per, accuracy) in enumerate([(30.0, 10.0), (20.0, 5.0), (25.0, 20.0)], 1):
+        (tmp_path / str(i)).mkdir()
+        one.Job(tmp_path / str(i), i, (), (), str(i)).write()
+        best = {"per": per, "accuracy": accuracy, "loss": 1.0, "perplexity": 2.7, "cut": 0.0, "update": 3}
+        (tmp_path / str(i) / "results.json").write_text(json.dumps({"finished": True, "best": best}))
+    found = sweep.Sweep(tmp_path, sweep.Objective("dev/per", higher_is_better=False))
+    assert found.best(found.jobs).number == 2
+    assert comparison.as_csv(found.jobs).startswith("job,overrides,status,dev PER,accuracy,perplexity,parameters,")
+    assert comparison.outcome(found.jobs[1]).startswith("dev PER 20.00, ")
+
+
 def test_of_jobs_with_the_same_score_the_better_chrf_and_then_the_smaller_loss_is_best(tmp_path):
     for i, (chrf, loss) in enumerate([(6.0, 5.0), (36.0, 4.0), (36.0, 3.0), (30.0, 1.0)], 1):
         (tmp_path / str(i)).mkdir()
