@@ -63,9 +63,9 @@ def composed() -> Iterator[Callable[..., Any]]:
 def test_the_keys_of_a_command_are_those_that_hydra_composes(name: str, composed: Callable[..., Any]) -> None:
     config = composed(name)
     inside = {group.replace("/", ".") for group in conf.groups_of(name)}
-    if "callbacks" in inside:  # in these groups, each choice has its own node
-        config |= {"callbacks": {}, "logger": {}}
-        inside -= {"callbacks", "logger"}
+    with_own_nodes = inside & {"callbacks", "logger", "metric"}  # in these groups, each choice has its own node
+    config |= {name: {} for name in with_own_nodes}
+    inside -= with_own_nodes
     assert read(conf.command(name).keys) == dict(leaves({k: v for k, v in config.items() if k not in inside}))
 
 
