@@ -433,3 +433,13 @@ def test_what_a_users_own_corpus_returns_is_checked(tmp_path: Path, found: objec
         Own(found).read_checked(tmp_path)
     good = {"train": ParallelText(["a"], ["b"])}
     assert Own(good).read_checked(tmp_path) == good
+
+
+def test_an_error_in_a_users_own_corpus_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Own(None)
+    monkeypatch.setattr(own, "read", lambda _: {"train": ParallelText(["a", "b"], ["c"])})
+    with pytest.raises(UserError, match=r"^data\._target_: Own\.read\(\) fails: 2 source sentences but 1 target"):
+        own.read_checked(tmp_path)
+    monkeypatch.setattr(Own, "__module__", "diglot.data.own")
+    with pytest.raises(ValueError, match="2 source sentences"):  # a bug in diglot keeps its traceback
+        own.read_checked(tmp_path)

@@ -250,7 +250,7 @@ def test_two_sweeps_never_share_a_folder_at_a_time(here, type_sweep):
     with Path("mine/.lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         _, err = type_sweep("model.n_heads=1,2,4", "sweep.folder=mine", code=2)
-    assert err == "diglot-train: another sweep is running in mine\n"
+    assert err == "diglot-sweep: another sweep is running in mine\n"
     assert len(table_of(Path("mine"))) == 2
     Path("other").mkdir()
     Path("other/thesis.txt").touch()

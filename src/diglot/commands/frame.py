@@ -117,7 +117,8 @@ class _Call:
         if self.wants_traceback:
             raise error
         self.has_failed = True
-        print(masked(f"diglot-{self.name}: {printable(explain(error, self.name))}"), file=sys.stderr)
+        command = "sweep" if {"--multirun", "-m"} & set(sys.argv[1:]) else self.name
+        print(masked(f"diglot-{command}: {printable(explain(error, self.name))}"), file=sys.stderr)
 
 
 def arguments(config: DictConfig, function: Callable[..., Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from diglot.data.text import (
 )
 from diglot.errors import UserError
 from diglot.system.atomic import scratch_folder
+from diglot.system.masking import in_one_line
 
 SPLITS = ("train", "dev", "test")
 _COMPARED_PAIRS = 1000  # number of pairs that are compared at once
@@ -77,8 +78,15 @@ class Corpus(ABC):
         Raises:
             UserError: they are not; or `read` raises it.
         """
-        splits: Any = self.read(cache_dir)
         what = f"data._target_: {type(self).__qualname__}.read()"
+        try:
+            splits: Any = self.read(cache_dir)
+        except (UserError, MemoryError):
+            raise
+        except Exception as error:
+            if type(self).__module__.startswith("diglot."):  # a bug in diglot
+                raise
+            raise UserError(f"{what} fails: {in_one_line(error)}; HYDRA_FULL_ERROR=1 shows where") from error
         if not isinstance(splits, Mapping):
             raise UserError(
                 f"{what} returned {_a(splits)}; it must return a mapping, such as {{'train': ParallelText}}"
