@@ -30,7 +30,7 @@ def test_help_of_a_command_shows_its_keys_and_the_choices_of_its_groups(name: st
     about = command(name)
     assert page.startswith(about.meaning[:40])
     assert f"Usage: make {name} [KEY=VALUE ...]" in page
-    assert 2 <= len(about.examples) <= 3
+    assert 2 <= len(about.examples) <= 4
     assert all(f"\n  {example}\n" in page for example in about.examples)
     for key in about.keys.values():
         default = "..." if key.default == "???" else key.default

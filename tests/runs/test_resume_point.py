@@ -13,13 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from diglot.config import changes, config_hash, read_config, without_secrets
+from diglot.config import changes, config_hash, monitored, read_config, without_secrets, write_composed
 from diglot.errors import UserError
 from diglot.runs import contents as reads
 from diglot.runs.folder import folder_lock, run_folder
-from diglot.runs.resume import finished_line, newest_unfinished, refuse_other_contents
+from diglot.runs.resume import finished_line, newest_unfinished, refuse_other_contents, refuse_other_job
 from diglot.sweeps.sweep import Objective, Sweep
 from diglot.training.run import Budget
 
@@ -302,3 +302,18 @@ def test_a_value_that_is_no_longer_a_secret_has_changed(words, compose_train, mo
     monkeypatch.setenv("NAME", "flores200")
     before = without_secrets(compose_train(*words, "bleu_tokenizer=${oc.env:NAME}"))
     assert changes(before, without_secrets(compose_train(*words)) | {"bleu_tokenizer": value})
+
+
+def test_a_job_starts_with_the_config_that_its_sweep_has_stored(
+    tmp_path: Path, compose_train: Callable[..., DictConfig]
+) -> None:
+    """The process of a job has named the monitored metric before it compares the configs."""
+    write_composed(tmp_path, compose_train("seed=2"))
+    config = compose_train("seed=2").copy()
+    config.run.monitor = monitored(config)
+    refuse_other_job(tmp_path, config)
+    for key, value in (("run.monitor", "chrf"), ("seed", 7)):
+        changed = config.copy()
+        OmegaConf.update(changed, key, value)
+        with pytest.raises(UserError, match=rf"differs from that of the sweep's job: {key} was"):
+            refuse_other_job(tmp_path, changed)

@@ -10,6 +10,7 @@ from diglot.config import (
     Change,
     changes,
     meaning_of,
+    monitored,
     read_composed,
     read_config,
     refuse_other_run,
@@ -139,6 +140,7 @@ def refuse_other_job(folder: Path, config: Any) -> None:
         UserError: naming the keys whose values differ.
     """
     if not (folder / CONFIG).exists() and (job_config := read_composed(folder)) is not None:
+        job_config.run.monitor = monitored(job_config)  # as in a run's config
         differences = changes(without_secrets(job_config), without_secrets(config))
         refuse_other_run(f"resume={folder}: the config differs from that of the sweep's job", differences)
 
