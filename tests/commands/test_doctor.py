@@ -43,10 +43,20 @@ def test_what_was_dropped_and_split_off_is_reported(tmp_path):
     src, tgt = (read_lines(SAMPLE / f"train.{lang}")[:300] for lang in ("avi", "bol"))
     files(tmp_path, src, [*tgt[:200], *[""] * 100])
     words = ["data=files", "data.train.src=train.avi", "data.train.tgt=train.bol", "data.vocab_size=400"]
-    said = type_command("diglot-doctor", *words, "doctor.probe=0", cwd=tmp_path).stdout.decode()
+    words += ["doctor.probe=0", "data/noise=light", "data.noise.upper=0.5"]
+    said = type_command("diglot-doctor", *words, cwd=tmp_path).stdout.decode()
     assert "dev (20 pairs) and test (20 pairs) split off from train" in said
     assert "dropped 100 pairs with a blank side" in said
-    assert json.loads((tmp_path / "cache/doctor/doctor.json").read_bytes())["notes"]
+    report = json.loads((tmp_path / "cache/doctor/doctor.json").read_bytes())
+    assert report["notes"]
+    n_upper = report["noise"]["upper"]["pairs"]
+    assert 0.4 < n_upper / (4 * report["pairs"]) < 0.6
+    assert f"noise (data.noise): {n_upper} upper, " in said
+    before, after, _ = report["noise"]["upper"]["examples"][0]
+    assert before in src
+    assert after == before.upper()
+    assert before in said
+    assert after in said
 
 
 @pytest.mark.reliability

@@ -1,6 +1,7 @@
 """The table of key properties: each row has an existing key, and hashes that depend on the table stay the same."""
 
 import re
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from diglot.commands.start import COMMANDS
 from diglot.config import CONF, MEANINGS, config_hash, known_keys, meaning_of
 from diglot.config.keys import flat_keys, plain_config
 from diglot.config.meaning import FOREIGN_NAMES, foreign
+from diglot.data.noise import Noise
 
 TEXT = {"src": "text/train.de", "tgt": ["text/train.en", "./text/../more.en"]}
+NOISE = {"_target_": "diglot.data.noise.Noise", **asdict(Noise())}
 WHOLE: dict[str, Any] = {
     "seed": 1,
     "label_smoothing": 0.1,
@@ -59,6 +62,7 @@ WHOLE: dict[str, Any] = {
         ({"data.n_workers": 1}, "ab9d4ea7b6e1"),
         ({"trainer.process_timeout": 1}, "47a5b4cef272"),
         ({"bleu_tokenizer": "${oc.env:PLACE}"}, "94ba7214012c"),
+        ({"data.noise": NOISE}, "be5257424082"),
     ],
 )
 def test_the_hashes_of_half_done_sweeps_stay(tmp_path, monkeypatch, changed, wanted):

@@ -482,6 +482,8 @@ def draw_words(draw: random.Random) -> list[str]:
         words.append(f"callbacks.early_stopping.patience={draw.randint(1, 4)}")
     if draw.random() < 0.25:
         words.append("tokenizer.samples=2")
+    if draw.random() < 0.25:
+        words += ["data/noise=light", f"data.noise.samples={draw.choice((1, 3))}"]
     return words
 
 

@@ -113,6 +113,7 @@ class TestChanges:
             "data.max_len=39",
             "data.vocab_size=310",
             "tokenizer.samples=1",
+            "data.noise.upper=0.1",
             "tokenizer=bpe",
             "optimizer=adam",
             "search.max_len_b=6",

@@ -56,6 +56,21 @@ def said_of_finished(folder: Path, config: Any) -> str | None:
     return finished_line(folder, without_secrets(config), lambda: reads.contents_now(config))
 
 
+def test_a_run_from_before_noise_existed_resumes_without_noise(compose_train):
+    config = OmegaConf.to_container(compose_train("data=sample"))
+    earlier = {**config, "data": {key: value for key, value in config["data"].items() if key != "noise"}}
+    assert changes(earlier, config) == changes(config, earlier) == []
+    assert config_hash(OmegaConf.create(earlier)) == config_hash(OmegaConf.create(config))
+    for words in (["data/noise=light"], ["data.noise.upper=0.1"], ["data.noise.seed=2"]):
+        noisy = OmegaConf.to_container(compose_train("data=sample", *words))
+        for before in (earlier, config):
+            found = changes(before, noisy)
+            assert found
+            assert not any(change.takes_effect for change in found)
+            assert all(change.key.startswith("data.noise") for change in found)
+        assert config_hash(OmegaConf.create(noisy)) != config_hash(OmegaConf.create(config))
+
+
 def test_a_corpus_that_has_moved_is_the_same_corpus(words, compose_train, tmp_path):
     config = compose_train(*words)
     begin(Path("runs/a"), config, finished=True)

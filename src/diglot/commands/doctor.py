@@ -77,9 +77,10 @@ def main(config: DictConfig) -> None:
         plan |= probe(config, data, plan["updates"], n_probed)
     folder = Path(config.doctor.folder or data.cache_dir / "doctor")
     notes = [note for note in data.notes if not note.startswith("doctor: ")]
-    write_json(folder / "doctor.json", {**asdict(diagnosis), "notes": notes, "plan": plan})
+    noise = data.shards.about.get("noise", {})
+    write_json(folder / "doctor.json", {**asdict(diagnosis), "notes": notes, "plan": plan, "noise": noise})
     write_bytes(folder / "doctor.png", histograms(data))
-    say("\n".join([*notes, *render(table(diagnosis, plan))]))
+    say("\n".join([*notes, *render(table(diagnosis, plan, noise))]))
     say(f"{diagnosis.summary()}\nMade in {folder}/: doctor.json, doctor.png")
     too_near = [
         f"{split}: {o.near / o.long:.1%} of the sources with at least {N_GRAM} words share {N_GRAM} consecutive words "
@@ -160,8 +161,14 @@ def probe(config: DictConfig, data: TranslationData, n_updates: int, n_probed: i
     }
 
 
-def table(diagnosis: Diagnosis, plan: dict[str, Any]) -> Table:
-    """Return the report for a terminal."""
+def table(diagnosis: Diagnosis, plan: dict[str, Any], noise: dict[str, Any]) -> Table:
+    """Return the report for a terminal.
+
+    Args:
+        diagnosis: the faults of the data.
+        plan: the padding, updates and passes of a run, and its estimated time.
+        noise: for each kind of noise: number of pairs, and examples (source, source with noise, target with noise).
+    """
     report = Table(box=box.SIMPLE, show_header=False, padding=(0, 1))
     report.add_column(style="bold")
     report.add_column()
@@ -193,6 +200,9 @@ def table(diagnosis: Diagnosis, plan: dict[str, Any]) -> Table:
         f"{diagnosis.changed_by_tokenizer:.2%} of lines change when encoded and decoded; "
         f"{diagnosis.unknown:.2%} unknown tokens, {diagnosis.bytes:.2%} byte tokens",
     )
+    for kind, counts in noise.items():
+        examples = [" | ".join(example) for example in counts["examples"]]
+        report.add_row(f"noise: {kind}", "\n".join([f"{counts['pairs']:,} pairs of all versions", *examples]))
     for split, overlap in diagnosis.overlap.items():
         lines = [
             f"in train: {overlap.pairs:,} pairs, {overlap.sources:,} sources; {overlap.near:,} of the {overlap.long:,} "

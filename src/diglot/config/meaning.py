@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, Literal
+
+from diglot.data.noise import Noise
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ MEANINGS: dict[str, Meaning] = {
     "data.tokens_per_batch": Meaning(is_hyper_parameter=True),
     "data.batches_per_update": Meaning(is_hyper_parameter=True),
     "data.shapes": Meaning(settled=True),
+    "data.noise": Meaning(formerly={"_target_": "diglot.data.noise.Noise", **asdict(Noise())}),
     "data.cache_dir": Meaning("ignore", "as typed"),
     "data.n_workers": Meaning("ignore"),
     "data.n_processes": Meaning("ignore"),

@@ -4,6 +4,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -223,15 +224,16 @@ def ambiguous_pair(path: str, code: str) -> tuple[str, ...]:
     if not pairs or language_of_file(path) is not None:
         return ()
     halves = tuple(re.split("[-_]", pairs[-1]))
-    return () if _base(code) in map(_base, halves) else halves
+    return () if base_language(code) in map(base_language, halves) else halves
 
 
 def has_same_language(one: str, other: str) -> bool:
     """Return whether two codes have the same language, whatever their script and region: de and de-AT, en and eng."""
-    return (_base(one) or one).lower() == (_base(other) or other).lower()
+    return (base_language(one) or one).lower() == (base_language(other) or other).lower()
 
 
-def _base(code: str) -> str | None:
+@cache
+def base_language(code: str) -> str | None:
     """Return the language of a code in its shortest spelling, without script and region; an invalid code unchanged."""
     tag = code.replace("_", "-")
     language = _language(tag)

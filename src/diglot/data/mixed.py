@@ -93,6 +93,7 @@ class Mixed(Corpus):
         for corpus, files in self.files.items():
             _refuse_pairs(f"data.corpora.{corpus}", files.paths["train"], files, corpora[corpus])
         _refuse_pairs("data", self.held_out.paths["dev"], self, {key: code for key, code in given.items() if code})
+        self.src_langs = {corpus: files.src_lang for corpus, files in self.files.items()}
         into = {corpus: files.tgt_lang for corpus, files in self.files.items()}
         self.tgt_langs = into if len(set(into.values())) > 1 else {}
         if self.tgt_lang not in into.values():

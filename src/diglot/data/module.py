@@ -35,10 +35,10 @@ from diglot.data.corpus import Corpus
 from diglot.data.doctor import Diagnosis, diagnose
 from diglot.data.flat import FlatIds
 from diglot.data.options import DataOptions
-from diglot.data.preparation import DROPPED, Cleaning, left_out, prepare
+from diglot.data.preparation import DROPPED, Cleaning, left_out, noise_counts, prepare
 from diglot.data.sampling import Sampling
 from diglot.data.shards import Shards
-from diglot.data.text import MixedText, Parallel, ParallelText, UnequalLinesError
+from diglot.data.text import MixedText, Parallel, ParallelText, UnequalLinesError, corpora_of
 from diglot.data.tokenizer import Tokenizer, TokenizerSource, is_blank
 from diglot.errors import UserError
 from diglot.system.children import end_with_parent, how_it_ended, n_cores
@@ -190,6 +190,8 @@ class TranslationData(L.LightningDataModule):
             with step("training the tokenizer"):
                 self._tokenizer, line = self._tokenizer.get(self.train_text, self.cache_dir, sorted(set(languages)))
             self.notes.append(line)
+        src_langs = dict.fromkeys(corpora_of(self.train_text), self.corpus.src_lang)
+        src_langs |= getattr(self.corpus, "src_langs", {})  # of a mixture
         self.shards = prepare(
             self.train_text,
             self.tokenizer,
@@ -197,13 +199,15 @@ class TranslationData(L.LightningDataModule):
             max_len=self.options.max_len,
             cleaning=self.cleaning,
             sampling=self.sampling,
+            noise=self.options.noise,
+            src_langs=src_langs,
             tgt_lang=self.corpus.tgt_lang,
             n_processes=self.options.n_processes or min(8, n_cores()),
         )
         told = left_out(self.shards.about, self.options.max_len)
         if empty := [line for line, counts in zip(told, self.shards.about["corpora"].values()) if not counts["kept"]]:
             raise UserError(f"{self.corpus.name}: there is no train pair left: {empty[0]}")
-        self.notes += told
+        self.notes += told + noise_counts(self.shards.about)
         self.mixture = self._mixture()
         if self.cleaning.keep_dropped:
             self.notes.append(f"pairs left out: {self.shards.folder / DROPPED}")

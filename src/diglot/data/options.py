@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from diglot.data.noise import Noise
 from diglot.data.preparation import Cleaning
 
 
@@ -26,6 +27,7 @@ class DataOptions:
         max_len: greatest number of tokens per side, including </s>. Longer training pairs are left out; dev and test
             pairs never are.
         clean: further rules that leave out training pairs; see `Cleaning`.
+        noise: noise in training pairs; see `Noise`. None: no noise.
         n_processes: number of processes that tokenise a large corpus; None: one per core, at most eight.
         n_workers: number of processes that collate training batches; 0 collates in the training process.
         memory_baseline: whether to compare the results with a translation memory; see
@@ -44,6 +46,7 @@ class DataOptions:
     eval_tokens_per_batch: int = 4096
     max_len: int = 256
     clean: Cleaning | None = None
+    noise: Noise | None = None
     n_processes: int | None = None
     n_workers: int = 0
     memory_baseline: bool = False

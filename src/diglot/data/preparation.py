@@ -32,6 +32,7 @@ import numpy as np
 
 from diglot.data.forms import comparable
 from diglot.data.language import letter_script
+from diglot.data.noise import KINDS, Noise, NoisyPair
 from diglot.data.sampling import Sampler, Sampling
 from diglot.data.shards import ABOUT, Rows, Shards, ShardWriter, finish, mapped, open_shards
 from diglot.data.text import BLOCK, MixedText, Parallel, ParallelText, corpora_of, hash_pair, write_bytes
@@ -44,6 +45,7 @@ from diglot.system.progress import step
 _FORMAT = 2  # increment when the same options give other files
 _PROGRESS, _HASHES = "progress.json", "hashes"
 _SECONDS = 2.0  # between two records of the progress
+_EXAMPLES = 3  # of each kind of noise
 DROPPED = "dropped.tsv"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]")
 # With fewer blocks than this, starting processes is not worth the time.
@@ -85,8 +87,14 @@ class Treatment(NamedTuple):
 
     tokenizer: Tokenizer
     sampling: Sampling
+    noise: Noise
     cleaning: Cleaning
     max_len: int
+
+    @property
+    def n_versions(self) -> int:
+        """Number of versions of the text."""
+        return max(1, self.sampling.samples, self.noise.n_versions)
 
 
 class Block(NamedTuple):
@@ -94,8 +102,9 @@ class Block(NamedTuple):
 
     Attributes:
         number: number of the block in the text.
-        version: version of the text; see Sampling.
+        version: version of the text; see Sampling and Noise.
         corpus: name of its corpus.
+        src_lang: language of its sources; None: unknown.
         tgt_lang: language to translate its sources into.
         pairs: pairs of the block.
         repeated: whether an equal pair came before, for each pair; None unless duplicates are left out.
@@ -105,6 +114,7 @@ class Block(NamedTuple):
     number: int
     version: int
     corpus: str
+    src_lang: str | None
     tgt_lang: str | None
     pairs: ParallelText
     repeated: np.ndarray | None
@@ -118,6 +128,7 @@ class Done(NamedTuple):
     tgt: Rows
     dropped: list[tuple[str, int]]  # pairs left out: the rule, and the pair's index in the block
     tokens: int
+    noisy: list[NoisyPair]
 
 
 def prepare(
@@ -128,13 +139,16 @@ def prepare(
     max_len: int,
     cleaning: Cleaning | None = None,
     sampling: Sampling | None = None,
+    noise: Noise | None = None,
+    src_langs: Mapping[str, str] | None = None,
     tgt_lang: str | None = None,
     n_processes: int = 1,
     block_size: int = BLOCK,
 ) -> Shards:
     """Return tokenised training pairs, from the cache if it has them.
 
-    A text that is segmented at random has several versions, one after the other, each with the same pairs.
+    A text that is segmented at random or gets noise may have several versions, one after the other, each with the same
+    pairs.
 
     Args:
         text: training text; the corpora of a mixture are counted separately.
@@ -143,6 +157,8 @@ def prepare(
         max_len: greatest number of tokens per side, including </s>; longer pairs are left out.
         cleaning: further rules that leave out pairs.
         sampling: how the text is segmented at random; None: not at random.
+        noise: noise in the pairs; None: none. A pair with noise that a rule would leave out stays as it is.
+        src_langs: language of the sources of each corpus, for the noise.
         tgt_lang: language to translate into, unless a mixture names another one for the corpus.
         n_processes: number of processes that tokenise. It does not change the result.
         block_size: number of pairs in a block.
@@ -150,22 +166,25 @@ def prepare(
     Raises:
         UserError: the text cannot be read, or the files cannot be written.
     """
-    cleaning, sampling = cleaning or Cleaning(), sampling or Sampling()
+    cleaning, sampling, noise = cleaning or Cleaning(), sampling or Sampling(), noise or Noise()
+    src_langs = dict(src_langs or {}) if noise.is_on else {}
     digest = text.digest()
     tgt_lang = tgt_lang if tokenizer.languages else None  # without tags, it has no effect
     key = [_FORMAT, digest, tokenizer.digest(), max_len, sorted(asdict(cleaning).items()), block_size, tgt_lang]
     key.append(sampling if sampling.samples else None)
     if cleaning.identical or cleaning.duplicates:  # earlier versions compared text as it is
         key.append("comparable")
+    if noise.is_on:
+        key += [sorted(asdict(noise).items()), sorted(src_langs.items())]
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     folder = cache_dir / "prepared" / name
-    treatment = Treatment(tokenizer, sampling, cleaning, max_len)
+    treatment = Treatment(tokenizer, sampling, noise, cleaning, max_len)
     if sampling.samples:
         tokenizer.samplers(sampling.alpha)  # report their errors before all the work
     if not _is_done(folder):
         with _alone(folder):
             if not _is_done(folder):
-                _fill(folder, text, digest, tgt_lang, treatment, n_processes, block_size)
+                _fill(folder, text, digest, (src_langs, tgt_lang), treatment, n_processes, block_size)
     return open_shards(folder)
 
 
@@ -188,6 +207,16 @@ def left_out(about: Mapping[str, Any], max_len: int) -> list[str]:
     return lines
 
 
+def noise_counts(about: Mapping[str, Any]) -> list[str]:
+    """Return a line on how many pairs of a text got which noise; no line if noise is off."""
+    if "noise" not in about:
+        return []
+    n_pairs = about["versions"] * sum(counts["kept"] for counts in about["corpora"].values())
+    kinds = [f"{about['noise'][kind]['pairs']:,} {kind}" for kind in KINDS if kind in about["noise"]]
+    in_versions = f", in {about['versions']} versions" if about["versions"] > 1 else ""
+    return [f"noise (data.noise): {', '.join(kinds) or 'no pair'}, of {n_pairs:,} train pairs{in_versions}"]
+
+
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Lock a folder for one process at a time; the lock is released when the process ends."""
@@ -203,7 +232,7 @@ def _fill(
     folder: Path,
     text: Parallel,
     digest: str,
-    tgt_lang: str | None,
+    languages: tuple[Mapping[str, str], str | None],
     treatment: Treatment,
     n_processes: int,
     block_size: int,
@@ -215,7 +244,7 @@ def _fill(
         remove_leftovers(partial)
         state = _state(partial)
         repeated = _repeated(text, partial, block_size) if treatment.cleaning.duplicates else None
-        blocks = _blocks(text, block_size, repeated, tgt_lang, treatment)
+        blocks = _blocks(text, block_size, repeated, languages, treatment)
         _tokenise(partial, blocks, vocab_size, treatment, state, n_processes)
         if text.digest() != digest:
             raise UserError("the training text changed while it was prepared: start again")
@@ -223,7 +252,9 @@ def _fill(
             corpus: {"read": read, "kept": read - sum(dropped.values()), "dropped": dropped}
             for corpus, (read, dropped) in state["corpora"].items()
         }
-        about = {"corpora": corpora, "tokens": state["tokens"], "versions": max(1, treatment.sampling.samples)}
+        about = {"corpora": corpora, "tokens": state["tokens"], "versions": treatment.n_versions}
+        if treatment.noise.is_on:
+            about["noise"] = state["noise"]
         finish(partial, about, vocab_size)
         for name in (_PROGRESS, _HASHES):
             (partial / name).unlink(missing_ok=True)
@@ -246,7 +277,7 @@ def _state(partial: Path) -> dict[str, Any]:
             return state
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
-    return {"blocks": 0, "corpora": {}, "tokens": 0, "position": {}, "dropped": 0}
+    return {"blocks": 0, "corpora": {}, "tokens": 0, "position": {}, "dropped": 0, "noise": {}}
 
 
 def _tokenise(
@@ -268,6 +299,8 @@ def _tokenise(
             state["blocks"] += 1
             advance(len(block.pairs))
             state["tokens"] += done.tokens
+            for pair in done.noisy:
+                _count_noise(state["noise"], pair, block)
             read, counts = state["corpora"].get(block.corpus, (0, {}))
             if treatment.cleaning.keep_dropped and not block.version:
                 for rule, i in done.dropped:
@@ -288,19 +321,33 @@ def _tokenise(
         (partial / DROPPED).unlink()
 
 
+def _count_noise(counts: dict[str, Any], pair: NoisyPair, block: Block) -> None:
+    """Count a pair with noise; keep the first few of a kind as examples, with the source as it was."""
+    count = counts.setdefault(pair.kind, {"pairs": 0, "examples": []})
+    count["pairs"] += 1
+    if len(count["examples"]) < _EXAMPLES:
+        count["examples"].append([block.pairs.src[pair.number], pair.src, pair.tgt])
+
+
 def _blocks(
-    text: Parallel, block_size: int, repeated: np.ndarray | None, tgt_lang: str | None, treatment: Treatment
+    text: Parallel,
+    block_size: int,
+    repeated: np.ndarray | None,
+    languages: tuple[Mapping[str, str], str | None],
+    treatment: Treatment,
 ) -> Iterator[Block]:
     """Yield all blocks of all corpora, for each version."""
-    languages = text.tgt_langs if isinstance(text, MixedText) else {}
-    for version in range(max(1, treatment.sampling.samples)):
+    src_langs, tgt_lang = languages
+    tgt_langs = text.tgt_langs if isinstance(text, MixedText) else {}
+    for version in range(treatment.n_versions):
         number = start = 0
         for corpus, part in corpora_of(text).items():
             scripts: tuple[str | None, str | None] | None = None if treatment.cleaning.scripts else (None, None)
             for pairs in part.blocks(block_size):
                 scripts = scripts or main_scripts(pairs)
                 mine = None if repeated is None else repeated[start : start + len(pairs)]
-                yield Block(number, version, corpus, languages.get(corpus, tgt_lang), pairs, mine, scripts)
+                both = src_langs.get(corpus), tgt_langs.get(corpus, tgt_lang)
+                yield Block(number, version, corpus, *both, pairs, mine, scripts)
                 number, start = number + 1, start + len(pairs)
 
 
@@ -378,35 +425,61 @@ def _begin_process(treatment: Treatment) -> None:
 
 def encode(block: Block) -> Done:
     """Tokenise a block, leaving out pairs by the rules of `Cleaning`."""
-    (_, sampling, cleaning, max_len), pairs = _treatment, block.pairs
+    (_, sampling, noise, cleaning, max_len), pairs = _treatment, block.pairs
     rules = [_rule(src, tgt, cleaning, block.scripts) for src, tgt in zip(pairs.src, pairs.tgt)]
     if block.repeated is not None:
         for i in np.flatnonzero(block.repeated).tolist():
             rules[i] = rules[i] or "duplicates"
     numbers = [i for i, rule in enumerate(rules) if rule is None]
-    sources = _treatment.tokenizer.encode([pairs.src[i] for i in numbers], block.tgt_lang)
-    sides = [[source.ids for source in sources]]
-    sides.append(_treatment.tokenizer.encode_targets([pairs.tgt[i] for i in numbers], sources))
-    # A line is also blank if normalisation removes all of it.
-    has_no_text = np.array([source.is_blank or not ids for source, ids in zip(sources, sides[1])], bool)
-    # Including </s>.
-    lengths = np.array([np.fromiter(map(len, side), np.int64, len(numbers)) for side in sides]) + 1
-    is_long = lengths.max(0) > max_len
-    is_uneven = lengths.max(0) > (cleaning.max_ratio or np.inf) * lengths.min(0)
-    is_out = has_no_text | is_long | is_uneven
-    for place in np.flatnonzero(is_out).tolist():
-        rule = "max_len" if is_long[place] else "max_ratio"
-        rules[numbers[place]] = "empty" if has_no_text[place] else rule
-    kept = np.flatnonzero(~is_out).tolist()
-    if len(kept) < len(numbers):
-        sides = [[side[place] for place in kept] for side in sides]
+    sides, rules_of_ids = _encoded(pairs.select(numbers), block.tgt_lang)
+    for i, rule in zip(numbers, rules_of_ids):
+        rules[i] = rule
+    if any(rules_of_ids):
+        sides = [[ids for ids, rule in zip(side, rules_of_ids) if rule is None] for side in sides]
+    noisy = _put_noise(block, [i for i, rule in enumerate(rules) if rule is None], sides) if noise.is_on else []
     if _samplers:
         random = Random(f"{sampling.seed} {block.version} {block.number}")
         sides = [_sampled(side, sampler, random, max_len) for side, sampler in zip(sides, _samplers)]
     src, tgt = (_rows(side) for side in sides)
     dropped = [(rule, i) for i, rule in enumerate(rules) if rule is not None]
     tokens = sum(len(rows.ids) + len(rows.lengths) for rows in (src, tgt))
-    return Done(src, tgt, dropped, tokens)
+    return Done(src, tgt, dropped, tokens, noisy)
+
+
+def _encoded(pairs: ParallelText, tgt_lang: str | None) -> tuple[list[list[list[int]]], list[str | None]]:
+    """Return the ids of both sides, and the rule by which each pair's ids are left out; None if they are kept."""
+    tokenizer, max_len, max_ratio = _treatment.tokenizer, _treatment.max_len, _treatment.cleaning.max_ratio
+    sources = tokenizer.encode(pairs.src, tgt_lang)
+    sides = [[source.ids for source in sources], tokenizer.encode_targets(pairs.tgt, sources)]
+    # A line is also blank if normalisation removes all of it.
+    has_no_text = np.array([source.is_blank or not ids for source, ids in zip(sources, sides[1])], bool)
+    # Including </s>.
+    lengths = np.array([np.fromiter(map(len, side), np.int64, len(pairs)) for side in sides]) + 1
+    is_long = lengths.max(0) > max_len
+    is_uneven = lengths.max(0) > (max_ratio or np.inf) * lengths.min(0)
+    rules: list[str | None] = [None] * len(pairs)
+    for place in np.flatnonzero(has_no_text | is_long | is_uneven).tolist():
+        rule = "max_len" if is_long[place] else "max_ratio"
+        rules[place] = "empty" if has_no_text[place] else rule
+    return sides, rules
+
+
+def _put_noise(block: Block, kept: list[int], sides: list[list[list[int]]]) -> list[NoisyPair]:
+    """Replace the ids of the pairs that noise changes, and return these pairs.
+
+    Args:
+        block: the block.
+        kept: indices of the pairs that are kept.
+        sides: their ids, which are changed in place.
+    """
+    noise, find_placeholders = _treatment.noise, _treatment.tokenizer.find_placeholders
+    noisy = noise.apply(block.pairs, kept, f"{block.version} {block.number}", block.src_lang, find_placeholders)
+    encoded, rules = _encoded(ParallelText([pair.src for pair in noisy], [pair.tgt for pair in noisy]), block.tgt_lang)
+    places = {index: place for place, index in enumerate(kept)}
+    for pair, src, tgt, rule in zip(noisy, *encoded, rules):
+        if rule is None:
+            sides[0][places[pair.number]], sides[1][places[pair.number]] = src, tgt
+    return [pair for pair, rule in zip(noisy, rules) if rule is None]
 
 
 def _sampled(side: list[list[int]], sampler: Sampler, random: Random, max_len: int) -> list[list[int]]:
