@@ -72,6 +72,17 @@ def test_a_run_goes_on_with_its_corpus_in_another_folder(tmp_path: Path) -> None
     assert [line for line in found if not line.startswith("files: ")] == []  # the earlier config is an additional file
 
 
+def test_a_run_on_noisy_text_resumes_bit_for_bit(tmp_path: Path, text: list[str]) -> None:
+    words = [*text, *SMALL, *SHORT, "data/noise=light", "data.noise.samples=2", "data.noise.upper=0.5"]
+    whole = lives.whole(words, tmp_path / "whole")
+    assert lives.whole([*words, "data.noise.seed=2"], tmp_path / "other").left != whole.left
+    folder = tmp_path / "pieces"
+    for update in (3, 7):
+        train(folder, *words, "run.folder=run", "resume=auto", code=-signal.SIGKILL, fault=Fault(9, update=update))
+    train(folder, *words, "run.folder=run", "resume=auto")
+    assert lives.differences(whole.left, lives.left(folder)) == []
+
+
 @pytest.mark.promise(
     "Resuming a finished run reports that it is finished, and which changed values would have no effect"
 )
