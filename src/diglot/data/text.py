@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -17,6 +18,7 @@ from diglot.data.readers.opening import explained, opened
 from diglot.errors import UserError
 from diglot.system.atomic import atomic_file
 
+MAX_LINE = 2**24  # bytes
 BLOCK = 20_000  # number of pairs read, and later tokenised, at once
 _COMPRESSED = (".gz", ".zst", ".xz", ".bz2", ".zip")  # endings never used for names of plain text
 _BOM = "\ufeff"
@@ -225,13 +227,23 @@ def read_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
 def line_blocks(file: BinaryIO, name: str, size: int = BLOCK) -> Iterator[list[str]]:
     """Yield the lines of an open file by the rules of `read_blocks`; `name` is its name in errors."""
     n_lines = 0
-    while lines := list(itertools.islice(file, size)):  # a binary file's lines end at LF alone
+    while lines := _next_lines(file, size, name, n_lines):
         block = split_lines(b"".join(lines), name, n_lines)
         n_lines += len(block)
         if block:
             yield block
     if not n_lines:
         raise UserError(f"{name}: the file is empty")
+
+
+def _next_lines(file: BinaryIO, size: int, name: str, first: int) -> list[bytes]:
+    """Return the next lines of an open file; a binary file's lines end at LF alone."""
+    lines: list[bytes] = []
+    for line in itertools.islice(iter(partial(file.readline, MAX_LINE + 1), b""), size):
+        if len(line) > MAX_LINE:
+            raise UserError(f"{name}, line {first + len(lines) + 1}: more than {MAX_LINE:,} bytes in one line")
+        lines.append(line)
+    return lines
 
 
 def have_same_content(one: str, other: str) -> bool:

@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import re
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -406,3 +407,93 @@ def test_the_format_of_a_name_does_not_count(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(CONTENTS[form])
     names = [type(format_of(str(tmp_path / name))).__name__ for name in ("a.csv", "a.parquet", "a.json")]
     assert names == ["Json", "Tsv", "Parquet"]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"<!-- -->" * 40, b"<?a ?>" * 8000, b" " * 60000, b'<!DOCTYPE a "[">' * 3000, b'""\n' * 9000, b"#\n" * 9000],
+)
+def test_a_head_of_no_format_is_refused_in_no_time(tmp_path: Path, head: bytes) -> None:
+    start = time.process_time()
+    with pytest.raises(UserError, match="a: of no format"):
+        read(tmp_path / "a", head + b"<x>")
+    assert time.process_time() - start < 3
+
+
+def test_a_doctype_with_declarations_is_refused_as_such(tmp_path: Path) -> None:
+    content = tmx(*TWO).replace(b"<tmx", b'<!DOCTYPE tmx [\n<!ENTITY a SYSTEM "/etc/passwd">\n]>\n<tmx')
+    with pytest.raises(UserError, match=r"a, line \d: the DOCTYPE contains declarations"):
+        read(tmp_path / "a", content, **LANGUAGES)
+
+
+def test_a_variant_of_a_language_that_is_typed_in_full_is_taken_alone(tmp_path: Path) -> None:
+    units = [{"en": "one", "de-DE": "eins", "de-AT": "oans"}, {"en": "two", "de-AT": "zwoa", "de-DE": "zwei"}]
+    for content in (tmx(*units), tmx(units[0], *[{"en": "x", "de-DE": "y"}] * 1200, units[1])):
+        found = read(tmp_path / "a", content, src_lang="en", tgt_lang="de_de")
+        assert (found.tgt[0], found.tgt[-1]) == ("eins", "zwei")
+        assert read(tmp_path / "a", content, src_lang="de-AT", tgt_lang="en").src[0] == "oans"
+
+
+def test_spellings_of_a_language_are_one_language(tmp_path: Path) -> None:
+    units = [{"EN-US": "one", "de": "eins"}, {"en-US": "two", "DE": "zwei"}, {"en_us": "three", "de": "drei"}]
+    for given in ({}, {"src_lang": "en", "tgt_lang": "de"}, {"src_lang": "en-us", "tgt_lang": "de"}):
+        assert read(tmp_path / "a", tmx(*units, srclang="en-US"), **given) == ParallelText(
+            ["one", "two", "three"], ["eins", "zwei", "drei"]
+        )
+
+
+def test_languages_are_not_joined(tmp_path: Path) -> None:
+    for code, content in (("de-DE", tmx(*TWO)), ("de", CONTENTS["ZIP"])):
+        with pytest.raises(UserError, match=r"a: columns are joined, but it has languages: .*de"):
+            read(tmp_path / "a", content, columns=[[code, "en"], code])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"sep=;\nen;de\none;eins\n",
+        b'"sep=;"\r\nen;de\r\none;eins\r\n',
+        b"sep=,\nen,de\none,eins\n",
+        b"sep=\t\nen\tde\none\teins\n",
+        b"\nen,de\none,eins\n",
+        b"\n;\nen;de\none;eins\n",
+        b"\nen\tde\none\teins\n",
+        b"en, de\none,eins\n",
+        b"en \tde \none\teins\n",
+    ],
+)
+def test_names_of_columns_are_found_below_blank_rows_and_a_declared_separator(tmp_path: Path, content: bytes) -> None:
+    assert read(tmp_path / "a", content, **LANGUAGES) == ParallelText(["eins"], ["one"])
+    assert read(tmp_path / "a", content, columns=["de", "en"]) == ParallelText(["eins"], ["one"])
+    if b";" in content and b"sep=" in content:
+        assert read(tmp_path / "a", content, "csv") == ParallelText(["en", "one"], ["de", "eins"])
+
+
+def as_tar(content: bytes) -> bytes:
+    import io
+    import tarfile
+
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        info = tarfile.TarInfo("a.tsv")
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (as_tar(b"eins\tone\n" * 500), "a: a tar archive, not text: unpack it"),
+        (gzip.compress(as_tar(b"eins\tone\n" * 500)), "a: a tar archive, not text: unpack it"),
+        (b'[["a", "b"], ["c", "d"]]', "a, line 1: a JSON list; each item of the array must be a JSON object"),
+        (b'["a", "b"]\n["c", "d"]\n', "a, line 1: a JSON str; each item of the array must be a JSON object"),
+        (b"{'de': 'a', 'en': 'b'}\n", "a, line 1: not valid JSON; each line must be a JSON object"),
+        (b"[\n]", "a: the JSON array is empty"),
+        (gzip.compress(b'{"de": "a", "en": "b"}\n{"de": "' + b"a" * 2**25, 1), "a, line 2: more than 16,777,216 bytes"),
+        (gzip.compress(b"a\tb\nc\t" + b"d" * 2**25, 1), "a, line 2: more than 16,777,216 bytes in one line"),
+    ],
+)
+def test_what_is_no_text_of_both_sides_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "a", content, **LANGUAGES)

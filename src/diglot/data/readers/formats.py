@@ -1,7 +1,7 @@
 """The interface of the formats of files that hold both sides."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from diglot.data.readers.opening import opened
 from diglot.data.readers.sides import Languages, Side
@@ -29,8 +29,15 @@ class Format(ABC):
         """Return the languages or columns of a file, from its first rows or units."""
 
     @abstractmethod
-    def pairs(self, path: str, src: Side, tgt: Side) -> Iterator[Pair]:
-        """Yield the pairs of a file in order, with blank sides, without line breaks inside a side."""
+    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
+        """Yield the pairs of a file in order, with blank sides, without line breaks inside a side.
+
+        Args:
+            path: the file.
+            src: the columns, or the language, of the source.
+            tgt: the same of the target.
+            exact: languages that the user typed; if one is spelled like a side, no other variant of it is meant.
+        """
 
     def describe(self, path: str) -> str:
         """Return the name of the format, with what else was decided from the file."""

@@ -8,7 +8,7 @@ import codecs
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, BinaryIO
 
 from diglot.data.readers.formats import SAMPLE, Format, Pair
@@ -22,6 +22,8 @@ _TRANSLATION = "translation"  # the key of the languages in the Hub's form, {"tr
 _CHUNK = 2**20  # characters of an array that are decoded at once
 _LARGEST_OBJECT = 2**27  # characters
 _BLANKS = re.compile(r"[ \t\r\n]*")
+# Objects, or what is meant as JSON and is refused with a reason: arrays of arrays, and quotes of Python.
+_HEAD = re.compile(rb"""\[\s*\{|\{\s*(["'}]|$)|\[\s*(?:\[\s*)?"[^\t\n]*(?:\n|$)""")
 _ARRAY = re.compile(rb"(\xef\xbb\xbf)?[ \t\r\n]*\[")
 
 Object = tuple[int, dict[str, Any]]  # the number of its first line, and its content
@@ -34,7 +36,7 @@ class Json(Format):
 
     def detects(self, head: bytes) -> bool:
         start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-        return re.match(rb'\[\s*\{|\{\s*("|\}|$)', start) is not None
+        return _HEAD.match(start) is not None
 
     def languages(self, path: str) -> Languages:
         keys: dict[str, None] = {}
@@ -42,7 +44,7 @@ class Json(Format):
             keys |= dict.fromkeys(_columns(row))
         return Languages(list(keys), are_columns=True)
 
-    def pairs(self, path: str, src: Side, tgt: Side) -> Iterator[Pair]:
+    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
         for number, row in json_objects(path):
             columns = _columns(row)
             yield _side(columns, src, path, number), _side(columns, tgt, path, number)

@@ -64,6 +64,8 @@ def opened(path: str | Path, member: str | None = None, as_utf8: bool = True) ->
         if match or suffix in _OPENERS:
             opener = _OPENERS[f".{match.lastgroup}" if match else suffix]
             file = _buffered(stack.enter_context(opener(file, "rb")))
+        if file.peek(512)[257:262] == b"ustar":
+            raise UserError(f"{path}: a tar archive, not text: unpack it")
         encoding = next((name for mark, name in _MARKS.items() if file.peek(4).startswith(mark)), None)
         if encoding and as_utf8:
             file = _buffered(_Utf8(file, encoding, path))

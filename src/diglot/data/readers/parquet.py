@@ -1,6 +1,6 @@
 """Reading of Parquet files with a column per language, or with a column "translation" of languages."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ class Parquet(Format):
         with _table(path) as table:
             return Languages(list(_columns(table.schema_arrow)), are_columns=True)
 
-    def pairs(self, path: str, src: Side, tgt: Side) -> Iterator[Pair]:
+    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
         with _table(path) as table:
             columns = _columns(table.schema_arrow)
             for column in (*src, *tgt):

@@ -60,7 +60,8 @@ class FileReader:
     def blocks(self, shard: tuple[str, ...], size: int) -> Iterator[ParallelText]:
         """Yield the pairs of a file in order, at most `size` at a time."""
         path = shard[0]
-        return blocks_of(self.format_of(path).pairs(path, *self.sides(path)), path, size)
+        exact = [code for code in (self.wanted.src_lang, self.wanted.tgt_lang) if code]
+        return blocks_of(self.format_of(path).pairs(path, *self.sides(path), exact), path, size)
 
     def describe(self, path: str) -> str | None:
         """Return what was decided from a file's content: its format and its sides; None if nothing was."""
@@ -136,6 +137,8 @@ def format_of(path: str) -> Format:
         raise UserError(f"{path}: a side of a test set (SGML): type data.test.src=SOURCE data.test.tgt=REFERENCE")
     if found is None and ".csv" in Path(path).suffixes:  # its rows differ in their number of columns
         return Csv()
+    if found is None and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"[", b"{")):
+        return Json()  # whose errors say what is wrong
     if found is None:
         raise UserError(
             f"{path}: of no format that holds both sides (TMX, XLIFF, PO, JSON, Parquet, TSV, CSV, ...); if its "

@@ -2,8 +2,9 @@
 
 import csv
 import itertools
+import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from diglot.data.readers.formats import Format, Pair, head_lines, head_of
 from diglot.data.readers.sides import Languages, Side, has_names, listed
@@ -11,7 +12,8 @@ from diglot.data.text import sentence_blocks
 from diglot.errors import UserError
 
 Row = tuple[int, list[str]]  # the number of its (last) line, and its columns
-_LONGEST_FIELD = 2**27  # characters, of a CSV file
+_LONGEST_FIELD = 2**24  # characters, of a CSV file
+_DECLARATION = re.compile(r'"?sep=([,;\t])"?')  # of the separator, as Excel writes it in the first line
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 
@@ -27,13 +29,12 @@ class Rows(Format):
         """Return the name of the character between columns, for messages."""
 
     def languages(self, path: str) -> Languages:
-        _, first = next(self.rows(path))
-        return Languages(first, are_columns=True, are_numbered=True)
+        return Languages(_header(self.rows(path)), are_columns=True, are_numbered=True)
 
-    def pairs(self, path: str, src: Side, tgt: Side) -> Iterator[Pair]:
+    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
         rows = self.rows(path)
         if has_names((src, tgt)):
-            _, header = next(rows)
+            header = _header(rows)
             for column in (*src, *tgt):
                 if column not in header:
                     raise UserError(f"{path}: no column {column!r} in its first row, which has {listed(header)}")
@@ -54,6 +55,11 @@ class Rows(Format):
             raise UserError(f"{path}: no rows below the header")
 
 
+def _header(rows: Iterator[Row]) -> list[str]:
+    """Return the names in the first row that is not blank, without the spaces around them."""
+    return [name.strip() for name in next((row for _, row in rows if any(map(str.strip, row))), [])]
+
+
 def _picker(indices: Sequence[int]) -> Callable[[list[str]], str]:
     """Return a function that returns one side of a row: a column, or several joined by a space."""
     if len(indices) == 1:
@@ -68,7 +74,9 @@ class Tsv(Rows):
 
     def detects(self, head: bytes) -> bool:
         lines = [line for line in head_lines(head) if line.strip()]
-        return bool(lines) and "\t" in lines[0] and 2 * sum("\t" in line for line in lines) > len(lines)
+        if not lines or _DECLARATION.fullmatch(lines[0]):
+            return False
+        return "\t" in lines[0] and 2 * sum("\t" in line for line in lines) > len(lines)
 
     def rows(self, path: str) -> Iterator[Row]:
         lines = itertools.chain.from_iterable(sentence_blocks(path))
@@ -92,6 +100,8 @@ class Csv(Rows):
 
     def detects(self, head: bytes) -> bool:
         lines = head_lines(head)
+        if _DECLARATION.fullmatch(lines[0]):
+            return True
         return any(len(_widths(lines, separator)) == 1 for separator in self._possible(lines))
 
     def rows(self, path: str) -> Iterator[Row]:
@@ -101,6 +111,8 @@ class Csv(Rows):
         reader = csv.reader(lines, delimiter=self._separator(path), strict=True)
         try:
             for row in reader:
+                if reader.line_num == 1 and _is_declaration(row):
+                    continue
                 yield reader.line_num, [" ".join(field.split("\n")) for field in row]
         except csv.Error as error:
             raise UserError(f"{path}, line {reader.line_num}: not valid CSV ({error})") from None
@@ -113,6 +125,8 @@ class Csv(Rows):
 
     def _separator(self, path: str) -> str:
         lines = head_lines(head_of(path))
+        if match := _DECLARATION.fullmatch(lines[0]):
+            return match[1]
         possible = self._possible(lines)
         if self.prefers_commas and "," in possible:
             return ","
@@ -122,6 +136,11 @@ class Csv(Rows):
     def _possible(self, lines: Sequence[str]) -> list[str]:
         """Return the characters that separate at least two columns in each of some lines."""
         return [separator for separator in _SEPARATORS if min(_widths(lines, separator), default=0) > 1]
+
+
+def _is_declaration(row: Sequence[str]) -> bool:
+    """Return whether a row declares the separator, which also splits it."""
+    return row == ["sep=", ""] or (len(row) == 1 and _DECLARATION.fullmatch(row[0]) is not None)
 
 
 def _widths(lines: Sequence[str], separator: str) -> set[int]:

@@ -70,6 +70,10 @@ def choose(found: Languages, wanted: Wanted, path: str) -> tuple[Side, Side]:
         for column in (column for side in wanted.columns for column in side):
             if column not in found.names:
                 raise UserError(f"{path}: no column {column!r}; it has {listed(found.names)}")
+        if not found.are_columns and any(len(side) > 1 for side in wanted.columns):
+            raise UserError(
+                f"{path}: columns are joined, but it has languages: {listed(found.names)}: type one per side"
+            )
         return wanted.columns
     if wanted.columns != BY_DEFAULT:
         if not found.are_numbered:
@@ -110,16 +114,17 @@ def _by_language(found: Languages, wanted: Wanted, path: str) -> tuple[Side, Sid
     return (sides[0],), (sides[1],)
 
 
+def spelled(code: str) -> str:
+    """Return a code in the spelling in which codes are compared."""
+    return code.replace("_", "-").lower()
+
+
 def matching(names: Sequence[str], code: str, path: str) -> str | None:
     """Return the name that is a code, or the only one of the same language; None if there is none.
 
     Raises:
         UserError: several variants of the language are there.
     """
-
-    def spelled(name: str) -> str:
-        return name.replace("_", "-").lower()
-
     if same := [name for name in names if spelled(name) == spelled(code)]:
         return same[0]
     variants = [name for name in names if has_same_language(name, code)]

@@ -1,7 +1,7 @@
 """The formats of translation units: TMX, XLIFF, gettext catalogues and WMT test sets."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import BinaryIO
 
@@ -9,16 +9,18 @@ from diglot.data.language import has_same_language
 from diglot.data.readers.formats import SAMPLE, Format, Pair, head_of
 from diglot.data.readers.opening import opened
 from diglot.data.readers.po import read_po
-from diglot.data.readers.sides import Languages, Side, matching
+from diglot.data.readers.sides import Languages, Side, matching, spelled
 from diglot.data.readers.tmx import read_tmx
 from diglot.data.readers.units import Unit
 from diglot.data.readers.wmt import read_wmt
 from diglot.data.readers.xliff import read_xliff
 from diglot.errors import UserError
 
-_XML_HEAD = rb"(?:\xef\xbb\xbf)?(?:\s|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>]*>)*<(?:[\w.-]+:)?%s[\s>]"
-_PO_HEAD = rb'(?:\xef\xbb\xbf)?(?:\s|#[^\n]*\n|(?:domain|msgctxt)?\s*"[^\n]*\n)*msgid\s*"'
-_SGM_HEAD = rb"(?:\s|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>]*>)*<(?:srcset|refset|tstset)\b"
+# Atomic groups: a head of many comments that is of no format takes no longer than any other.
+_XML_START = rb"(?:\s|(?><\?.*?\?>)|(?><!--.*?-->)|<!DOCTYPE[^>\[]*+(?>\[.*?\]\s*)?>)*+"
+_XML_HEAD = rb"(?:\xef\xbb\xbf)?" + _XML_START + rb"<(?:[\w.-]+:)?%s[\s>]"
+_PO_HEAD = rb'(?:\xef\xbb\xbf)?(?:\s|#[^\n]*\n|(?:domain|msgctxt)?\s*"[^\n]*\n)*+msgid\s*"'
+_SGM_HEAD = _XML_START + rb"<(?:srcset|refset|tstset)\b"
 _SRCLANG = re.compile(rb"""<header\b[^>]*?\bsrclang\s*=\s*["']([^"'*]+)["']""")
 
 
@@ -46,45 +48,53 @@ class Units(Format):
         return self.head.match(head) is not None
 
     def languages(self, path: str) -> Languages:
-        names: dict[str, None] = {}
+        by_spelling: dict[str, str] = {}  # en-US, EN-US and en_us are one language
         with opened(path, as_utf8=False) as file:
             for unit in islice(self.read(file, path), SAMPLE):
-                names |= dict.fromkeys(unit.texts)
+                for language in unit.texts:
+                    by_spelling.setdefault(spelled(language), language)
+        names = [*by_spelling.values()]
         if self.declared is None:
             source, target = names if len(names) == 2 else (None, None)
-            return Languages([*names], source, target)
+            return Languages(names, source, target)
         match = self.declared.search(head_of(path))
-        source = matching([*names], match[1].decode(errors="replace"), path) if match else None
-        return Languages([*names], source)
+        source = matching(names, match[1].decode(errors="replace"), path) if match else None
+        return Languages(names, source)
 
-    def pairs(self, path: str, src: Side, tgt: Side) -> Iterator[Pair]:
+    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
         """Yield the pairs; a unit with only one of the two languages is a pair with a blank side."""
         wanted = str(src[0]), str(tgt[0])
-        known = set(wanted)
+        codes = tuple(map(spelled, wanted))
+        exact = set(map(spelled, exact))
+        spellings: dict[str, str] = {}
         with opened(path, as_utf8=False) as file:
             for unit in self.read(file, path):
-                for language in unit.texts.keys() - known:
-                    _check_variant(language, wanted, f"{path}, {unit.place}")
-                    known.add(language)
-                sides = [unit.texts.get(side, [""])[0] for side in wanted]
-                if any(side in unit.texts for side in wanted):
-                    yield sides[0], sides[1]
+                for language in unit.texts.keys() - spellings.keys():
+                    code = spellings[language] = spelled(language)
+                    if code not in codes:
+                        asked = [side for side in wanted if spelled(side) not in exact]
+                        _check_variant(language, wanted, asked, f"{path}, {unit.place}")
+                texts: dict[str, str] = {}
+                for language, alternatives in unit.texts.items():
+                    texts.setdefault(spellings[language], alternatives[0])
+                if codes[0] in texts or codes[1] in texts:
+                    yield texts.get(codes[0], ""), texts.get(codes[1], "")
 
 
-def _check_variant(language: str, wanted: tuple[str, str], where: str) -> None:
+def _check_variant(language: str, wanted: tuple[str, str], asked: Sequence[str], where: str) -> None:
     """Check that a language that first occurs here is not a variant of a wanted one.
 
     Raises:
         UserError: it is, so that the choice among the first units was no choice.
     """
-    for side in wanted:
+    for side in asked:
         if has_same_language(language, side) and not all(has_same_language(each, side) for each in wanted):
             raise UserError(f"{where}: {language}, but the units before have {side}: type the one that you want")
 
 
 def is_sgm(path: str) -> bool:
     """Return whether a file is a side of a test set in SGML."""
-    return re.match(_SGM_HEAD, head_of(path), re.DOTALL) is not None
+    return re.match(_SGM_HEAD, head_of(path), re.DOTALL | re.IGNORECASE) is not None
 
 
 UNIT_FORMATS: tuple[Format, ...] = (

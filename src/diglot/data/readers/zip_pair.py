@@ -1,6 +1,6 @@
 """Reading of a ZIP archive with a file per language, whose lines correspond, as OPUS distributes corpora."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain, zip_longest
 
 from diglot.data.readers.formats import Format, Pair
@@ -25,7 +25,7 @@ class ZipPair(Format):
             raise UserError(f"{path}: several of its files end alike: {listed(members)}; unpack those that you want")
         return Languages(endings)
 
-    def pairs(self, path: str, src: Side, tgt: Side) -> Iterator[Pair]:
+    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
         members = {member.rpartition(".")[2]: member for member in texts_in(path)}
         sides = [_lines(path, members[str(side[0])]) for side in (src, tgt)]
         for n_pairs, pair in enumerate(zip_longest(*sides)):
