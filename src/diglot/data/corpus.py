@@ -3,13 +3,14 @@
 import hashlib
 import json
 import re
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from diglot.data.language import language_of_column, language_of_file
+from diglot.data.language import has_same_language, language_of_column, language_of_file, writing_of_code
 from diglot.data.readers.reading import CLAIMS, FileReader, OwnReader, Reader, SgmReader
 from diglot.data.readers.sides import Column, Side, Wanted
 from diglot.data.readers.unit_formats import is_sgm
@@ -194,19 +195,43 @@ class Files(Corpus):
         split, paths = next((split, paths) for split, paths in self.paths.items() if paths)
         reader = self._reader(paths)
         if reader is None:
-            guesses = [language_of_file(paths[side][0]) for side in ("src", "tgt")]
-        elif isinstance(reader, FileReader):
-            sides = self.wanted.columns if reader.columns_only else reader.sides(_shards(split, paths)[0][0])
-            guesses = [language_of_column(side[0]) if len(side) == 1 else None for side in sides]
+            guesses = _guesses(reader, (paths["src"][0], paths["tgt"][0]))
+        elif isinstance(reader, FileReader) and reader.columns_only:
+            guesses = _languages_of(self.wanted.columns)
         else:
-            guesses = [None, None]
-        if guesses[0] == guesses[1]:
-            guesses = [None, None]
+            guesses = _guesses(reader, _shards(split, paths)[0])
         return self.wanted.src_lang or guesses[0] or "src", self.wanted.tgt_lang or guesses[1] or "tgt"
+
+    def _refuse_other_languages(self, split: str, pairs: PairFiles) -> None:
+        """Check that the languages that files declare are those of the corpus.
+
+        Names of files of lines are less certain than declarations: they are refused only if the sides are swapped.
+
+        Raises:
+            UserError: they are not, so that the two directions would be mixed.
+        """
+        ours = (self.src_lang, self.tgt_lang)
+        if (self.wanted.src_lang and self.wanted.tgt_lang) or None in map(writing_of_code, ours):
+            return
+        for shard in pairs.shards:
+            theirs = _guesses(pairs.reader, shard)
+            if None in theirs or None in (writing_of_code(str(code)) for code in theirs):
+                continue
+            src, tgt = map(str, theirs)
+            is_same = has_same_language(src, ours[0]) and has_same_language(tgt, ours[1])
+            is_swapped = has_same_language(src, ours[1]) and has_same_language(tgt, ours[0])
+            if is_same or (len(shard) == 2 and not is_swapped):
+                continue
+            told = f"{src}-{tgt}, but this corpus is {ours[0]}-{ours[1]} according to its first files"
+            if len(shard) == 2:
+                raise UserError(f"data.{split}: {shard[0]} and {shard[1]} are {told}: swap data.{split}.src and .tgt")
+            raise UserError(f"data.{split}: {shard[0]} is {told}: type data.src_lang={ours[0]} data.tgt_lang={ours[1]}")
 
     def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
         given = self.given()
         self.notes = [f"{split}: {note}" for split, pairs in given.items() for note in reading_notes(pairs)]
+        for split, pairs in given.items():
+            self._refuse_other_languages(split, pairs)
         if self.src_lang != self.tgt_lang:
             for split, pairs in given.items():
                 refuse_equal_sides(f"data.{split}", pairs)
@@ -367,6 +392,22 @@ def read_prepared(folder: Path, corpus: Corpus) -> dict[str, PairFiles]:
     return read_splits(folder, corpus.src_lang, corpus.tgt_lang)
 
 
+def _guesses(reader: PairReader | None, shard: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """Return the languages of the two sides of a shard, from the names of files or columns, or None."""
+    if reader is None:
+        src, tgt = map(language_of_file, shard)
+        return (src, tgt) if src != tgt else (None, None)
+    if not isinstance(reader, FileReader) or reader.columns_only:
+        return None, None
+    return _languages_of(reader.sides(shard[0]))
+
+
+def _languages_of(sides: tuple[Side, Side]) -> tuple[str | None, str | None]:
+    """Return the languages that columns are named after, or None."""
+    src, tgt = (language_of_column(side[0]) if len(side) == 1 else None for side in sides)
+    return (src, tgt) if src != tgt else (None, None)
+
+
 def _checked_columns(columns: Sequence[Column | Sequence[Column]]) -> tuple[Side, Side]:
     """Return the columns of source and target as sides.
 
@@ -413,6 +454,9 @@ def _shards(split: str, paths: Mapping[str, Sequence[str]]) -> list[tuple[str, .
         name: [file for path in values for file in expand(str(path), f"data.{split}.{name}")]
         for name, values in paths.items()
     }
+    for name, files in found.items():
+        if pipe := next((file for file in files if _is_pipe(file)), None):
+            raise UserError(f"data.{split}.{name}={pipe}: a pipe can be read only once: write its text to a file")
     counts = {name: len(files) for name, files in found.items()}
     if len(set(counts.values())) > 1:
         raise UserError(
@@ -420,6 +464,12 @@ def _shards(split: str, paths: Mapping[str, Sequence[str]]) -> list[tuple[str, .
             "each file needs its translation"
         )
     return list(zip(*found.values(), strict=True))
+
+
+def _is_pipe(path: str) -> bool:
+    with suppress(OSError, ValueError):
+        return stat.S_ISFIFO(Path(path).stat().st_mode)
+    return False
 
 
 def _sample_folder() -> Path:

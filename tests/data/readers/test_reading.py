@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import re
 import time
 import zipfile
@@ -448,6 +449,32 @@ def test_languages_are_not_joined(tmp_path: Path) -> None:
             read(tmp_path / "a", content, columns=[[code, "en"], code])
 
 
+def test_files_of_the_other_direction_are_refused(tmp_path: Path) -> None:
+    names = {"there": tmx(TWO[0], srclang="en"), "back": tmx(TWO[1], srclang="de"), "x": CONTENTS["JSON Lines"]}
+    names |= {"t.de": b"eins\nzwei\n", "t.en": b"one\ntwo\n", "d.de": b"drei\n", "d.en": b"three\n"}
+    path = {name: str(tmp_path / name) for name in names}
+    for name, content in names.items():
+        (tmp_path / name).write_bytes(content)
+    lines = {"src": path["t.de"], "tgt": path["t.en"]}
+
+    def corpus(train: Any, dev: Any, **languages: str) -> Any:
+        return Files(train=train, dev=dev, test=dev, **languages).read(tmp_path)
+
+    both, there = {"file": [path["there"], path["back"]]}, {"file": path["there"]}
+    with pytest.raises(
+        UserError, match=r"^data\.train: .*back is de-DE-en, but .* en-de-DE .*: type data\.src_lang=en"
+    ):
+        corpus(both, there)
+    with pytest.raises(UserError, match=r"^data\.dev: .*there is en-de-DE, but .* de-en .*type data\.src_lang=de data"):
+        corpus(lines, there)
+    with pytest.raises(UserError, match=r"^data\.dev: .*d\.en and .*d\.de are en-de, but .*: swap data\.dev\.src and"):
+        corpus(lines, {"src": path["d.en"], "tgt": path["d.de"]})
+    read_dev = corpus(lines, there, src_lang="de", tgt_lang="en")["dev"].load()
+    assert read_dev == ParallelText(["eins"], ["one"])
+    assert corpus(both, there, src_lang="en", tgt_lang="de")["train"].load().src == ["one", "two"]
+    assert len(corpus(lines, {"src": path["d.de"], "tgt": path["d.en"]})["dev"].load()) == 1
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -497,3 +524,10 @@ def as_tar(content: bytes) -> bytes:
 def test_what_is_no_text_of_both_sides_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(UserError, match=message):
         read(tmp_path / "a", content, **LANGUAGES)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for train in ({"file": str(tmp_path / "pipe")}, {"src": str(tmp_path / "pipe"), "tgt": "x"}):
+        with pytest.raises(UserError, match=r"^data\.train\.(file|src)=.*pipe: a pipe can be read only once: write"):
+            Files(train=train).given()
