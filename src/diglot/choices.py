@@ -260,8 +260,10 @@ def _group(item: Any, folder: str, comments: _Comments) -> Entry | None:
     """Return the group that an entry of a defaults list selects from, or None if the group is Hydra's own."""
     key, value = item.value[0]
     group, _, package = key.value.removeprefix("override ").partition("@")
-    if group.startswith("/"):  # from a shared part; the package is the one that the group has anyway
-        group, package = group.removeprefix("/"), ""
+    if group.startswith("/"):
+        group = group[1:]
+        if group.endswith(f"/{package}"):  # the place that the group has anyway
+            package = ""
     elif folder:
         group = f"{folder}/{group}"
     if not (CONF / group).is_dir():

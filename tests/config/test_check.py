@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -669,3 +670,24 @@ def test_a_mapping_of_text_from_the_environment_that_a_checkpoint_would_hold_is_
     assert "hunter" not in said
     monkeypatch.setenv("SECRET", "{encoder: 4, decoder: 4, cross: 4, hunter2-0a1b: 3}")
     assert "hunter" not in say("model.n_heads='${oc.decode:${oc.env:SECRET}}'", "trainer=cpu")
+
+
+@pytest.mark.parametrize(
+    ("words", "must_fit"),
+    [
+        (["seed=2"], {"tokenizer": False}),
+        (["data.vocab_size=9"], {"tokenizer": True}),
+        (["tokenizer.vocab_size=9"], {"tokenizer": True}),
+        (["tokenizer.joint=false", "tokenizer.tgt_vocab_size=9"], {"tokenizer": True}),
+        (["tokenizer.must_fit=false", "tokenizer.vocab_size=9"], {"tokenizer": False}),
+        (["tokenizer=per_side", "tokenizer.tgt.vocab_size=9"], {"tokenizer.src": False, "tokenizer.tgt": True}),
+        (["tokenizer=files"], {"tokenizer": None}),
+    ],
+)
+def test_only_a_size_that_is_typed_must_fit_the_text(words, must_fit, monkeypatch):
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(root.CONF), version_base="1.3"):
+        config = compose("train", words)
+    monkeypatch.setattr(sys.modules["diglot.config.check"], "overrides_as_typed", lambda group: words)
+    root.settle_must_fit(config)
+    assert {path: OmegaConf.select(config, path).get("must_fit") for path in must_fit} == must_fit

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +19,12 @@ from diglot.data.batching import WIDTH_STEP
 from diglot.data.corpus import Corpus, Files, Sample
 from diglot.data.flat import FlatIds
 from diglot.data.mixed import Mixed
-from diglot.data.module import TimedLoader, TranslationData, eval_batches
+from diglot.data.module import TimedLoader, TranslationData, eval_batches, unknown_tokens
 from diglot.data.options import DataOptions
 from diglot.data.sampling import Sampling
 from diglot.data.shards import ABOUT
 from diglot.data.text import ParallelText, write_lines
-from diglot.data.tokenizer import BOS, EOS, PAD, Encoded, Tokenizer, TokenizerTrainer
+from diglot.data.tokenizer import BOS, EOS, PAD, Encoded, Tokenizer, TokenizerPerSide, TokenizerSource, TokenizerTrainer
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
 from diglot.inference.scoring import score_pairs
@@ -54,7 +55,7 @@ def corpus(folder: Path, **lines: tuple[list[str], list[str]]) -> Files:
 
 def data(
     made: Corpus,
-    tokenizer: Tokenizer | TokenizerTrainer,
+    tokenizer: Tokenizer | TokenizerSource,
     folder: Path,
     sampling: Sampling | None = None,
     **options: object,
@@ -241,6 +242,16 @@ def test_a_pair_of_exactly_max_len_is_kept_and_one_token_more_is_not(
     assert made.sizes == {"train": 8, "dev": 3, "test": 3}
     kept = [max(len(src), len(tgt)) + 1 for src, tgt in zip(made.shards.src, made.shards.tgt)]
     assert kept == sizes[4:]
+
+
+def test_tokens_of_dev_that_the_tokenizer_does_not_know_are_counted(tmp_path: Path) -> None:
+    text = {"train": (["ab"] * 9, ["x y"] * 9), "dev": (["aq", "bb"], ["x z", "x x"]), "test": (["q"], ["z"])}
+    options: Any = {"vocab_size": None, "character_coverage": 1.0}
+    sides = [TokenizerTrainer(model_type=kind, **options) for kind in ("char", "word")]
+    made = data(corpus(tmp_path, **text), TokenizerPerSide(src=sides[0], tgt=sides[1]), tmp_path)
+    assert "dev: 1 source tokens (25.00%) are unknown to the tokenizer" in made.notes
+    assert "dev: 1 target tokens (25.00%) are unknown to the tokenizer" in made.notes
+    assert unknown_tokens({"source": [[5, 6]], "target": []}) == []
 
 
 def test_no_pair_short_enough_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -109,7 +109,10 @@ def test_own_files_are_split_and_prepared(tmp_path):
     done = type_command("diglot-prepare", *words, cwd=tmp_path)
     assert "split off from train" in done.stdout.decode()
     too_many = type_command("diglot-prepare", *words[:-1], "data.vocab_size=50000", cwd=tmp_path, code=2)
-    assert re.search(r"vocab_size=50000 is too large for this text: at most \d+", too_many.stderr.decode())
+    found = re.search(r"vocab_size=50000 is too large for this text: at most (\d+)", too_many.stderr.decode())
+    by_default = type_command("diglot-prepare", *words[:-1], cwd=tmp_path).stdout.decode()  # data.vocab_size is 8000
+    assert "tokenizer.vocab_size=8000 is more than this text can fill, so it has the most that fit" in by_default
+    assert f"; {int(found[1]):,} pieces" in by_default
 
 
 @pytest.mark.reliability

@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from diglot.choices import CONF, groups
 from diglot.config import hydra_seams
-from diglot.config.check import check, keys_of, parameters_of
+from diglot.config.check import check, keys_of, parameters_of, settle_must_fit
 from diglot.config.keys import known_keys, plain_config, unknown_choice, unknown_key
 from diglot.config.meaning import meaning_of
 from diglot.config.targets import refuse_foreign_hydra
@@ -103,6 +103,7 @@ class _Call:
         logging.getLogger("diglot").addFilter(mask_record)
         try:
             check(config, self.keys or self.function)
+            settle_must_fit(config)
             return self.function(config) if self.keys else self.function(**arguments(config, self.function))
         except UserError as error:  # not raised through Hydra, which would print lines of its own
             if HydraConfig.get().mode == RunMode.MULTIRUN:  # but Hydra's launcher needs the error

@@ -27,7 +27,7 @@ from diglot.config.build import (
     trial_build,
     without_folders,
 )
-from diglot.config.check import check, keys_of, mistakes
+from diglot.config.check import check, keys_of, mistakes, settle_must_fit
 from diglot.config.composed import composed_command, read_composed, write_composed
 from diglot.config.differences import (
     FROM_ENVIRONMENT,
@@ -80,6 +80,7 @@ __all__ = [
     "refuse_other_run",
     "resolved",
     "resolved_except_secrets",
+    "settle_must_fit",
     "settle_shapes",
     "trial_build",
     "trusted",

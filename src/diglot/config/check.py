@@ -115,6 +115,19 @@ def _refuse_two_tokenizers(config: DictConfig) -> None:
         raise UserError("init_from also loads a tokenizer: remove the tokenizer's options from the command line")
 
 
+def settle_must_fit(config: DictConfig) -> None:
+    """Store in a config whether a tokenizer's vocabulary size must fit the text: it must if the user typed it.
+
+    The config holds the result, because a sweep's job reads the config without the command line.
+    """
+    typed = overridden_keys()
+    for path in ("tokenizer", "tokenizer.src", "tokenizer.tgt"):
+        node = OmegaConf.select(config, path)
+        if isinstance(node, DictConfig) and node.get("must_fit", False) is None:
+            sizes = {"data.vocab_size", f"{path}.vocab_size", f"{path}.tgt_vocab_size"}
+            node.must_fit = not sizes.isdisjoint(typed)
+
+
 def overridden_keys() -> set[str]:
     """Return the keys that the command line sets to a value other than null."""
     overrides = overrides_as_typed("task")

@@ -106,6 +106,10 @@ MEANINGS: dict[str, Meaning] = {
     "tokenizer.model": Meaning(content="tokenizer.model", of_vocabulary=True),
     "tokenizer.tgt_model": Meaning(content="tokenizer.tgt_model", of_vocabulary=True),
     "tokenizer.placeholder": Meaning(in_checkpoints=True, of_vocabulary=True),
+    "tokenizer.*.placeholder": Meaning(in_checkpoints=True, of_vocabulary=True),
+    # A run keeps its tokenizer, and the result is the same if the size fits. Hashes from before the key stay valid.
+    "tokenizer.must_fit": Meaning("ignore", "never", of_vocabulary=True),
+    "tokenizer.*.must_fit": Meaning("ignore", "never", of_vocabulary=True),
     "tokenizer.samples": Meaning(),
     "tokenizer.alpha": Meaning(),
     "tokenizer.seed": Meaning(),

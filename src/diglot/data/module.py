@@ -39,7 +39,7 @@ from diglot.data.preparation import DROPPED, Cleaning, left_out, noise_counts, p
 from diglot.data.sampling import Sampling
 from diglot.data.shards import Shards
 from diglot.data.text import MixedText, Parallel, ParallelText, UnequalLinesError, corpora_of
-from diglot.data.tokenizer import Tokenizer, TokenizerSource, is_blank
+from diglot.data.tokenizer import UNK, Tokenizer, TokenizerSource, is_blank
 from diglot.errors import UserError
 from diglot.system.children import end_with_parent, how_it_ended, n_cores
 from diglot.system.interruption import retry_if_ignored, send_again
@@ -134,6 +134,7 @@ class TranslationData(L.LightningDataModule):
         )
         lengths = np.maximum(self.dev_pairs.src.lengths, self.dev_pairs.tgt.lengths)
         max_len = self.options.max_len
+        self.notes += unknown_tokens({"source": [source.ids for source in sources], "target": targets})
         if long := int((lengths > max_len).sum()):
             self.notes.append(
                 f"dev: {long:,} pairs over data.max_len={max_len} tokens are kept but slow down validation"
@@ -322,6 +323,16 @@ def faults_of(held_out: Mapping[str, ParallelText]) -> list[str]:
         known, pairs = set(zip(held_out["dev"].src, held_out["dev"].tgt)), held_out["test"]
         if n_both := sum(pair in known for pair in zip(pairs.src, pairs.tgt)):
             lines.append(f"test: {n_both:,} of {len(pairs):,} pairs are also in dev, which selects the best checkpoint")
+    return lines
+
+
+def unknown_tokens(sides: Mapping[str, Sequence[Sequence[int]]]) -> list[str]:
+    """Return a line for each side of dev with tokens that the tokenizer does not know."""
+    lines = []
+    for side, sequences in sides.items():
+        if n_unknown := sum(ids.count(UNK) for ids in sequences):
+            share = n_unknown / sum(map(len, sequences))
+            lines.append(f"dev: {n_unknown:,} {side} tokens ({share:.2%}) are unknown to the tokenizer")
     return lines
 
 

@@ -114,6 +114,11 @@ def is_composing(model: bytes) -> bool:
     return named == _COMPOSING
 
 
+def model_type_of(model: bytes) -> str:
+    """Return the type of a model: unigram, bpe, word or char."""
+    return MODEL_TYPES[read_model(model).trainer_spec.model_type]
+
+
 def normalisation(model: bytes) -> str | None:
     """Return the name of a model file's normalisation, as in `tokenizer.normalisation`; None if it names none."""
     return "nfc" if is_composing(model) else read_model(model).normalizer_spec.name or None

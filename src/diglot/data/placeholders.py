@@ -30,15 +30,16 @@ class Placeholders:
     Args:
         pattern: a regular expression, as Python's `re` reads it.
         more: another regular expression; its matches count as placeholders, too. None: no other.
+        key: name of the pattern in messages.
 
     Raises:
         ValueError: the pattern is invalid, too long, written with (?x), or matches the empty string.
     """
 
-    def __init__(self, pattern: str, more: str | None = None) -> None:
-        self._shown = shortened(pattern, 60, "...")
+    def __init__(self, pattern: str, more: str | None = None, key: str = "placeholder") -> None:
+        self._shown = f"{key} ({shortened(pattern, 60, '...')})"
         if len(pattern) > LONGEST:
-            raise ValueError(f"placeholder ({self._shown}) has {len(pattern):,} characters; the limit is {LONGEST:,}")
+            raise ValueError(f"{self._shown} has {len(pattern):,} characters; the limit is {LONGEST:,}")
         try:
             with warnings.catch_warnings(action="ignore"):
                 flags = re.compile(pattern).flags
@@ -46,11 +47,11 @@ class Placeholders:
                 self._pattern = regex.compile(own if more is None else f"{own}|{more}")
                 is_empty = regex.search(own, "", timeout=SECONDS) is not None
         except (re.error, regex.error, RecursionError, OverflowError, MemoryError) as error:
-            raise ValueError(f"placeholder ({self._shown}) is not a regular expression: {error}") from None
+            raise ValueError(f"{self._shown} is not a regular expression: {error}") from None
         if flags & re.VERBOSE:
-            raise ValueError(f"placeholder ({self._shown}) must not use (?x), which could comment out what follows")
+            raise ValueError(f"{self._shown} must not use (?x), which could comment out what follows")
         if is_empty:
-            raise ValueError(f"placeholder ({self._shown}) must not match the empty string")
+            raise ValueError(f"{self._shown} must not match the empty string")
 
     def occurs_in(self, line: str) -> bool:
         """Return whether a line contains a placeholder."""
@@ -69,7 +70,7 @@ class Placeholders:
             return search()
         except TimeoutError:
             raise UserError(
-                f"placeholder ({self._shown}) takes more than {SECONDS:g} seconds in a line that begins with "
+                f"{self._shown} takes more than {SECONDS:g} seconds in a line that begins with "
                 f"{line[:40]!r}: avoid adjacent or nested repeats of the same characters"
             ) from None
 

@@ -13,7 +13,7 @@ import numpy as np
 import sentencepiece
 
 from diglot.data.forms import comparable, composing_rules
-from diglot.data.pieces import BOS, EOS, PAD, UNK, adopt, composing, is_composing, opened, tag
+from diglot.data.pieces import BOS, EOS, PAD, UNK, adopt, composing, is_composing, model_type_of, opened, tag
 from diglot.data.placeholders import Placeholders, check_placeholder
 from diglot.data.sampling import Sampler, Sampling
 from diglot.data.special_ids import SpecialIds
@@ -32,6 +32,8 @@ _UNKNOWN_MARK = "\N{LOWER FIVE EIGHTHS BLOCK}"
 _BLANK_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
 _WORD = re.compile(r"\w")  # no normalisation removes these characters
 _FORMAT = 2  # increment when the same text and options give another model
+_OF_SYMBOLS = ("char", "word")  # types of models whose pieces are whole characters or words, without subwords or bytes
+_UNKNOWN_SIGN = "\N{DOUBLE QUESTION MARK}"  # what such a model writes for a symbol that it does not know
 
 Side = Literal["src", "tgt"]
 BOTH: tuple[Side, Side] = ("src", "tgt")
@@ -77,24 +79,14 @@ class Tokenizer:
         languages: Sequence[str] = (),
     ) -> None:
         self.model, self.placeholder, self.tgt_model, self.languages = model, placeholder, tgt_model, tuple(languages)
-        self._src = self._opened(model)
-        self._tgt = self._src if tgt_model is None else self._opened(tgt_model)
-        self._composes_src = is_composing(model)
-        self._composes_tgt = self._composes_src if tgt_model is None else is_composing(tgt_model)
-        self._tags = {language: self._src.piece_to_id(tag(language)) for language in languages}
-        if missing := [tag(language) for language, i in self._tags.items() if not self._src.is_control(i)]:
+        self._src = _Side(model, has_slots=placeholder is not None)
+        self._tgt = self._src if tgt_model is None else _Side(tgt_model, has_slots=placeholder is not None)
+        processor = self._src.processor
+        self._tags = {language: processor.piece_to_id(tag(language)) for language in languages}
+        if missing := [tag(language) for language, i in self._tags.items() if not processor.is_control(i)]:
             raise UserError(f"the SentencePiece model has no tag {missing[0]}")
         self._placeholders = Placeholders(placeholder) if placeholder else None
         self._hidden = Placeholders(placeholder, _SLOT.pattern) if placeholder else None
-
-    def _opened(self, model: bytes) -> sentencepiece.SentencePieceProcessor:
-        processor = opened(model)
-        ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
-        if ids != [PAD, UNK, BOS, EOS]:
-            raise UserError(f"the SentencePiece model has pad, unk, bos, eos at {ids}, not at {[PAD, UNK, BOS, EOS]}")
-        if self.placeholder and any(processor.piece_to_id(slot) == UNK for slot in SLOTS):
-            raise UserError("the SentencePiece model has no pieces for placeholders")
-        return processor
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self.model, self.placeholder, self.tgt_model, self.languages)
@@ -116,11 +108,11 @@ class Tokenizer:
 
     @property
     def src_vocab_size(self) -> int:
-        return self._src.get_piece_size()
+        return self._src.processor.get_piece_size()
 
     @property
     def tgt_vocab_size(self) -> int:
-        return self._tgt.get_piece_size()
+        return self._tgt.processor.get_piece_size()
 
     def digest(self) -> str:
         """Return a hash of all that determines the ids of a text."""
@@ -129,7 +121,7 @@ class Tokenizer:
 
     def pieces(self, ids: Sequence[int], side: Side) -> list[str]:
         """Return the piece of each id."""
-        return (self._src if side == "src" else self._tgt).id_to_piece(list(ids))
+        return (self._src if side == "src" else self._tgt).processor.id_to_piece(list(ids))
 
     def encode(self, lines: Sequence[str], tgt_lang: str | None = None) -> list[Encoded]:
         """Encode source lines.
@@ -151,7 +143,7 @@ class Tokenizer:
             if tgt_lang not in self._tags:
                 raise UserError(f"{tgt_lang} is not a target language of this model, which has {', '.join(self._tags)}")
             before = [self._tags[tgt_lang]]
-        sequences = _ids(self._src, texts, self._composes_src)
+        sequences = self._src.encode(texts)
         blank = list(map(is_blank, lines, sequences))
         if before:
             sequences = [before + ids for ids in sequences]
@@ -162,7 +154,7 @@ class Tokenizer:
         texts = list(lines)
         for i in self._with_placeholders(lines):
             texts[i] = self._hide(lines[i], list(sources[i].placeholders), may_add=False)
-        return _ids(self._tgt, texts, self._composes_tgt)
+        return self._tgt.encode(texts)
 
     def samplers(self, alpha: float) -> tuple[Sampler, Sampler]:
         """Return a sampler of segmentations for each side; see `Sampling`."""
@@ -172,10 +164,10 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], placeholders: Sequence[str] = (), side: Side = "tgt") -> str:
         """Decode ids to a line of text.
 
-        A slot without a placeholder in the source is dropped. A line break, which a model can spell in bytes, becomes a
-        space.
+        A slot without a placeholder in the source is dropped. A model of characters or words writes an unknown symbol
+        as one visible sign.
         """
-        text = (self._src if side == "src" else self._tgt).decode(list(ids)).replace("\n", " ")
+        text = (self._src if side == "src" else self._tgt).decode(list(ids))
         if not self._hidden:
             return text
         # Replace all slots at once: a placeholder may itself contain a slot's character.
@@ -219,10 +211,48 @@ def is_blank(line: str, ids: Sequence[int]) -> bool:
     return not ids or not line.strip()
 
 
-def _ids(processor: sentencepiece.SentencePieceProcessor, texts: list[str], composes: bool) -> list[list[int]]:
-    if composes:
-        texts = [unicodedata.normalize("NFC", text) for text in texts]
-    return processor.encode(texts, num_threads=1)  # more threads cost more time than they save
+class _Side:
+    """The SentencePiece model of a side.
+
+    Args:
+        model: see Tokenizer.
+        has_slots: whether the model must have pieces for placeholders.
+
+    Raises:
+        UserError: the model is invalid, or lacks a piece.
+    """
+
+    def __init__(self, model: bytes, has_slots: bool) -> None:
+        self.processor = opened(model)
+        self._composes, self._type = is_composing(model), model_type_of(model)
+        processor = self.processor
+        ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
+        if ids != [PAD, UNK, BOS, EOS]:
+            raise UserError(f"the SentencePiece model has pad, unk, bos, eos at {ids}, not at {[PAD, UNK, BOS, EOS]}")
+        if has_slots and any(processor.piece_to_id(slot) == UNK for slot in SLOTS):
+            raise UserError("the SentencePiece model has no pieces for placeholders")
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Return the ids of texts."""
+        if self._composes:
+            texts = [unicodedata.normalize("NFC", text) for text in texts]
+        if self._type == "word":
+            texts = [" ".join(text.split()) for text in texts]
+        sequences = self.processor.encode(texts, num_threads=1)  # more threads cost more time than they save
+        if self._type not in _OF_SYMBOLS:
+            return sequences
+        return [self._each_unknown(text, ids) if UNK in ids else ids for text, ids in zip(texts, sequences)]
+
+    def _each_unknown(self, text: str, ids: list[int]) -> list[int]:
+        """Return ids with an <unk> for each unknown symbol; SentencePiece gives one for a run of such symbols."""
+        pieces = self.processor.encode(text, out_type=str)
+        numbers = [piece.count(_BLANK_MARK) if self._type == "word" else len(piece) for piece in pieces]
+        return [i for i, n in zip(ids, numbers, strict=True) for _ in range(max(1, n) if i == UNK else 1)]
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text of ids. A line break, which a model can spell in bytes, becomes a space."""
+        text = self.processor.decode(ids).replace("\n", " ")
+        return text.lstrip(" ") if self._type == "word" else text  # the sign of an unknown word begins with a space
 
 
 class TokenizerSource(Protocol):
@@ -246,19 +276,47 @@ class TokenizerSource(Protocol):
         """
 
 
+class _TooLargeError(UserError):
+    """Error about a vocabulary size that a text cannot fill.
+
+    Args:
+        key: key of the size.
+        size: its value.
+        most: greatest size that the text can fill.
+    """
+
+    def __init__(self, key: str, size: int, most: int) -> None:
+        super().__init__(f"{key}={size} is too large for this text: at most {most}")
+        self.most = most
+
+
+def _cached(cache_dir: Path, key: list[Any]) -> Path:
+    """Return the path of a trained model in the cache."""
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
+    return cache_dir / "tokenizers" / f"{digest}.model"
+
+
 class TokenizerTrainer(TokenizerSource):
     """Tokenizer source that trains a tokenizer on the training text.
 
     Args:
-        model_type: unigram (Kudo, 2018) or bpe (Sennrich et al., 2016).
-        vocab_size: number of pieces, including the special ones and 256 bytes, but not the tags of languages.
+        model_type: unigram (Kudo, 2018) or bpe (Sennrich et al., 2016) for subwords; char for characters (Unicode code
+            points, of which a space is one); word for words, which whitespace separates.
+        vocab_size: number of pieces, including the special ones and, for subwords, 256 bytes, but not the tags of
+            languages. None: all characters or words of the text; otherwise the most frequent ones. The others are
+            unknown.
+        must_fit: whether a size that the text cannot fill is an error; otherwise the largest possible size is used.
+            None: it is an error. (In a config, None stands for whether the user typed a size.)
         joint: whether both sides share one vocabulary; otherwise each has its own.
         tgt_vocab_size: number of the target's pieces if it has its own vocabulary; None: as many as the source's.
-        character_coverage: share of the text's characters that get a piece; the others are spelt in bytes.
+        character_coverage: share of the text's characters that get a piece; the others are spelt in bytes, or are
+            unknown if the model has no bytes. It does not apply to words.
         normalisation: rule applied before encoding, stored in the model file. identity leaves text as it is, nfc
             composes it, the others are SentencePiece's. With nfc, diglot also composes text before the model sees it,
             because the rules in the file (see diglot.data.forms) lack marks in some rare orders.
         placeholder: see Tokenizer.
+        symbols: regular expression for texts that become one piece each, such as the feature V;PST between characters;
+            its matches in the training text are collected. Such a piece matches wherever its text occurs. None: none.
         sample_size: greatest number of lines to train on, drawn at random.
         seed: seed of that draw, and of random segmentation.
         samples: see Sampling.
@@ -271,11 +329,13 @@ class TokenizerTrainer(TokenizerSource):
     def __init__(
         self,
         *,
-        model_type: Literal["unigram", "bpe"],
-        vocab_size: int,
+        model_type: Literal["unigram", "bpe", "char", "word"],
+        vocab_size: int | None,
+        must_fit: bool | None = None,
         character_coverage: float = 0.9998,
         normalisation: Literal["identity", "nfc", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "identity",
         placeholder: str | None = None,
+        symbols: str | None = None,
         joint: bool = True,
         tgt_vocab_size: int | None = None,
         sample_size: int = 1_000_000,
@@ -285,15 +345,23 @@ class TokenizerTrainer(TokenizerSource):
     ) -> None:
         if not 0.9 <= character_coverage <= 1:
             raise ValueError(f"character_coverage ({character_coverage}) must be from 0.9 to 1")
+        n_needed = 4 if model_type in _OF_SYMBOLS else 4 + 256
+        reason = "4 special tokens" + (" and 256 byte tokens" if n_needed > 4 else "")
         for name, size in (("vocab_size", vocab_size), ("tgt_vocab_size", tgt_vocab_size)):
-            if size is not None and size < 4 + 256 + 1:
-                raise ValueError(f"{name} ({size}) must be above {4 + 256}: 4 special tokens and 256 byte tokens")
+            if size is not None and size <= n_needed:
+                raise ValueError(f"{name} ({size}) must be above {n_needed}: {reason}")
+        if vocab_size is None and model_type not in _OF_SYMBOLS:
+            raise ValueError(f"vocab_size must be given for {model_type}")
+        if model_type == "word" and (placeholder is not None or symbols is not None):
+            raise ValueError("placeholder and symbols must be null for words, each of which is one piece already")
         if joint and tgt_vocab_size is not None:
             raise ValueError(f"tgt_vocab_size ({tgt_vocab_size}) requires a separate target vocabulary: joint=false")
         if sample_size < 1:
             raise ValueError(f"sample_size ({sample_size}) must be positive")
         self._placeholders = Placeholders(placeholder) if placeholder is not None else None
+        self._symbols = Placeholders(symbols, key="symbols") if symbols is not None else None
         self.model_type, self.vocab_size, self.character_coverage = model_type, vocab_size, character_coverage
+        self.must_fit, self.symbols = must_fit, symbols
         self.normalisation, self.placeholder = normalisation, placeholder
         removing_rule = "identity" if normalisation == "nfc" else normalisation  # neither removes characters
         self._normaliser = sentencepiece.SentencePieceNormalizer(rule_name=removing_rule)
@@ -303,23 +371,20 @@ class TokenizerTrainer(TokenizerSource):
 
     def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
         """See TokenizerSource."""
-        if self.is_joint:
-            tokenizer, told = self.train(text, cache_dir)
-            model, tgt_model = tokenizer.model, None
-            size = f"{tokenizer.src_vocab_size:,} pieces"
-        else:
-            src, told = self.train(text, cache_dir, ["src"])
-            tgt, tgt_told = self.train(text, cache_dir, ["tgt"])
-            model, tgt_model = src.model, tgt.model
-            told = f"{told}; target: {tgt_told.removeprefix('tokenizer: ')}"
-            size = f"{src.src_vocab_size:,} source pieces and {tgt.src_vocab_size:,} target pieces"
-        if languages:
-            model = adopt(model, controls=[tag(language) for language in languages])
-        tagged = f", {len(languages)} tags" if languages else ""
-        return Tokenizer(model, self.placeholder, tgt_model, languages), f"{told}; {size}{tagged}"
+        if not self.is_joint:
+            return _joined(self.train(text, cache_dir, ["src"]), self.train(text, cache_dir, ["tgt"]), languages)
+        return _joined(self.train(text, cache_dir), None, languages)
 
-    def train(self, text: Parallel, cache_dir: Path, sides: Sequence[Side] = BOTH) -> tuple[Tokenizer, str]:
+    def train(
+        self, text: Parallel, cache_dir: Path, sides: Sequence[Side] = BOTH, node: str = "tokenizer"
+    ) -> tuple[Tokenizer, str]:
         """Train a model on these sides of a text, or take it from the cache if it was trained before.
+
+        Args:
+            text: text to train on.
+            cache_dir: folder for trained models.
+            sides: sides of the text.
+            node: key of this trainer in the config, for messages.
 
         Returns:
             The tokenizer, and one line about the numbers of lines read, used and skipped.
@@ -327,10 +392,51 @@ class TokenizerTrainer(TokenizerSource):
         Raises:
             UserError: no line is usable, or the vocabulary size does not suit the text (the message names the limit).
         """
-        key_name, vocab_size = "tokenizer.vocab_size", self.vocab_size
+        key_name, vocab_size = f"{node}.vocab_size", self.vocab_size
         if list(sides) == ["tgt"] and self.tgt_vocab_size is not None:
-            key_name, vocab_size = "tokenizer.tgt_vocab_size", self.tgt_vocab_size
-        options = {
+            key_name, vocab_size = f"{node}.tgt_vocab_size", self.tgt_vocab_size
+        options = self._options(vocab_size)
+        key = [
+            _FORMAT,
+            sentencepiece.__version__,
+            options,
+            self.placeholder,
+            self.sample_size,
+            self.seed,
+            *sides,
+            text.digest(),
+        ]
+        key += [2, unicodedata.unidata_version] if self.normalisation == "nfc" else []
+        key += ["symbols", self.symbols] if self.symbols is not None else []
+        file = _cached(cache_dir, key)
+        if self.must_fit is False and not file.exists():
+            file = _cached(cache_dir, [*key, "may be smaller"])
+        about = file.with_suffix(".txt")
+        if not (file.exists() and about.exists()):
+            used, told = self._sample(text, sides)
+            if self._symbols is not None:
+                options["user_defined_symbols"] += self._found_symbols(used, node)
+                if vocab_size is not None and vocab_size <= (least := 4 + len(options["user_defined_symbols"])):
+                    raise UserError(
+                        f"{key_name}={vocab_size} is too small: there are {least} special tokens and symbols"
+                    )
+            try:
+                model = self._train(used, options, key_name, file)
+            except _TooLargeError as error:
+                if self.must_fit is not False:
+                    raise
+                model = self._train(used, options | {"vocab_size": error.most}, key_name, file)
+                told += f"; {key_name}={vocab_size} is more than this text can fill, so it has the most that fit"
+            write_lines(about, [told])
+            write_bytes(file, model)
+        try:
+            return Tokenizer(file.read_bytes(), self.placeholder), read_lines(about)[0]
+        except UserError as error:
+            raise UserError(f"{file}: {error}: remove it") from None
+
+    def _options(self, vocab_size: int | None) -> dict[str, Any]:
+        """Return the options of SentencePiece's trainer. They are part of the name of a model in the cache."""
+        options: dict[str, Any] = {
             "model_type": self.model_type,
             "vocab_size": vocab_size,
             "character_coverage": self.character_coverage,
@@ -345,29 +451,31 @@ class TokenizerTrainer(TokenizerSource):
             "max_sentence_length": LONGEST_LINE,
             "num_threads": 1,  # the result depends on the number of threads
         }
-        key = [
-            _FORMAT,
-            sentencepiece.__version__,
-            options,
-            self.placeholder,
-            self.sample_size,
-            self.seed,
-            *sides,
-            text.digest(),
-        ]
-        key += [2, unicodedata.unidata_version] if self.normalisation == "nfc" else []
-        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
-        file = cache_dir / "tokenizers" / f"{digest}.model"
-        about = file.with_suffix(".txt")
-        if not (file.exists() and about.exists()):
-            used, told = self._sample(text, sides)
-            model = self._train(used, options, key_name, file)
-            write_lines(about, [told])
-            write_bytes(file, model)
-        try:
-            return Tokenizer(file.read_bytes(), self.placeholder), read_lines(about)[0]
-        except UserError as error:
-            raise UserError(f"{file}: {error}: remove it") from None
+        if self.model_type not in _OF_SYMBOLS:
+            return options
+        is_of_words = self.model_type == "word"
+        if is_of_words:
+            options["character_coverage"] = 1.0  # SentencePiece would replace rare characters inside of words
+        return options | {
+            "vocab_size": 8000 if vocab_size is None else vocab_size,
+            "use_all_vocab": vocab_size is None,  # whatever vocab_size is
+            "byte_fallback": False,
+            "remove_extra_whitespaces": is_of_words,
+            "add_dummy_prefix": is_of_words,  # a blank before a text, which belongs to its first word
+            "unk_surface": f" {_UNKNOWN_SIGN}" if is_of_words else _UNKNOWN_SIGN,
+        }
+
+    def _found_symbols(self, lines: list[str], node: str) -> list[str]:
+        """Return the texts that become one piece each, sorted.
+
+        Raises:
+            UserError: one of them has whitespace, which separates pieces.
+        """
+        assert self._symbols
+        found = sorted({symbol for line in lines for symbol in self._symbols.find(line)} - {*SLOTS})
+        if wrong := [symbol for symbol in found if len(symbol.split()) != 1 or symbol != symbol.strip()]:
+            raise UserError(f"{node}.symbols={self.symbols} matches {wrong[0]!r}: a symbol has no whitespace")
+        return found
 
     def _sample(self, text: Parallel, sides: Sequence[Side]) -> tuple[list[str], str]:
         """Return the lines to train on (sources first, each side in the text's order), and a note on their number."""
@@ -405,7 +513,8 @@ class TokenizerTrainer(TokenizerSource):
             line = self._placeholders.replace(line, lambda _: SLOTS[0])
         if self.normalisation == "nfc":
             line = unicodedata.normalize("NFC", line)
-        return line.replace(_UNKNOWN_MARK, " ")
+        line = line.replace(_UNKNOWN_MARK, " ")
+        return " ".join(line.split()) if self.model_type == "word" else line
 
     def _is_usable(self, line: str) -> bool:
         """Return whether the trainer will use a line: it is short enough, and has text after normalisation."""
@@ -432,9 +541,7 @@ class TokenizerTrainer(TokenizerSource):
         except RuntimeError as error:
             limit = re.search(r"value <= (\d+)", str(error))
             if limit:
-                raise UserError(
-                    f"{key_name}={options['vocab_size']} is too large for this text: at most {limit.group(1)}"
-                ) from None
+                raise _TooLargeError(key_name, options["vocab_size"], int(limit.group(1))) from None
             least = re.search(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)", str(error))
             if least:
                 raise UserError(
@@ -442,7 +549,63 @@ class TokenizerTrainer(TokenizerSource):
                     f"at least {least.group(1)}"
                 ) from None
             raise UserError(f"tokenizer: SentencePiece could not train on this text ({error})") from None
+        n_pieces = opened(model.getvalue()).get_piece_size()
+        if self.model_type in _OF_SYMBOLS and not options["use_all_vocab"] and n_pieces < options["vocab_size"]:
+            raise _TooLargeError(key_name, options["vocab_size"], n_pieces)
         return composing(model.getvalue()) if self.normalisation == "nfc" else model.getvalue()
+
+
+def _joined(
+    src: tuple[Tokenizer, str], tgt: tuple[Tokenizer, str] | None, languages: Sequence[str]
+) -> tuple[Tokenizer, str]:
+    """Return the tokenizer that consists of those of two sides, with tags for languages, and one line about it.
+
+    Args:
+        src: the source's tokenizer and the line about it.
+        tgt: the same of the target; None: it has the source's.
+        languages: see Tokenizer.
+    """
+    tokenizer, line = src
+    size, tgt_model = f"{tokenizer.src_vocab_size:,} pieces", None
+    if tgt is not None:
+        tgt_model, n_tgt = tgt[0].model, tgt[0].src_vocab_size
+        line = f"{line}; target: {tgt[1].removeprefix('tokenizer: ')}"
+        size = f"{tokenizer.src_vocab_size:,} source pieces and {n_tgt:,} target pieces"
+    model = adopt(tokenizer.model, controls=[tag(language) for language in languages]) if languages else tokenizer.model
+    tagged = f", {len(languages)} tags" if languages else ""
+    return Tokenizer(model, tokenizer.placeholder, tgt_model, languages), f"{line}; {size}{tagged}"
+
+
+class TokenizerPerSide(TokenizerSource):
+    """Tokenizer source that trains a tokenizer of another kind on each side, such as characters and phonemes.
+
+    Args:
+        src: trainer of the source's tokenizer.
+        tgt: trainer of the target's tokenizer.
+
+    Raises:
+        ValueError: the two do not fit each other.
+    """
+
+    is_joint = False
+
+    def __init__(self, *, src: TokenizerTrainer, tgt: TokenizerTrainer) -> None:
+        for name, trainer in (("src", src), ("tgt", tgt)):
+            if not trainer.is_joint:
+                raise ValueError(f"{name}.joint must be true: each side has its own trainer and vocabulary here")
+        if src.placeholder != tgt.placeholder:
+            raise ValueError(
+                f"src.placeholder ({src.placeholder}) and tgt.placeholder ({tgt.placeholder}) must be the same"
+            )
+        if src.sampling != tgt.sampling:
+            raise ValueError("samples, alpha and seed must be the same in src and tgt")
+        self.src, self.tgt = src, tgt
+        self.sampling = src.sampling
+
+    def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
+        """See TokenizerSource."""
+        src = self.src.train(text, cache_dir, ["src"], node="tokenizer.src")
+        return _joined(src, self.tgt.train(text, cache_dir, ["tgt"], node="tokenizer.tgt"), languages)
 
 
 class TokenizerFiles(TokenizerSource):
@@ -500,6 +663,8 @@ class TokenizerFiles(TokenizerSource):
 
 def _sampling(samples: int, alpha: float, seed: int, model_type: str) -> Sampling:
     """Return the options of random segmentation, after a check of their ranges."""
+    if samples and model_type in _OF_SYMBOLS:
+        raise ValueError(f"samples ({samples}) must be 0 for {model_type}: a text has only one segmentation")
     if samples < 0:
         raise ValueError(f"samples ({samples}) must not be negative")
     if alpha < 0 or (model_type == "bpe" and alpha > 1):

@@ -140,7 +140,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
     """
     from diglot.commands.frame import explain
     from diglot.commands.schema import TrainKeys
-    from diglot.config import MEANINGS, build_corpus, check, config_hash, meaning_of, trial_build
+    from diglot.config import MEANINGS, build_corpus, check, config_hash, meaning_of, settle_must_fit, trial_build
     from diglot.errors import UserError
     from diglot.runs.plan import build_budget, build_watchers
 
@@ -149,6 +149,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
         config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
         with hydra_config(composed):
             check(config, TrainKeys)
+            settle_must_fit(config)
             for key, meaning in MEANINGS.items():
                 if meaning.found_for_jobs and OmegaConf.select(config, key) is not None:
                     raise UserError(f"{key} is for a single run; {meaning.found_for_jobs} the folder of all jobs")
