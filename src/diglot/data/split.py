@@ -57,7 +57,9 @@ def split_off(
     return {split: carved[split] for split in ("train", *sizes)}, note
 
 
-def grouped_split(pairs: ParallelText, dev_size: int, test_size: int, seed: int) -> tuple[dict[str, ParallelText], int]:
+def grouped_split(
+    pairs: ParallelText, dev_size: int, test_size: int, seed: int, *, may_share_targets: bool = False
+) -> tuple[dict[str, ParallelText], int]:
     """Split pairs into train, dev and test so that no two splits have a source in common, after normalisation.
 
     Pairs with the same normalised source form a group and stay together. A train pair is dropped if its normalised
@@ -69,6 +71,7 @@ def grouped_split(pairs: ParallelText, dev_size: int, test_size: int, seed: int)
         dev_size: number of pairs wanted for dev, at most a tenth of the corpus and at least one; 0 for none.
         test_size: the same for test.
         seed: another seed gives another split.
+        may_share_targets: whether a train pair is kept even if its target occurs in dev or test.
 
     Returns:
         The splits "train", "dev" and "test", and the number of pairs dropped from train.
@@ -101,7 +104,7 @@ def grouped_split(pairs: ParallelText, dev_size: int, test_size: int, seed: int)
         indices[split] = sorted(chosen)
 
     held_out = set(indices["dev"]) | set(indices["test"])
-    held_out_targets = {normalise(pairs.tgt[i]) for i in held_out}
+    held_out_targets = set() if may_share_targets else {normalise(pairs.tgt[i]) for i in held_out}
     rest = [i for i in range(len(pairs)) if i not in held_out]
     indices["train"] = [i for i in rest if normalise(pairs.tgt[i]) not in held_out_targets]
     if not indices["train"]:
