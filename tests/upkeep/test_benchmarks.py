@@ -19,6 +19,7 @@ TINY = {
     "checkpoints": ["--models", "tiny", "--rounds=1", "--folder=."],
     "decode": ["--threads=1", "--rounds=1", "--sentences=3"],
     "gpu": ["--device=cpu", "--tokens=300", "--vocabulary=50", "--seconds=0.01", *SMALL],
+    "g2p": [],  # it only says how to call it: otherwise it installs another toolkit
     "loader": ["2000"],
     "preparation": ["200", "1"],
     "roofline": ["--models", "tiny", "--rows=2", "--length=3"],
@@ -36,6 +37,7 @@ SAID = {
     "checkpoints": "tiny   safetensors",
     "decode": "beam 4  diglot, not packed",
     "gpu": "diglot, buckets, compiled",
+    "g2p": "python benchmarks/g2p.py MINUTES",
     "loader": '"shapes": "buckets"',
     "preparation": "200 pairs, 1 processes",
     "roofline": "target tokens/s at most",
