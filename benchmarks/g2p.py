@@ -15,9 +15,9 @@ import sys
 import time
 import venv
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
-import torch
 import yaml
 from rapidfuzz.distance import Levenshtein
 
@@ -92,7 +92,7 @@ def peer(folder: Path, minutes: float) -> tuple[float, list[str]]:
     home, run = folder / "peer", folder / "peer_run"
     if not (home / "bin" / "yoyodyne").exists():
         venv.create(home, with_pip=True)
-        same_torch = f"torch=={torch.__version__.partition('+')[0]}"
+        same_torch = f"torch=={version('torch').partition('+')[0]}"
         subprocess.run([home / "bin" / "pip", "install", "--quiet", PEER, same_torch], check=True)
     config = peer_config(folder)
     (folder / "fit.yaml").write_text(yaml.safe_dump(config))
