@@ -94,6 +94,8 @@ def peer(folder: Path, minutes: float) -> tuple[float, list[str]]:
         venv.create(home, with_pip=True)
         same_torch = f"torch=={version('torch').partition('+')[0]}"
         subprocess.run([home / "bin" / "pip", "install", "--quiet", PEER, same_torch], check=True)
+        # Yoyodyne requires these two but does not import them, and they may not fit a build of torch for CPUs.
+        subprocess.run([home / "bin" / "pip", "uninstall", "--quiet", "-y", "torchvision", "torchaudio"], check=True)
     config = peer_config(folder)
     (folder / "fit.yaml").write_text(yaml.safe_dump(config))
     command = [str(home / "bin" / "yoyodyne"), "fit", "--config", str(folder / "fit.yaml")]
