@@ -3,7 +3,7 @@
     python benchmarks/g2p.py MINUTES [FOLDER]    # CPU minutes of each system; default folder: build/g2p
 
 Both systems are rotary Transformers of one size (3 + 3 layers, width 256, inner width 1024, 4 heads, dropout 0.1), with
-about 400 words in a batch, a peak learning rate of 1e-3 and greedy search. The best checkpoint by dev (diglot: BLEU,
+about 400 words in a batch, a peak learning rate of 1e-3 and greedy search. The best checkpoint by dev (diglot: PER,
 Yoyodyne: word accuracy) is scored on test. Yoyodyne is installed into an environment of its own in the folder. Without
 arguments, only this text is printed.
 """
