@@ -86,7 +86,7 @@ def train(
     return task.model.state_dict()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("position", ["rotary", "relative_bias", "alibi", "sinusoidal"])
 def test_training_compiles_one_graph_per_kind_of_layer_and_shape_before_the_first_update(
     build_model: Callable[..., Transformer], tokenizer: Tokenizer, position: str
