@@ -464,10 +464,14 @@ def test_any_text_in_a_config_is_read_back_as_it_was(text, key):
 @pytest.mark.reliability
 def test_what_a_row_reads_from_the_environment_stays_as_it_is_written(here, type_sweep, monkeypatch):
     monkeypatch.setenv("SECRET", "hunter2-0a1b")
-    rows = "[{+logger.a:'${oc.env:SECRET}'},{+logger.a:'x y ${oc.env:SECRET}'}]"
+    entries = (
+        f"+logger.a._target_:lightning.pytorch.loggers.CSVLogger,+logger.a.save_dir:a,+logger.a.name:'{name}'"
+        for name in ("${oc.env:SECRET}", "x y ${oc.env:SECRET}")
+    )
+    rows = f"[{','.join(f'{{{entry}}}' for entry in entries)}]"
     out, _ = type_sweep(f"hydra.sweeper.rows={rows}", "sweep.folder=mine")
     written = [*(OmegaConf.load(file) for file in sorted(here.glob("mine/*/composed.yaml")))]
-    assert [each.logger.a for each in written] == ["hunter2-0a1b", "x y hunter2-0a1b"]
+    assert [each.logger.a.name for each in written] == ["hunter2-0a1b", "x y hunter2-0a1b"]
     files = [file for file in (here / "mine").rglob("*") if file.is_file() and file.name != "starts"]
     assert not [file for file in files if "hunter2" in str(file) or b"hunter2" in file.read_bytes()]
     assert "hunter2" not in out
