@@ -118,7 +118,8 @@ class _Call:
         if self.wants_traceback:
             raise error
         self.has_failed = True
-        command = "sweep" if {"--multirun", "-m"} & set(sys.argv[1:]) else self.name
+        is_sweep = self.name == "train" and {"--multirun", "-m"} & set(sys.argv[1:])
+        command = "sweep" if is_sweep else self.name
         print(masked(f"diglot-{command}: {printable(explain(error, self.name))}"), file=sys.stderr)
 
 
