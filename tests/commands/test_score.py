@@ -206,6 +206,8 @@ def test_the_command_writes_a_line_for_each_pair_and_says_what_all_come_to(file,
     (tmp_path / "bad.bol").write_bytes("\n".join(TARGETS[:3]).encode() + b"\n\xff\n\n\n")
     done = type_command(*words, "tgt=bad.bol", "output=none.jsonl", cwd=tmp_path, code=2)
     assert "bad.bol, line 4: not UTF-8" in done.stderr.decode()
+    done = type_command(*words, "tgt=https://a.org/b.bol", "output=none.jsonl", cwd=tmp_path, code=2)
+    assert "tgt=https://a.org/b.bol: this is a URL, but a local file is needed" in done.stderr.decode()
     done = type_command(*words, "tgt=in.bol", "tokens_per_batch=0", cwd=tmp_path, code=2)
     assert "tokens_per_batch=0: must be positive" in done.stderr.decode()
     assert not (tmp_path / "none.jsonl").exists()

@@ -134,6 +134,8 @@ def is_value(override: Override) -> bool:
         ("beam=4", "no key beam; type search.beam_size=4"),
         ("lr_scheduler=noam", "no key lr_scheduler; type scheduler=paper"),
         ("data.src=a.de", "no key data.src; type data=files data.train.src=a.de"),
+        ("data.file=a.tmx", "no key data.file; type data=files data.train.file=a.tmx"),
+        ("data.train.file=a.tmx", "no key data.train.file; type data=files data.train.file=a.tmx"),
         ("scheduler=noam", "there are constant, cosine, inverse_sqrt, linear, paper; type scheduler=paper"),
         ("model=transformer", "type model=base"),
         # choices
@@ -150,7 +152,8 @@ def is_value(override: Override) -> bool:
         ("optimizer.betas=3", "optimizer.betas=3: must be a list"),
         ("seed=x", "seed='x': must be an integer"),
         ("label_smoothing=x", "label_smoothing='x': must be a number"),
-        ("model.position=rotary", "model.position"),
+        ("model.position=rotary", "must be something with a _target_; did you mean model/position=rotary?"),
+        ("data.noise=light", "data.noise='light': must be something with a _target_ or null; did you mean data/noise="),
         ("tokenizer.model_type=wordpiece", "must be unigram or bpe"),
         # values
         ("model.n_heads=5", "n_heads (5) must divide d_model (192)"),
@@ -253,6 +256,14 @@ def is_value(override: Override) -> bool:
 )
 def test_a_wrong_word_is_answered_by_one_line(answer, word, wanted):
     assert wanted in answer(word)
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_a_path_in_place_of_its_key_is_answered_by_the_key(split):
+    node = {"_target_": "diglot.data.corpus.Files", "train": {}, split: "a.tmx"}
+    (told,) = root.mistakes(node, "data")
+    assert told.startswith(f"data.{split}='a.tmx': must be a mapping")
+    assert told.endswith(f"; did you mean data.{split}.file=a.tmx?")
 
 
 def test_a_mistake_has_the_same_message_typed_or_in_a_config(say, answer):

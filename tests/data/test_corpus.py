@@ -323,7 +323,8 @@ def test_wrong_mixtures_are_refused_naming_the_key(corpora: dict, dev: dict, mes
 
 
 def test_corpora_of_several_languages_are_told_apart(tmp_path: Path) -> None:
-    one, two = ({"src": "a.de", "tgt": "a.en"}, {"tsv": "b", "src_lang": "de", "tgt_lang": "fr"})
+    (tmp_path / "b").write_bytes(b"eins\tun\n")
+    one, two = ({"src": "a.de", "tgt": "a.en"}, {"tsv": f"{tmp_path}/b", "src_lang": "de", "tgt_lang": "fr"})
     dev = {"src": "d.de", "tgt": "d.fr"}
     mixed = Mixed(corpora={"one": one, "two": two}, dev=dev)
     assert (mixed.src_lang, mixed.tgt_lang) == ("de", "fr")

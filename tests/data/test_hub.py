@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -593,9 +594,52 @@ def test_test_is_not_split_off_if_there_is_dev(tmp_path: Path) -> None:
 def test_a_split_of_another_name_is_not_split_off_from_train(tmp_path: Path) -> None:
     files = {name: json_lines(tmp_path / f"{name}.jsonl", TEN) for name in ("train", "valid")}
     corpus = Hub(path="json", data_files=files, src_lang="de", tgt_lang="en")
-    told = r"data\.splits\.test=test: the dataset has train, valid \(data\.splits\.test=null splits it off from train\)"
+    told = r"data\.splits\.dev=validation: the dataset has train, valid \(data\.splits\.dev=null splits it off"
     with pytest.raises(UserError, match=told):
         corpus.prepare(tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("train", "validation"), "data.splits.test=test: the dataset has train, validation (.*null goes without it)"),
+        (
+            ("train", "test"),
+            "data.splits.dev=validation: the dataset has train, test (.*null splits it off from train)",
+        ),
+        (("all",), "data.splits.train=train: the dataset has all$"),
+    ],
+)
+def test_missing_splits_are_named_with_what_null_does(tmp_path: Path, names: tuple[str, ...], told: str) -> None:
+    files = {name: json_lines(tmp_path / f"{name}.jsonl", TEN) for name in names}
+    corpus = Hub(path="json", data_files=files, src_lang="de", tgt_lang="en")
+    with pytest.raises(UserError, match=told.replace("(", r"\(").replace(")", r"\)")):
+        corpus.prepare(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
+def test_a_local_dataset_opens_no_address(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    as_parquet(folder / "train.parquet", TEN)
+    card = "configs:\n- config_name: default\n  data_files:\n  - split: train\n    path: [{}]\n"
+    card = f"---\n{card}---\n" if file == "README.md" else card
+    corpus = Hub(path=str(folder), src_lang="de", tgt_lang="en", splits=ONLY_TRAIN)
+    opened: list[Any] = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *address, **_: opened.append(address))
+    for path in ("https://example.org/x.parquet", "zip://x.parquet::http://example.org/x.zip"):
+        (folder / file).write_text(card.format(path))
+        with pytest.raises(UserError, match=r"set: its description names (https|zip)://.*: a local dataset opens no"):
+            corpus.prepare(tmp_path / "cache")
+    assert not opened
+    (folder / file).write_text(card.format("train.parquet"))
+    assert len(prepared(corpus, tmp_path / "cache")["train"]) == len(TEN)
+
+
+def test_texts_that_look_like_json_are_read_back(tmp_path: Path) -> None:
+    rows = [{"translation": {"de": f"Licht {i}", "en": json.dumps({"light": i})}} for i in range(10)]
+    corpus = json_hub(tmp_path / "rows.jsonl", rows)
+    assert prepared(corpus, tmp_path / "cache")["train"].tgt[0] == '{"light": 0}'
 
 
 def test_a_file_is_not_sent_to_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diglot.data.split import grouped_split, normalise
+from diglot.data.split import grouped_split, normalise, split_off
 from diglot.data.text import ParallelText
 from diglot.errors import UserError
 
@@ -41,6 +41,24 @@ def test_what_differs_in_case_numbers_placeholders_and_outer_marks_is_alike(one:
 )
 def test_what_differs_otherwise_is_not_alike(one: str, other: str) -> None:
     assert normalise(one) != normalise(other)
+
+
+def test_alternative_targets_stay_together_and_are_counted() -> None:
+    plain = numbered(100)
+    doubled = ParallelText([*plain.src, *plain.src[:50]], [*plain.tgt, *(f"other {tgt}" for tgt in plain.tgt[:50])])
+    repeated = ParallelText([*plain.src, *plain.src[:50]], [*plain.tgt, *plain.tgt[:50]])
+    splits, note = split_off(doubled, {"dev": 14, "test": 14}, 1, "x")
+    n = {}
+    for split in ("dev", "test"):
+        sources = splits[split].src
+        assert not set(sources) & set(splits["train"].src)
+        n[split] = sum(sources.count(src) > 1 for src in sources)
+    assert 0 < n["dev"] != n["test"] > 0
+    told = f"{n['dev']} dev and {n['test']} test pairs have a source with several targets, and each counts only its own"
+    assert told in note
+    for pairs in (plain, repeated):
+        assert "several targets" not in split_off(pairs, {"dev": 14, "test": 14}, 1, "x")[1]
+    assert " dev and" not in split_off(doubled, {"test": 14}, 1, "x")[1]
 
 
 @given(pairs=st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=80), seed=st.integers(0, 5))

@@ -531,6 +531,12 @@ def test_kept_text_is_restored_whatever_the_language_codes(src_lang, tmp_path):
             assert back.memory == memory
 
 
+def test_kept_text_of_json_objects_is_restored(tmp_path):
+    pairs = ParallelText(["light on", "light off"], ['{"on": 1}', '{"on": 0}'])
+    keep_text(tmp_path, EvaluationSet("few", "dev", pairs), "en", "de")
+    assert kept_text(tmp_path, "dev", "en", "de").pairs == pairs
+
+
 def test_kept_text_is_called_after_its_languages_where_that_is_clear(tmp_path):
     keep_text(tmp_path, EvaluationSet("few", "test", ParallelText(SOURCES, FIRST)), "de", "en")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test.de", "test.en", "test.json"]

@@ -13,7 +13,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from diglot.checkpoint import file as checkpoint
-from diglot.commands.translate import check_options, chosen_alignment, load_translator
+from diglot.commands.translate import check_options, chosen_alignment, load_translator, windows
 from diglot.commands.translate import main as translate_main
 from diglot.config import CONF
 from diglot.config.check import check
@@ -569,3 +569,28 @@ def test_output_that_is_not_finite_is_an_error_and_not_a_blank_line(compose_trai
     overflowing = Translator.load(tmp_path / "x.ckpt", "cpu", search)
     with pytest.raises(UserError, match=r"line 2: the model's output is not finite"):
         overflowing.translate(["", "Sa hur."])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b'<?xml version="1.0"?>\n<tmx version="1.4">\n<body/></tmx>\n',
+            "an XML file .TMX., not lines of text: extract",
+        ),
+        (b'{"en": "one"}\n{"en": "two"}\n', "JSON, not lines of text: extract its sentences, one per line"),
+        (b'msgid "one"\nmsgstr "eins"\n', "a gettext catalogue, not lines of text: extract its sentences"),
+        ("one\ntwo\nthree\nfour\n".encode("utf-16-le"), "UTF-16LE without a byte order mark"),
+    ],
+)
+def test_an_input_of_another_format_than_lines_is_refused(tmp_path, content, message):
+    (tmp_path / "in").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        next(windows(str(tmp_path / "in"), None, 10))
+    (tmp_path / "in").write_bytes(b"<b>one</b>\n{two}\n")
+    assert next(windows(str(tmp_path / "in"), None, 10)) == (["<b>one</b>", "{two}"], None)
+
+
+def test_an_address_as_input_is_refused():
+    with pytest.raises(UserError, match=r"^input=https://a\.org/b: this is a URL, but a local file is needed"):
+        next(windows("https://a.org/b", None, 10))

@@ -30,6 +30,7 @@ ELSEWHERE = {
     "config/targets.py": "reliability/test_targets.py: _target_",
     "data/alignment.py": "data/test_diagnosis.py",
     "data/batch.py": "data/test_module.py",
+    "data/dataset_card.py": "data/test_hub.py: README",
     "data/doctor.py": "data/test_diagnosis.py",
     "data/flat.py": "data/test_module.py",
     "data/mixed.py": "data/test_corpus.py",

@@ -15,7 +15,7 @@ from diglot.checkpoint import file as checkpoints
 from diglot.commands.frame import command
 from diglot.commands.output import refuse_same, written
 from diglot.config import trusted
-from diglot.data.text import read_parallel
+from diglot.data.text import read_parallel, refuse_address
 from diglot.errors import UserError
 from diglot.inference.scoring import PairScore, score_pairs
 from diglot.inference.translator import Translator
@@ -39,6 +39,8 @@ def main(
     keep_freed_memory()
     if tokens_per_batch < 1:
         raise UserError(f"tokens_per_batch={tokens_per_batch}: must be positive")
+    refuse_address("src", src)
+    refuse_address("tgt", tgt)
     pairs = read_parallel(src, tgt, "src and tgt")
     loaded = checkpoints.load(checkpoint, trusted({"trust": trust}))
     refuse_same({"output": output}, {"checkpoint": loaded.path, "src": src, "tgt": tgt})

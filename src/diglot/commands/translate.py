@@ -21,7 +21,7 @@ from diglot.checkpoint import file as checkpoints
 from diglot.commands.frame import command
 from diglot.commands.output import refuse_same, written
 from diglot.config import build, mistakes, resolved, trusted
-from diglot.data.text import read_blocks, split_lines
+from diglot.data.text import EXTRACT, read_blocks, refuse_address, sentence_blocks, split_lines
 from diglot.decoding.layout import Precision
 from diglot.errors import UserError
 from diglot.inference.html_page import page
@@ -202,7 +202,8 @@ def windows(input: str | None, prefix: str | None, size: int) -> Iterator[tuple[
             yield split_lines(b"".join(data), "standard input", n), None
             n += len(data)
         return
-    lines = chain.from_iterable(read_blocks(input))
+    refuse_address("input", input)
+    lines = chain.from_iterable(sentence_blocks(input, instead=EXTRACT))
     prefixes = None if prefix is None else chain.from_iterable(read_blocks(prefix))
     n = 0
     while window := list(islice(lines, size)):

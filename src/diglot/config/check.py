@@ -17,7 +17,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from diglot.choices import choices
+from diglot.choices import choices, groups
 from diglot.config.composed import COMPOSED
 from diglot.config.keys import known_keys, unknown_key
 from diglot.config.meaning import MEANINGS, meaning_of
@@ -213,6 +213,9 @@ def _mistakes_of(key: str, value: Any, path: str, target: str | None, parameters
         if value is not None:
             yield unknown_key(key_path, [])
     elif value is not None and not isinstance(value, dict) and (cls := kind_of(key_path)):
+        if instead := _instead_of_text(key_path, value):
+            yield f"{key_path}={value}: {instead}"
+            return
         prefix = "" if key_path in known_keys("train") else "+"
         example = value if isinstance(value, str) else "CLASS"
         yield f"{key_path}={value}: a {names_of(cls)} needs a _target_; type {prefix}{key_path}._target_={example}"
@@ -232,8 +235,16 @@ def _mistakes_of(key: str, value: Any, path: str, target: str | None, parameters
         if fits(value, annotation):
             yield from mistakes(value, key_path, annotation if target is not None else None)
         else:
-            reason = wrong_entry(value, annotation)
+            reason = _instead_of_text(key_path, value) or wrong_entry(value, annotation)
             yield f"{key_path}={value!r}: must be {describe(annotation)}" + (f"; {reason}" if reason else "")
+
+
+def _instead_of_text(key: str, value: Any) -> str | None:
+    """Return what to type instead of a text for a key that needs a node; None if it is not known."""
+    group = key.replace(".", "/")
+    if isinstance(value, str) and group in groups() and value in choices(group):
+        return f"did you mean {group}={value}?"
+    return f"did you mean {key}.file={value}?" if f"{key}.file" in MEANINGS else None
 
 
 def _is_ours(key: str) -> bool:

@@ -345,6 +345,12 @@ FOREIGN_NAMES = {
     "data=files data.train.src=FILE data.train.tgt=FILE": "trainpref train_file train_data train_path dataset corpus",
     "data=files data.train.src={}": "train_src src_train data.src",
     "data=files data.train.tgt={}": "train_tgt tgt_train data.tgt",
+    "data=files data.train.file={}": (
+        "data.train.file data.file data.tmx data.xliff data.po data.parquet train.tmx train.xliff train.parquet"
+    ),
+    "data=files data.train.tsv={}": "data.tsv",
+    "data=files data.train.csv={}": "data.csv",
+    "data=files data.train.jsonl={}": "data.jsonl data.json",
     "data=files data.dev.src={}": "valid_src dev_src val_src",
     "data=files data.dev.tgt={}": "valid_tgt dev_tgt val_tgt",
     "data.src_lang={} (with data=files, data=hub or data=mixed)": "source_lang source_language src_language",

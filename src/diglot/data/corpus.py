@@ -20,6 +20,7 @@ from diglot.data.text import (
     PairReader,
     Parallel,
     ParallelText,
+    StoredLines,
     expand,
     have_same_content,
     side_endings,
@@ -258,6 +259,8 @@ class Files(Corpus):
                 options += (type(self.reader).__qualname__, sorted(map(str, vars(self.reader).items())))
         shards = _shards(split, paths)
         reader = self._reader(paths)
+        if isinstance(reader, FileReader) and any(reader.is_quoted_tsv(path) for (path,) in shards):
+            options += ("quoted",)  # earlier versions took the quotes for text
         if reader is None and Path(shards[0][0]).is_file() and is_sgm(shards[0][0]):
             reader = SgmReader()
         return PairFiles(split, shards, reader, options)
@@ -375,7 +378,11 @@ def read_splits(folder: Path, src_lang: str, tgt_lang: str) -> dict[str, PairFil
     """Return the splits that `write_splits` wrote; leave out those without files."""
     endings = side_endings(src_lang, tgt_lang)
     files = {split: [folder / f"{split}.{ending}" for ending in endings] for split in SPLITS}
-    return {split: PairFiles(split, [(str(src), str(tgt))]) for split, (src, tgt) in files.items() if src.exists()}
+    return {
+        split: PairFiles(split, [(str(src), str(tgt))], StoredLines(split))
+        for split, (src, tgt) in files.items()
+        if src.exists()
+    }
 
 
 def read_prepared(folder: Path, corpus: Corpus) -> dict[str, PairFiles]:
@@ -436,7 +443,7 @@ def _given_paths(split: str, paths: Mapping[str, Any]) -> dict[str, list[str]]:
             raise UserError(
                 f"{key}.{name} is not known; the keys are src, tgt, {', '.join(_SINGLE[:-1])} and {_SINGLE[-1]}"
             )
-    given = {name: [value] if isinstance(value, str) else list(value) for name, value in paths.items() if value}
+    given = {name: _listed(f"{key}.{name}", value) for name, value in paths.items() if value or value == 0}
     single = [name for name in _SINGLE if name in given]
     if single and len(given) > 1:
         others = " and ".join(f"{key}.{name}" for name in given if name != single[0])
@@ -446,6 +453,18 @@ def _given_paths(split: str, paths: Mapping[str, Any]) -> dict[str, list[str]]:
     if "tgt" in given and "src" not in given:
         raise UserError(f"{key}.src is missing: {key}.tgt is {given['tgt'][0]}, which file does it translate?")
     return given
+
+
+def _listed(key: str, value: Any) -> list[str]:
+    """Return the paths of a key as a list.
+
+    Raises:
+        UserError: the value is neither a path nor a list of paths.
+    """
+    paths = [value] if isinstance(value, str) else value
+    if not isinstance(paths, (list, tuple)) or not all(isinstance(path, str) for path in paths):
+        raise UserError(f"{key}={value}: must be a path or a list of paths; a file named 5 is ./5")
+    return list(paths)
 
 
 def _shards(split: str, paths: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:

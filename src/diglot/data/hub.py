@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diglot.data.corpus import SPLITS, Corpus, atomic_folder, check_sizes, prepared_folder, read_prepared
+from diglot.data.dataset_card import address_in_card
 from diglot.data.readers.json_rows import checked_text, json_objects
+from diglot.data.readers.parquet import is_text
 from diglot.data.slices import Batch, Source, parse_parts, sliced
 from diglot.data.split import split_off
 from diglot.data.text import Parallel, side_endings, write_lines
@@ -146,6 +148,7 @@ class Hub(Corpus):
             sources = self._sources(str(unused))
             src, tgt = side_endings(self.src_lang, self.tgt_lang)
             names = [split for split in self.splits if not self._is_to_split_off(split, sources)]
+            self._check_names(names, sources)
             for split in sorted(names, key=SPLITS.index, reverse=True):  # small splits first: errors show early
                 rows = self._rows(split, sources)
                 n_rows, n_pairs = _write_pairs(
@@ -173,6 +176,19 @@ class Hub(Corpus):
         names = {each: {part.name for part in self._parts[each]} for each in (split, "train")}
         return names["train"] == set(sources) and not names[split] & set(sources)
 
+    def _check_names(self, splits: Sequence[str], sources: Mapping[str, Source]) -> None:
+        """Raise UserError if the dataset does not have a split that is to be read; train first."""
+        for split in splits:
+            if all(part.name in sources for part in self._parts[split]):
+                continue
+            instead = ""
+            if split == "dev":
+                instead = " (data.splits.dev=null splits it off from train)"
+            elif split == "test":
+                effect = "goes without it" if "dev" in splits else "splits it off from train"
+                instead = f" (data.splits.test=null {effect})"
+            raise UserError(f"data.splits.{split}={self.splits[split]}: the dataset has {', '.join(sources)}{instead}")
+
     def _whole(self, split: str) -> bool:
         """Return whether all rows of a split are read."""
         return "[" not in self.splits[split] and (split != "train" or self.max_train_pairs is None)
@@ -195,11 +211,6 @@ class Hub(Corpus):
         """Yield the rows of "train", "dev" or "test", from one or more parts of the dataset's splits."""
         limit = self.max_train_pairs if split == "train" else None
         for part in self._parts[split]:
-            if part.name not in sources:
-                instead = "" if split == "train" else f" (data.splits.{split}=null splits it off from train)"
-                raise UserError(
-                    f"data.splits.{split}={self.splits[split]}: the dataset has {', '.join(sources)}{instead}"
-                )
             start, stop = part.bounds(sources[part.name])
             n_rows = start
             for batch in sliced(sources[part.name](), start, stop if limit is None else min(stop, start + limit)):
@@ -226,6 +237,10 @@ class Hub(Corpus):
             return {str(name): self._table_source(rows) for name, rows in sets.items()}
         if self.path not in _FILE_READERS and not Path(self.path).exists():
             self._reach_hub()
+        with self._explained():
+            address = address_in_card(Path(self.path))
+        if address:
+            raise UserError(f"data.path={self.path}: its description names {address}: a local dataset opens no address")
         config, data_files = self.config, self.data_files
         if self.revision == _PARQUET and config and not data_files:  # in that branch, each configuration is a folder
             names = {part.name for parts in self._parts.values() for part in parts}
@@ -295,7 +310,7 @@ class Hub(Corpus):
                     f"data.path={self.path}: this dataset exists only as a script, which diglot does not run; use the "
                     f"Hub's conversion, data.revision={_PARQUET}, or local files, data=files data.train.file=FILE"
                 ) from None
-            reason = " ".join(str(error.__cause__ or error).split())
+            reason = " ".join(str(error.__cause__ or error).split()).partition(" with any supported extension ")[0]
             if reason.startswith("BuilderConfig"):
                 available = reason.partition("Available: ")[2]
                 raise UserError(
@@ -335,8 +350,7 @@ class Hub(Corpus):
         sides = []
         for language in (self.src_lang, self.tgt_lang):
             type_ = columns[language].type
-            type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
-            if not (pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_null(type_)):
+            if not is_text(type_):
                 raise UserError(f"data.path={self.path}: {language} contains {type_}, not text")
             try:
                 sides.append(columns[language].to_pylist())

@@ -54,7 +54,20 @@ def split_off(
         f"{counts} split off from train, seed {seed}; dropped {n_blank} pairs with a blank side and {n_dropped} train "
         f"pairs whose target is in dev or test; {len(carved['train'])} left"
     )
+    alternatives = {split: n for split in sizes if (n := _n_alternatives(carved[split]))}
+    if alternatives:
+        numbers = " and ".join(f"{n} {split}" for split, n in alternatives.items())
+        note += f"; {numbers} pairs have a source with several targets, and each counts only its own target as right"
     return {split: carved[split] for split in ("train", *sizes)}, note
+
+
+def _n_alternatives(pairs: ParallelText) -> int:
+    """Return the number of pairs whose source also has another target."""
+    targets: dict[str, set[str]] = {}
+    sources = [comparable(src).strip() for src in pairs.src]
+    for src, tgt in zip(sources, pairs.tgt):
+        targets.setdefault(src, set()).add(comparable(tgt).strip())
+    return sum(len(targets[src]) > 1 for src in sources)
 
 
 def grouped_split(

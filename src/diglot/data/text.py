@@ -22,6 +22,8 @@ MAX_LINE = 2**24  # bytes
 BLOCK = 20_000  # number of pairs read, and later tokenised, at once
 _COMPRESSED = (".gz", ".zst", ".xz", ".bz2", ".zip")  # endings never used for names of plain text
 _BOM = "\ufeff"
+# What to do with a file of another format where lines of text are needed.
+READ_AS_DATA, EXTRACT = "type data.train.file=FILE", "extract its sentences, one per line"
 
 
 class Parallel(Protocol):
@@ -154,6 +156,21 @@ class PairFiles:
         return _whole(self.blocks())
 
 
+class StoredLines:
+    """Reader of pairs of files that diglot has written: their lines are text, even if all of them look like JSON.
+
+    Args:
+        name: name of the pairs in errors.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def blocks(self, shard: tuple[str, ...], size: int) -> Iterator[ParallelText]:
+        """Yield the pairs of two files in order, at most `size` at a time."""
+        return _line_blocks(shard[0], shard[1], self.name, size, None)
+
+
 class MixedText:
     """Several corpora, one after the other.
 
@@ -200,8 +217,9 @@ def expand(pattern: str, key: str) -> list[str]:
     """Return the files that match a path with `*`, `?` or `[...]`, sorted; the path itself if it exists.
 
     Raises:
-        UserError: no file matches.
+        UserError: no file matches, or the path is a URL.
     """
+    refuse_address(key, pattern)
     path = str(Path(pattern).expanduser())
     if not glob.has_magic(path) or Path(path).exists():
         return [path]
@@ -270,13 +288,19 @@ def read_lines(path: str | Path) -> list[str]:
 
 
 # What a file that is not text is, by its first bytes, and what to do about it.
-_UTF_16 = "the text is UTF-16 without a byte order mark: iconv -f UTF-16LE -t UTF-8 FILE > NEW_FILE converts it"
+_ARROW = "an Arrow file, not text: type data=hub data.path=arrow data.data_files=FILE data.column=null"
 _FORMATS = {
     b"PAR1": "a Parquet file, not lines of text: type data.train.file=FILE",
-    b"ARROW1": "an Arrow file, not text: type data=hub data.path=arrow data.data_files=FILE",
+    b"ARROW1": _ARROW,
+    b"\xff\xff\xff\xff": _ARROW,  # in the form of a stream, which `datasets` writes
     b"%PDF-": "a PDF, not text",
     b"7z\xbc\xaf": "a 7z archive, not text: unpack it",
 }
+
+
+def binary_format(head: bytes) -> str | None:
+    """Return what a file that is not text is by its first bytes, and what to do about it; None if it is not known."""
+    return next((what for start, what in _FORMATS.items() if head.startswith(start)), None)
 
 
 def split_lines(data: bytes, name: str, first: int = 0) -> list[str]:
@@ -293,7 +317,7 @@ def split_lines(data: bytes, name: str, first: int = 0) -> list[str]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        if not first and (what := next((what for start, what in _FORMATS.items() if data.startswith(start)), None)):
+        if not first and (what := binary_format(data)):
             raise UserError(f"{name}: {what}") from None
         line = first + data.count(b"\n", 0, error.start) + 1
         raise UserError(f"{name}, line {line}: not UTF-8 ({error.reason}, byte 0x{data[error.start]:02x})") from None
@@ -306,22 +330,29 @@ def split_lines(data: bytes, name: str, first: int = 0) -> list[str]:
     return [*lines, rest] if rest else lines
 
 
-def sentence_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
+def sentence_blocks(path: str | Path, size: int = BLOCK, instead: str = READ_AS_DATA) -> Iterator[list[str]]:
     """Yield the lines of `read_blocks`.
 
+    Args:
+        path: the file.
+        size: the greatest number of lines of a block.
+        instead: what to do with a file of another format, for errors.
+
     Raises:
-        UserError: the lines are those of another format, such as XML; or `read_blocks` raises it.
+        UserError: the lines are those of another format, such as XML, or end with a CR alone; or `read_blocks` raises
+            it.
     """
     for i, block in enumerate(read_blocks(path, size)):
-        if not i and (what := _other_format(block[:100])):
+        if not i and (what := _other_format(block[:100], instead)):
             raise UserError(f"{path}: {what}")
         yield block
 
 
-def _other_format(lines: Sequence[str]) -> str | None:
+def _other_format(lines: Sequence[str], instead: str) -> str | None:
     """Return what the first lines of a file are and what to do about it, or None if they may be sentences."""
+    if len(lines) == 1 and lines[0].count("\r") > 1:
+        return r"its lines end with CR alone, not LF: tr '\r' '\n' < FILE > NEW_FILE converts it"
     lines = [line.strip() for line in lines if line.strip()]
-    read = "type data.train.file=FILE"
     tags = sum(line.startswith("<") for line in lines)
     if (
         lines
@@ -329,14 +360,12 @@ def _other_format(lines: Sequence[str]) -> str | None:
         and 2 * tags > len(lines)
     ):
         kind = next((kind for kind in ("tmx", "xliff", "html") if f"<{kind}" in " ".join(lines).lower()), "")
-        extract = "extract its sentences, one per line" if kind == "html" else read
-        return f"an XML file{f' ({kind.upper()})' if kind else ''}, not lines of text: {extract}"
+        remedy = EXTRACT if kind == "html" else instead
+        return f"an XML file{f' ({kind.upper()})' if kind else ''}, not lines of text: {remedy}"
     if lines and (all(map(_is_json_object, lines)) or re.match(r'\[\s*\{\s*"', "".join(lines))):
-        return f"JSON, not lines of text: {read}"
+        return f"JSON, not lines of text: {instead}"
     if any(line.startswith('msgid "') for line in lines) and any(line.startswith('msgstr "') for line in lines):
-        return f"a gettext catalogue, not lines of text: {read}"
-    if sum(line.count("\0") for line in lines) > sum(map(len, lines)) / 3:
-        return _UTF_16
+        return f"a gettext catalogue, not lines of text: {instead}"
     return None
 
 
@@ -347,8 +376,12 @@ def _is_json_object(line: str) -> bool:
         return False
 
 
-def _line_blocks(src_path: str | Path, tgt_path: str | Path, name: str, size: int) -> Iterator[ParallelText]:
-    sides = [sentence_blocks(path, size) for path in (src_path, tgt_path)]
+def _line_blocks(
+    src_path: str | Path, tgt_path: str | Path, name: str, size: int, instead: str | None = READ_AS_DATA
+) -> Iterator[ParallelText]:
+    """Yield the pairs of two files; `instead`: what to do with a file of another format; None: any line is text."""
+    read = read_blocks if instead is None else partial(sentence_blocks, instead=instead)
+    sides = [read(path, size) for path in (src_path, tgt_path)]
     counts = [0, 0]
     while True:
         blocks = [next(side, []) for side in sides]
@@ -380,7 +413,7 @@ def read_parallel(src_path: str | Path, tgt_path: str | Path, name: str) -> Para
     Raises:
         UserError: the files differ in their number of lines, or `read_blocks` refuses one.
     """
-    return PairFiles(name, [(str(src_path), str(tgt_path))]).load()
+    return _whole(_line_blocks(src_path, tgt_path, name, BLOCK, EXTRACT))
 
 
 def ending_of(language: str) -> str:

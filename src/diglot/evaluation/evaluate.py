@@ -15,10 +15,11 @@ from diglot.data.forms import comparable, count_forms, mixed_forms
 from diglot.data.language import writing_of
 from diglot.data.pieces import normalisation
 from diglot.data.text import (
+    PairFiles,
     ParallelText,
+    StoredLines,
     ending_of,
     read_lines,
-    read_parallel,
     refuse_address,
     side_endings,
     write_json,
@@ -108,7 +109,8 @@ def kept_text(folder: Path, split: str, src_lang: str, tgt_lang: str) -> Evaluat
     try:
         content = json.loads("\n".join(read_lines(about)))
         memory = tuple(MemoryMatch(target, similarity) for similarity, target in content["memory"])
-        return EvaluationSet(content["name"], split, read_parallel(src, tgt, split), memory, where=str(tgt))
+        pairs = PairFiles(split, [(str(src), str(tgt))], StoredLines(split)).load()
+        return EvaluationSet(content["name"], split, pairs, memory, where=str(tgt))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{about}: damaged ({error})") from None
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from diglot.data.corpus import Files
-from diglot.data.readers.opening import zstd
+from diglot.data.readers.formats import HEAD
+from diglot.data.readers.opening import utf_16_of, zstd
 from diglot.data.readers.reading import Reader, format_of
 from diglot.data.text import ParallelText
 from diglot.errors import UserError
@@ -83,6 +84,44 @@ def test_the_content_of_a_file_decides_how_it_is_read(tmp_path: Path, form: str,
     else:
         content = as_zip(LICENSE=b"x", rows=content) if pack == "zip" else pack(content)
     assert read(tmp_path / "text.de", content, **LANGUAGES) == TEXT
+
+
+QUOTED = {
+    "all cells": b'"de"\t"en"\n"eins"\t"one"\n"zwei ""2"""\t"two"\n',
+    "a number": b'"de"\t"en"\t"id"\r\n"eins"\t"one"\t1\r\n"zwei ""2"""\t"two"\t2\r\n',
+    "cells of several lines": b'"de"\t"en"\n"eins"\t"one"\n"zwei\n""2"""\t"two"\n',
+}
+
+
+@pytest.mark.parametrize("content", QUOTED.values(), ids=QUOTED)
+def test_tabs_between_quoted_cells_are_read_as_csv(tmp_path: Path, content: bytes) -> None:
+    wanted = ParallelText(["eins", 'zwei "2"'], ["one", "two"])
+    assert read(tmp_path / "a", content, **LANGUAGES) == wanted
+    row, at_the_end = b'"eins"\t"one"\n', b'"zwei' + b"\nx" * 500 + b'"\t"two"\n'
+    many = row * ((HEAD - 500) // len(row)) + at_the_end  # the first bytes end inside a cell
+    assert format_of(_written(tmp_path / "many", many)).name == "CSV"
+
+
+@pytest.mark.parametrize(
+    "row", [b'"eins"\tone\n', b'"eins" zwei\t"one"\n', b"1\t2\n", b'"eins"\t"one" two\n', b'"eins"\t"one"\t"x"\n']
+)
+def test_quotes_around_some_cells_are_text(tmp_path: Path, row: bytes) -> None:
+    content = b'"null"\t"zero"\n' + row if row[:1] == b'"' else row
+    assert format_of(_written(tmp_path / "a", content)).name == "tab-separated columns"
+
+
+def test_quoted_tabs_have_a_digest_and_a_note_of_their_own(tmp_path: Path) -> None:
+    path = _written(tmp_path / "a", QUOTED["all cells"])
+    files = Files(train={"file": path}, **LANGUAGES).given()["train"]
+    assert files.options[-1] == "quoted"  # else files that an earlier version prepared, with the quotes, would be used
+    corpus = Files(train={"tsv": path}, dev={"tsv": path}, test={"tsv": path}, src_lang="de", tgt_lang="en")
+    assert corpus.read(tmp_path)["train"].load().src[1] == '"eins"'
+    assert "whose quotes are text (csv instead of tsv takes them off)" in corpus.notes[0]
+
+
+def _written(path: Path, content: bytes) -> str:
+    path.write_bytes(content)
+    return str(path)
 
 
 @pytest.mark.parametrize("form", [form for form in CONTENTS if form != "ZIP"])
@@ -524,6 +563,119 @@ def as_tar(content: bytes) -> bytes:
 def test_what_is_no_text_of_both_sides_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(UserError, match=message):
         read(tmp_path / "a", content, **LANGUAGES)
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (tmx(*TWO), "TMX"),
+        (CONTENTS["JSON Lines"], "JSON"),
+        (CONTENTS["Parquet"], "Parquet"),
+        (CONTENTS["tabs"], "tab-separated columns"),
+        (b'msgid "one"\nmsgstr "eins"\n', "a gettext catalogue"),
+        (b'<refset setid="t" srclang="any">\n<doc docid="a"><seg id="1">one</seg></doc></refset>', "SGML"),
+    ],
+)
+def test_members_of_an_archive_that_are_no_lines_are_refused(tmp_path: Path, content: bytes, name: str) -> None:
+    for members in ({"t.en": content, "t.de": b"eins\n"}, {"t.de": b"eins\n", "t.en": content}):
+        with pytest.raises(UserError, match=rf"a\.zip: its member t\.en contains {name}; .* unpack it$"):
+            read(tmp_path / "a.zip", as_zip(**members), **LANGUAGES)
+
+
+@pytest.mark.parametrize("names", [("de.txt", "en.txt"), ("T.de.gz", "T.en.gz"), ("a.de.tok", "a.en.tok")])
+def test_languages_of_members_are_also_found_before_their_endings(tmp_path: Path, names: tuple[str, str]) -> None:
+    members = {names[0]: b"eins, zwei\n", names[1]: b"one, two\n"}
+    if names[0].endswith("gz"):
+        members = {name: gzip.compress(content) for name, content in members.items()}
+    assert read(tmp_path / "a.zip", as_zip(**members), **LANGUAGES) == ParallelText(["eins, zwei"], ["one, two"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (tmx(), "a: TMX without any pair"),
+        (b'<xliff version="2.0" srcLang="en" trgLang="de"></xliff>', "a: XLIFF without any pair"),
+        (b'msgid ""\nmsgstr "Language: de"\n', "a: a gettext catalogue without any pair"),
+        (tmx({"en": "one"}), "data.tgt_lang=de: .*a has en$"),
+        (as_parquet([{"pair": {"en": "one", "de": "eins"}, "id": 1}]), r"a: no column has text; it has pair \(struct"),
+        (as_parquet([{"en": "one", "de": ["eins"]}]), r"tgt_lang=de: .*a has en, and without text de \(list<"),
+        (b"ARROW1\0\0" + bytes(64), "a: an Arrow file, not text: type data=hub data.path=arrow data.data_files=FILE"),
+        (b"\xff\xff\xff\xff" + bytes(64), "a: an Arrow file, not text"),
+        (b"PK\x05\x06" + bytes(18), "a: a ZIP archive .* with 0 files of text"),
+        (b"en\tde\rone\teins\rtwo\tzwei\r", r"a: its lines end with CR alone, not LF: tr '\\r' '\\n' < FILE"),
+    ],
+)
+def test_a_file_without_pairs_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "a", content, src_lang="en", tgt_lang="de")
+
+
+def test_a_file_of_one_language_is_not_asked_for_two(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a: two languages are needed, but it has only en$"):
+        read(tmp_path / "a", tmx({"en": "one"}))
+
+
+def test_two_columns_of_a_name_are_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(
+        pa.Table.from_arrays([pa.array(["one"]), pa.array(["eins"]), pa.array(["x"])], ["en", "de", "de"]),
+        tmp_path / "a",
+    )
+    with pytest.raises(UserError, match="a: several columns have the name de"):
+        Files(train={"file": str(tmp_path / "a")}, **LANGUAGES)
+
+
+def test_string_views_are_text(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"de": pa.array(["eins"], pa.string_view()), "en": ["one"]}), tmp_path / "a")
+    assert Files(train={"file": str(tmp_path / "a")}, **LANGUAGES).given()["train"].load().src == ["eins"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(
+    "text", ["eins und\tone and\n", "привет мир\thello\n", "你好世界\thello\n", '[{"de": "a", "en": "b"}]']
+)
+def test_utf_16_without_a_mark_is_named(tmp_path: Path, encoding: str, text: str) -> None:
+    name = encoding.upper().replace("-", "").replace("UTF16", "UTF-16")
+    with pytest.raises(UserError, match=rf"a: the text is {name} without a .*: iconv -f {name} -t UTF-8 FILE > NEW"):
+        read(tmp_path / "a", (text * 30 if "\n" in text else text).encode(encoding))
+
+
+@pytest.mark.parametrize(
+    "text", ["a\0b\tc\n\0" * 10, "a\n\0\tb\nc\td\nee\tf\n" * 5, "\0" * 40 + "\tb\n", "abcd\n\0" + "efg\n" * 8]
+)
+def test_nul_in_utf_8_is_text(tmp_path: Path, text: str) -> None:
+    assert utf_16_of(text.encode()) is None
+
+
+def test_xml_in_another_encoding_than_it_declares_is_named(tmp_path: Path) -> None:
+    content = tmx({"en": "one", "de": "fünf"}).decode().encode("latin-1")
+    with pytest.raises(
+        UserError, match=r"a, line \d: not valid XML \(not well-formed .*; byte 0xfc is not UTF-8, or not in"
+    ):
+        read(tmp_path / "a", content, src_lang="en", tgt_lang="de")
+
+
+@pytest.mark.parametrize("value", [5, 0, 2.5, True, [1, 2], ["a", 3], {"a": "b"}])
+def test_a_path_is_text(value: Any) -> None:
+    with pytest.raises(
+        UserError, match=r"^data\.train\.file=.*: must be a path or a list of paths; a file named 5 is ./5"
+    ):
+        Files(train={"file": value})
+
+
+@pytest.mark.parametrize(
+    "train", [{"file": "https://a.org/b.tsv"}, {"src": "https://a.org/b", "tgt": "https://a.org/b"}]
+)
+def test_an_address_is_refused(train: dict[str, str]) -> None:
+    with pytest.raises(
+        UserError, match=r"^data\.train\.(file|src)=https://a\.org/b.*: this is a URL, but a local file is"
+    ):
+        Files(train=train).given()
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:

@@ -44,9 +44,9 @@ class Format(ABC):
         return self.name
 
 
-def head_of(path: str) -> bytes:
-    """Return the first bytes of a file, decompressed and in UTF-8."""
-    with opened(path) as file:
+def head_of(path: str, member: str | None = None) -> bytes:
+    """Return the first bytes of a file, or of a member of a ZIP archive, decompressed and in UTF-8."""
+    with opened(path, member) as file:
         return file.read(HEAD)
 
 

@@ -7,6 +7,7 @@ import io
 import lzma
 import re
 import sys
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ else:
 
 _BUFFER = 2**16  # bytes
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".zst": zstd.open, ".xz": lzma.open, ".bz2": bz2.open}
-_ZIP = b"PK\x03\x04"
+_ZIP, _EMPTY_ZIP = b"PK\x03\x04", b"PK\x05\x06"
 _COMPRESSED = re.compile(
     rb"(?P<gz>\x1f\x8b)|(?P<zst>\x28\xb5\x2f\xfd)|(?P<xz>\xfd7zXZ\0)|(?P<bz2>BZh[1-9](1AY&SY|\x17rE8P\x90))"
 )
@@ -34,6 +35,9 @@ _MARKS = {b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32", b"\xff\xfe": "ut
 # Members of a ZIP archive that are not its text. OPUS packs the numbers of the pairs and an index beside it.
 _ABOUT = re.compile(r"(__MACOSX/.*|(.*/)?(\.[^/]*|(README|LICEN[SC]E|COPYING)[^/]*))", re.IGNORECASE)
 _INDEX = re.compile(r".*\.(ids|xml|info|scores?|md)", re.IGNORECASE)
+# Bytes of a file that may show UTF-16; fewer than the second number show nothing.
+_SHOWN, _TOO_FEW = 2**12, 16
+
 # A member that is larger than this and expands more than this many times is no text. Repetitive text expands 100 times.
 _LARGE, _EXPANSION = 2**24, 300
 
@@ -49,11 +53,12 @@ def opened(path: str | Path, member: str | None = None, as_utf8: bool = True) ->
         as_utf8: whether to convert text in UTF-16 or UTF-32 with a byte order mark into UTF-8.
 
     Raises:
-        UserError: the file is missing, a folder, unreadable, damaged, encrypted, or an archive of several texts.
+        UserError: the file is missing, a folder, unreadable, damaged, encrypted, an archive of several texts, or in
+            UTF-16 without a byte order mark.
     """
     with explained(path), ExitStack() as stack:
         file = _buffered(stack.enter_context(Path(path).open("rb")))
-        if member is not None or file.peek(4).startswith(_ZIP):
+        if member is not None or file.peek(4).startswith((_ZIP, _EMPTY_ZIP)):
             archive = stack.enter_context(zipfile.ZipFile(file))
             info = archive.getinfo(member) if member is not None else _only_text(archive, path)
             file = _buffered(stack.enter_context(archive.open(info)))
@@ -69,6 +74,9 @@ def opened(path: str | Path, member: str | None = None, as_utf8: bool = True) ->
         encoding = next((name for mark, name in _MARKS.items() if file.peek(4).startswith(mark)), None)
         if encoding and as_utf8:
             file = _buffered(_Utf8(file, encoding, path))
+        elif as_utf8 and (name := utf_16_of(file.peek(_SHOWN)[:_SHOWN])):
+            new = f"iconv -f {name} -t UTF-8 FILE > NEW_FILE converts it"
+            raise UserError(f"{path}: the text is {name} without a byte order mark: {new}")
         yield file
 
 
@@ -88,6 +96,32 @@ def texts_in(path: str | Path) -> list[str]:
 
 def _buffered(file: Any) -> io.BufferedReader:
     return io.BufferedReader(file, _BUFFER)
+
+
+def utf_16_of(data: bytes) -> str | None:
+    """Return which UTF-16 the start of a file without a byte order mark is in; None if it is not in UTF-16.
+
+    Most of its line ends must be those of UTF-16, or if it has no line end, its characters must be those of Latin-1.
+    Such text may also be valid UTF-8, which has a control character in place of each Cyrillic letter's high byte.
+    """
+    if len(data) < _TOO_FEW or b"\0" not in data:
+        return None
+    for name, low in (("UTF-16LE", 0), ("UTF-16BE", 1)):  # the place of the low byte
+        lows, highs = data[low::2], data[1 - low :: 2]
+        n_ends = sum(pair == (ord("\n"), 0) for pair in zip(lows, highs))
+        is_likely = 2 * n_ends > data.count(b"\n") if n_ends else not any(highs) and b"\0" not in lows
+        if is_likely and _is_text(data, name):
+            return name
+    return None
+
+
+def _is_text(data: bytes, encoding: str) -> bool:
+    """Return whether the start of a file is text in an encoding, without control characters and undefined ones."""
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(data)
+    except UnicodeDecodeError:
+        return False
+    return all(unicodedata.category(c) not in ("Cc", "Cn", "Co") for c in set(text) - set("\t\n\r"))
 
 
 def _texts(archive: zipfile.ZipFile, path: str | Path) -> list[zipfile.ZipInfo]:

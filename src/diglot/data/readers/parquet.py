@@ -2,16 +2,17 @@
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from diglot.data.readers.formats import SAMPLE, Format, Pair
 from diglot.data.readers.opening import opened
-from diglot.data.readers.sides import Languages, Side
+from diglot.data.readers.sides import Languages, Side, listed
 from diglot.data.readers.units import one_line
 from diglot.errors import UserError
+from diglot.system.quoting import printable
 
 if TYPE_CHECKING:
-    from pyarrow import ChunkedArray, Schema
+    from pyarrow import ChunkedArray, DataType, Schema
     from pyarrow.parquet import ParquetFile
 
 _TRANSLATION = "translation"  # the column of languages in the Hub's form
@@ -27,7 +28,7 @@ class Parquet(Format):
 
     def languages(self, path: str) -> Languages:
         with _table(path) as table:
-            return Languages(list(_columns(table.schema_arrow)), are_columns=True)
+            return _languages(table.schema_arrow, path)
 
     def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
         with _table(path) as table:
@@ -58,13 +59,33 @@ def _table(path: str) -> "Iterator[ParquetFile]":
             raise UserError(f"{path}: the Parquet file is damaged ({' '.join(str(error).split())})") from None
 
 
+def is_text(type_: "DataType") -> bool:
+    """Return whether a type of a column is text, or has only nulls."""
+    import pyarrow.types as pat
+
+    type_ = type_.value_type if pat.is_dictionary(type_) else type_
+    return any(is_one(type_) for is_one in (pat.is_string, pat.is_large_string, pat.is_string_view, pat.is_null))
+
+
+def _languages(schema: "Schema", path: str) -> Languages:
+    """Return the columns with text, and for errors those without.
+
+    Raises:
+        UserError: no column has text, or two have the same name.
+    """
+    if doubled := sorted(name for name in set(schema.names) if schema.names.count(name) > 1):
+        raise UserError(f"{path}: several columns have the name {printable(doubled[0])}")
+    columns = _columns(schema)
+    used = {place[0] for place in columns.values()}
+    others = [f"{field.name} ({field.type})" for field in schema if field.name not in used]
+    if not columns:
+        raise UserError(f"{path}: no column has text; it has {listed(others)}")
+    return Languages(list(columns), are_columns=True, others=others)
+
+
 def _columns(schema: "Schema") -> dict[str, list[str]]:
     """Return the place of each column with text; a language is a column of its own, or in the column of languages."""
     import pyarrow as pa
-
-    def is_text(type_: Any) -> bool:
-        type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
-        return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_null(type_))
 
     places = {field.name: [field.name] for field in schema if is_text(field.type)}
     for field in schema:

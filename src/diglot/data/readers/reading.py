@@ -1,7 +1,7 @@
 """Reading of a file that holds both sides, in the format that its content shows or that the user names."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,14 @@ from diglot.data.readers.formats import Format, Pair, head_of
 from diglot.data.readers.json_rows import Json
 from diglot.data.readers.opening import opened, texts_in
 from diglot.data.readers.parquet import Parquet
-from diglot.data.readers.rows import Csv, Tsv
+from diglot.data.readers.rows import Csv, Tsv, is_quoted
 from diglot.data.readers.sides import Side, Wanted, choose
-from diglot.data.readers.unit_formats import UNIT_FORMATS, is_sgm
+from diglot.data.readers.unit_formats import UNIT_FORMATS, is_sgm, is_sgm_head
 from diglot.data.readers.wmt import join_sides, read_sgm
 from diglot.data.readers.zip_pair import ZipPair
-from diglot.data.text import ParallelText
+from diglot.data.text import ParallelText, binary_format
 from diglot.errors import UserError
+from diglot.system.quoting import printable
 
 # The formats that the content of a file shows, the most certain first.
 FORMATS: tuple[Format, ...] = (Parquet(), *UNIT_FORMATS, Json(), Tsv(), Csv())
@@ -63,11 +64,16 @@ class FileReader:
         exact = [code for code in (self.wanted.src_lang, self.wanted.tgt_lang) if code]
         return blocks_of(self.format_of(path).pairs(path, *self.sides(path), exact), path, size)
 
+    def is_quoted_tsv(self, path: str) -> bool:
+        """Return whether the content of a file shows that its columns are separated by tabs, and quoted as in CSV."""
+        return self.format is None and isinstance(format_of(path), Csv) and is_quoted(path)
+
     def describe(self, path: str) -> str | None:
         """Return what was decided from a file's content: its format and its sides; None if nothing was."""
         form = self.format_of(path)
         if self.columns_only:
-            return form.describe(path) if isinstance(form, Csv) and form.separator(path) != "comma" else None
+            is_usual = form.separator(path) == "comma" if isinstance(form, Csv) else not is_quoted(path)
+            return None if is_usual else form.describe(path)
         src, tgt = (" and ".join(map(str, side)) for side in self.sides(path))
         return f"{form.describe(path)}: source {src}, target {tgt}"
 
@@ -127,7 +133,8 @@ def format_of(path: str) -> Format:
     Raises:
         UserError: the file cannot be read, or is of no known format.
     """
-    if len(texts_in(path)) > 1:
+    if len(members := texts_in(path)) > 1:
+        _refuse_formats(path, members)
         return ZipPair()
     head = head_of(path)
     if not head.strip():
@@ -139,12 +146,34 @@ def format_of(path: str) -> Format:
         return Csv()
     if found is None and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"[", b"{")):
         return Json()  # whose errors say what is wrong
+    if found is None and (what := binary_format(head)):
+        raise UserError(f"{path}: {what}")
     if found is None:
         raise UserError(
             f"{path}: of no format that holds both sides (TMX, XLIFF, PO, JSON, Parquet, TSV, CSV, ...); if its "
             "lines are one side, type data.train.src=FILE data.train.tgt=FILE"
         )
     return found
+
+
+def _refuse_formats(path: str, members: Sequence[str]) -> None:
+    """Check that the members of a ZIP archive are lines of text.
+
+    Raises:
+        UserError: one is of a format, or a side of a test set.
+    """
+    for member in members:
+        head = head_of(path, member)
+        # The lines of a text may all have the same number of commas, so that they look like CSV.
+        formats = (
+            FORMATS if ".csv" in Path(member).suffixes else [each for each in FORMATS if not isinstance(each, Csv)]
+        )
+        name = "SGML" if is_sgm_head(head) else next((each.name for each in formats if each.detects(head)), None)
+        if name is not None:
+            raise UserError(
+                f"{path}: its member {printable(member)} contains {name}; of several files in an archive, each must "
+                "be the lines of a language: unpack it"
+            )
 
 
 def blocks_of(pairs: Iterable[Pair], path: str, size: int) -> Iterator[ParallelText]:

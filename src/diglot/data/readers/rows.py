@@ -74,7 +74,7 @@ class Tsv(Rows):
 
     def detects(self, head: bytes) -> bool:
         lines = [line for line in head_lines(head) if line.strip()]
-        if not lines or _DECLARATION.fullmatch(lines[0]):
+        if not lines or _DECLARATION.fullmatch(lines[0]) or _are_quoted(lines):
             return False
         return "\t" in lines[0] and 2 * sum("\t" in line for line in lines) > len(lines)
 
@@ -84,6 +84,10 @@ class Tsv(Rows):
 
     def separator(self, path: str) -> str:
         return "tab"
+
+    def describe(self, path: str) -> str:
+        quoted = ", whose quotes are text (csv instead of tsv takes them off)"
+        return self.name + (quoted if is_quoted(path) else "")
 
 
 class Csv(Rows):
@@ -136,6 +140,28 @@ class Csv(Rows):
     def _possible(self, lines: Sequence[str]) -> list[str]:
         """Return the characters that separate at least two columns in each of some lines."""
         return [separator for separator in _SEPARATORS if min(_widths(lines, separator), default=0) > 1]
+
+
+def is_quoted(path: str) -> bool:
+    """Return whether each cell of tab-separated columns is in quotes, as in a CSV file, or a number."""
+    return _are_quoted(head_lines(head_of(path)))
+
+
+def _are_quoted(lines: Sequence[str]) -> bool:
+    widths = set()
+    lines = [f"{line}\n" for line in lines]
+    try:
+        # With this option, a cell without quotes is a number, or else an error.
+        for row in csv.reader(lines, csv.excel_tab, quoting=csv.QUOTE_NONNUMERIC, strict=True):
+            if row and not any(isinstance(cell, str) and cell for cell in row):
+                return False  # only numbers
+            widths.add(len(row) or 2)
+    except ValueError:
+        return False
+    except csv.Error as error:
+        if "end of data" not in str(error):  # a cell of several lines, in which the head ends
+            return False
+    return len(widths) == 1 and widths.pop() > 1
 
 
 def _is_declaration(row: Sequence[str]) -> bool:

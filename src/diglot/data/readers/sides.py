@@ -25,6 +25,7 @@ class Languages(NamedTuple):
         target: the one that the file declares as its target.
         are_columns: whether `names` are names of columns, which need not be languages.
         are_numbered: whether the columns can also be selected by number, and `names` are just the first row.
+        others: columns that cannot be a side, each with the reason, for errors.
     """
 
     names: list[str]
@@ -32,6 +33,12 @@ class Languages(NamedTuple):
     target: str | None = None
     are_columns: bool = False
     are_numbered: bool = False
+    others: Sequence[str] = ()
+
+    def told(self) -> str:
+        """Return the names for a message."""
+        without_text = f", and without text {listed(self.others)}" if self.others else ""
+        return listed(self.names) + without_text
 
 
 class Wanted(NamedTuple):
@@ -69,11 +76,9 @@ def choose(found: Languages, wanted: Wanted, path: str) -> tuple[Side, Side]:
     if has_names(wanted.columns):
         for column in (column for side in wanted.columns for column in side):
             if column not in found.names:
-                raise UserError(f"{path}: no column {column!r}; it has {listed(found.names)}")
+                raise UserError(f"{path}: no column {column!r}; it has {found.told()}")
         if not found.are_columns and any(len(side) > 1 for side in wanted.columns):
-            raise UserError(
-                f"{path}: columns are joined, but it has languages: {listed(found.names)}: type one per side"
-            )
+            raise UserError(f"{path}: columns are joined, but it has languages: {found.told()}: type one per side")
         return wanted.columns
     if wanted.columns != BY_DEFAULT:
         if not found.are_numbered:
@@ -101,7 +106,7 @@ def _by_language(found: Languages, wanted: Wanted, path: str) -> tuple[Side, Sid
         unknown = [name for name in found.names if name in _UNKNOWN and name != sides[1 - i]]
         if given[i] and sides[i] is None:
             if len(unknown) != 1:
-                raise UserError(f"data.{key}={given[i]}: {path} has {listed(found.names)}")
+                raise UserError(f"data.{key}={given[i]}: {path} has {found.told()}")
             sides[i] = unknown[0]
     for i in (0, 1):
         others = [name for name in _languages_in(found) if name != sides[1 - i]]
@@ -152,6 +157,8 @@ def _languages_in(found: Languages) -> list[str]:
 
 
 def _what_to_type(found: Languages) -> str:
+    if len(found.names) == 1:
+        return f"two {'columns' if found.are_columns else 'languages'} are needed, but it has only {found.told()}"
     languages = _languages_in(found)
     how = []
     if len(languages) > 1:
@@ -160,7 +167,7 @@ def _what_to_type(found: Languages) -> str:
         how.append(f"data.columns=[{printable(found.names[0])},{printable(found.names[1])}]")
     what = "columns" if found.are_columns else "languages"
     examples = f": type, for example, {' or '.join(how)}" if how else ""
-    return f"which are source and target? It has the {what} {listed(found.names)}{examples}"
+    return f"which are source and target? It has the {what} {found.told()}{examples}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -54,6 +54,8 @@ class Units(Format):
                 for language in unit.texts:
                     by_spelling.setdefault(spelled(language), language)
         names = [*by_spelling.values()]
+        if not names:
+            raise UserError(f"{path}: {self.name} without any pair")
         if self.declared is None:
             source, target = names if len(names) == 2 else (None, None)
             return Languages(names, source, target)
@@ -94,7 +96,12 @@ def _check_variant(language: str, wanted: tuple[str, str], asked: Sequence[str],
 
 def is_sgm(path: str) -> bool:
     """Return whether a file is a side of a test set in SGML."""
-    return re.match(_SGM_HEAD, head_of(path), re.DOTALL | re.IGNORECASE) is not None
+    return is_sgm_head(head_of(path))
+
+
+def is_sgm_head(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is a side of a test set in SGML."""
+    return re.match(_SGM_HEAD, head, re.DOTALL | re.IGNORECASE) is not None
 
 
 UNIT_FORMATS: tuple[Format, ...] = (

@@ -10,6 +10,7 @@ from diglot.errors import UserError
 
 CHUNK = 2**16  # bytes parsed at once
 MAX_TOKEN = 2**20  # bytes of a tag or comment, which the parser holds in memory
+_INVALID_TOKEN = expat.errors.codes[expat.errors.XML_ERROR_INVALID_TOKEN]
 MAX_DEPTH = 200  # of nested elements
 MAX_NAMES = 2**16  # characters of all different names of elements and attributes, which the parser holds in memory
 
@@ -56,6 +57,7 @@ class XmlReader(ABC):
         self._prefix = ""
         # The depths of the elements that are the open unit, the text in it, and a code in the text; 0: none.
         self._unit_depth = self._text_depth = self._code_depth = 0
+        self._n_bytes = 0  # read
         self._unit_start = 0  # byte index of the unit
         self._names: set[str] = set()
         self._names_size = 0
@@ -95,18 +97,17 @@ class XmlReader(ABC):
         raise UserError(f"{self.name}, line {self.parser.CurrentLineNumber}: {what}")
 
     def __iter__(self) -> Iterator[Unit]:
-        n_bytes = 0
         while True:
             chunk = self.file.read(CHUNK)
-            n_bytes += len(chunk)
+            self._n_bytes += len(chunk)
             self._parse(chunk)
             yield from self.units
             self.units.clear()
             if not chunk:
                 return
-            if n_bytes - self.parser.CurrentByteIndex > MAX_TOKEN:
+            if self._n_bytes - self.parser.CurrentByteIndex > MAX_TOKEN:
                 self.refuse(f"a tag, comment or declaration of more than {MAX_TOKEN:,} bytes")
-            if self._unit_depth and n_bytes - self._unit_start > MAX_UNIT:
+            if self._unit_depth and self._n_bytes - self._unit_start > MAX_UNIT:
                 raise UserError(f"{self.name}, {self.place}: a unit of more than {MAX_UNIT:,} bytes")
 
     def _parse(self, chunk: bytes) -> None:
@@ -114,6 +115,9 @@ class XmlReader(ABC):
             self.parser.Parse(chunk, not chunk)
         except expat.ExpatError as error:
             why = f"{expat.ErrorString(error.code)}, column {error.offset + 1}"
+            place = self.parser.ErrorByteIndex - (self._n_bytes - len(chunk))
+            if error.code == _INVALID_TOKEN and 0 <= place < len(chunk) and chunk[place] >= 0x80:
+                why += f"; byte 0x{chunk[place]:02x} is not UTF-8, or not in the encoding that the file declares"
             raise UserError(f"{self.name}, line {error.lineno}: not valid XML ({why})") from None
         except (LookupError, ValueError) as error:
             why = f"its XML declaration names an encoding that cannot be read ({error}): convert the file to UTF-8"

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 from itertools import chain, zip_longest
 
+from diglot.data.language import language_of_file
 from diglot.data.readers.formats import Format, Pair
 from diglot.data.readers.opening import opened, texts_in
 from diglot.data.readers.sides import Languages, Side, listed
@@ -20,13 +21,13 @@ class ZipPair(Format):
 
     def languages(self, path: str) -> Languages:
         members = texts_in(path)
-        endings = [member.rpartition(".")[2] for member in members]
-        if len(set(endings)) < len(endings):
+        languages = [_language_of(member) for member in members]
+        if len(set(languages)) < len(languages):
             raise UserError(f"{path}: several of its files end alike: {listed(members)}; unpack those that you want")
-        return Languages(endings)
+        return Languages(languages)
 
     def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
-        members = {member.rpartition(".")[2]: member for member in texts_in(path)}
+        members = {_language_of(member): member for member in texts_in(path)}
         sides = [_lines(path, members[str(side[0])]) for side in (src, tgt)]
         for n_pairs, pair in enumerate(zip_longest(*sides)):
             if None in pair:
@@ -36,6 +37,11 @@ class ZipPair(Format):
                 told = " and ".join(f"{names[i]} has {count} lines" for i, count in zip((shorter, 1 - shorter), counts))
                 raise UserError(f"{path}: {told}; both must have one line per pair")
             yield pair[0], pair[1]
+
+
+def _language_of(member: str) -> str:
+    """Return the language in the name of a member, or else its ending."""
+    return language_of_file(member) or member.rpartition(".")[2]
 
 
 def _lines(path: str, member: str) -> Iterator[str]:
