@@ -1,11 +1,11 @@
-"""Reading of Parquet files with a column per language, or with a column "translation" of languages."""
+"""Reading of Parquet files with a column per language, or with a struct column "translation" of languages."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from diglot.data.readers.formats import SAMPLE, Format, Pair
-from diglot.data.readers.opening import opened
+from diglot.data.readers.opening import open_file
 from diglot.data.readers.sides import Languages, Side
 from diglot.data.readers.units import one_line
 from diglot.errors import UserError
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pyarrow import ChunkedArray, Schema
     from pyarrow.parquet import ParquetFile
 
-_TRANSLATION = "translation"  # the column of languages in the Hub's form
+_TRANSLATION = "translation"  # the column of languages in datasets of the Hugging Face Hub
 
 
 class Parquet(Format):
-    """A Parquet file, of which a part of a row group is in memory."""
+    """Parquet files, of which at most a row group is in memory."""
 
     name = "Parquet"
 
@@ -26,32 +26,32 @@ class Parquet(Format):
         return head.startswith(b"PAR1")
 
     def languages(self, path: str) -> Languages:
-        with _table(path) as table:
-            return Languages(list(_columns(table.schema_arrow)), are_columns=True)
+        with _open_parquet(path) as file:
+            return Languages(list(_columns(file.schema_arrow)), are_columns=True)
 
     def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
-        with _table(path) as table:
-            columns = _columns(table.schema_arrow)
+        with _open_parquet(path) as file:
+            columns = _columns(file.schema_arrow)
             for column in (*src, *tgt):
                 if str(column) not in columns:
                     raise UserError(f"{path}: no column {column!r}; it has {', '.join(columns)}")
-            places = [columns[str(column)] for column in (*src, *tgt)]
+            field_paths = [columns[str(column)] for column in (*src, *tgt)]
             n_rows = 0
-            for batch in table.iter_batches(SAMPLE, columns=[".".join(place) for place in places]):
+            for batch in file.iter_batches(SAMPLE, columns=[".".join(field_path) for field_path in field_paths]):
                 try:
-                    sides = [_texts(batch.column(place[0]), place[1:]) for place in places]
+                    sides = [_column_texts(batch.column(field_path[0]), field_path[1:]) for field_path in field_paths]
                 except UnicodeDecodeError:
                     raise UserError(f"{path}, rows {n_rows + 1} to {n_rows + batch.num_rows}: not UTF-8") from None
                 n_rows += batch.num_rows
-                yield from zip(_joined(sides[: len(src)]), _joined(sides[len(src) :]), strict=True)
+                yield from zip(_join_columns(sides[: len(src)]), _join_columns(sides[len(src) :]), strict=True)
 
 
 @contextmanager
-def _table(path: str) -> "Iterator[ParquetFile]":
+def _open_parquet(path: str) -> "Iterator[ParquetFile]":
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
-    with opened(path, as_utf8=False) as file:
+    with open_file(path, as_utf8=False) as file:
         try:
             yield ParquetFile(file)
         except pa.ArrowException as error:
@@ -59,29 +59,35 @@ def _table(path: str) -> "Iterator[ParquetFile]":
 
 
 def _columns(schema: "Schema") -> dict[str, list[str]]:
-    """Return the place of each column with text; a language is a column of its own, or in the column of languages."""
+    """Return the path of each column with text, by its name.
+
+    The path is [column], or ["translation", language] for a language in the struct column.
+    """
     import pyarrow as pa
 
     def is_text(type_: Any) -> bool:
         type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
         return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_null(type_))
 
-    places = {field.name: [field.name] for field in schema if is_text(field.type)}
+    field_paths = {field.name: [field.name] for field in schema if is_text(field.type)}
     for field in schema:
         if field.name == _TRANSLATION and pa.types.is_struct(field.type):
-            places |= {inner.name: [field.name, inner.name] for inner in field.type if is_text(inner.type)}
-    return places
+            field_paths |= {
+                subfield.name: [field.name, subfield.name] for subfield in field.type if is_text(subfield.type)
+            }
+    return field_paths
 
 
-def _texts(column: "ChunkedArray", inside: list[str]) -> list[str | None]:
+def _column_texts(column: "ChunkedArray", subfields: list[str]) -> list[str | None]:
+    """Return the texts of a column, or those of a field of a struct column."""
     import pyarrow.compute as pc
 
-    texts: list[str | None] = (pc.struct_field(column, inside) if inside else column).to_pylist()
+    texts: list[str | None] = (pc.struct_field(column, subfields) if subfields else column).to_pylist()
     return texts
 
 
-def _joined(columns: list[list[str | None]]) -> list[str]:
-    """Return one side of some rows; null is blank."""
+def _join_columns(columns: list[list[str | None]]) -> list[str]:
+    """Return one side of each row, in which null is blank. Several columns are joined by a space."""
     if len(columns) == 1:
         return [one_line(text or "") for text in columns[0]]
     return [one_line(" ".join(filter(None, row))) for row in zip(*columns)]
