@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import diglot
 from diglot.checkpoint import container
 from diglot.checkpoint import file as checkpoint
-from diglot.data.pieces import composing
+from diglot.data.pieces import mark_composing
 from diglot.data.text import read_lines
 from support.commands import ROOT, SMALL, scalars, type_command
 from support.made import same, write_checkpoint, write_old_checkpoint
@@ -111,7 +111,7 @@ def test_own_files_are_split_and_prepared(tmp_path):
     too_many = type_command("diglot-prepare", *words[:-1], "data.vocab_size=50000", cwd=tmp_path, code=2)
     found = re.search(r"vocab_size=50000 is too large for this text: at most (\d+)", too_many.stderr.decode())
     by_default = type_command("diglot-prepare", *words[:-1], cwd=tmp_path).stdout.decode()  # data.vocab_size is 8000
-    assert "tokenizer.vocab_size=8000 is more than this text can fill, so it has the most that fit" in by_default
+    assert "tokenizer.vocab_size=8000 is more than this text can fill: the largest possible size is used" in by_default
     assert f"; {int(found[1]):,} pieces" in by_default
 
 
@@ -243,7 +243,7 @@ def test_a_run_that_goes_on_keeps_its_scores_scale_and_its_tokenizer(tmp_path):
     assert results[0]["scores"] == results[1]["scores"]
 
     content = checkpoint.read(last)
-    other = composing(content["diglot"]["tokenizer"].numpy().tobytes())
+    other = mark_composing(content["diglot"]["tokenizer"].numpy().tobytes())
     content["diglot"]["tokenizer"] = torch.frombuffer(bytearray(other), dtype=torch.uint8)
     write_checkpoint(last, content)
     said = type_command("diglot-train", *words, "run.updates=6", "resume=run", cwd=tmp_path, code=2).stderr.decode()
