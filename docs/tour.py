@@ -69,7 +69,7 @@ class Tour:
         targets = self.tokenizer.encode_targets(dev.tgt, sources)
         plain = [i for i, source in enumerate(sources) if not source.placeholders]
         sides = ([sources[i].ids for i in plain], [targets[i] for i in plain])
-        self.pairs = Pairs(*(FlatIds.of(side, self.tokenizer.src_vocab_size) for side in sides))
+        self.pairs = Pairs(*(FlatIds.from_sequences(side, self.tokenizer.src_vocab_size) for side in sides))
         self.pictures: list[str] = []
 
     def batch(self, numbers: Sequence[int]) -> Batch:

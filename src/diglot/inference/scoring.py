@@ -67,8 +67,8 @@ def score_pairs(
     ]
     line_indices = np.array([i for i, _, _ in non_blank], np.int64)
     encoded, targets = [source for _, source, _ in non_blank], [ids for _, _, ids in non_blank]
-    src = FlatIds.of([source.ids for source in encoded], tokenizer.src_vocab_size)
-    tgt = FlatIds.of(targets, tokenizer.tgt_vocab_size)
+    src = FlatIds.from_sequences([source.ids for source in encoded], tokenizer.src_vocab_size)
+    tgt = FlatIds.from_sequences(targets, tokenizer.tgt_vocab_size)
     src_lengths, tgt_lengths = np.asarray(src.lengths), np.asarray(tgt.lengths)
     fits = np.ones(len(line_indices), bool)
     for side, lengths, longest in (
@@ -88,7 +88,7 @@ def score_pairs(
 
         def work(batch: np.ndarray) -> None:
             rows = order[batch]
-            src_ids, labels = (torch.from_numpy(side.ended(rows)).to(device) for side in (src, tgt))
+            src_ids, labels = (torch.from_numpy(side.padded(rows)).to(device) for side in (src, tgt))
             batch_scores = pair_scores(model, src_ids, labels, translator.special)
             for i, log_probs in zip(rows.tolist(), batch_scores, strict=True):
                 log_prob = math.fsum(log_probs)

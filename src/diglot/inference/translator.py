@@ -231,7 +231,7 @@ class Translator:
         search = search or self.search
         units = self._units(lines, prefixes, too_long, first_line)
         results: list[list[Translation]] = [[] for _ in units]
-        sources = FlatIds.of([unit.source.ids for unit in units], self.tokenizer.src_vocab_size)
+        sources = FlatIds.from_sequences([unit.source.ids for unit in units], self.tokenizer.src_vocab_size)
         lengths = torch.from_numpy(np.asarray(sources.lengths))  # </s> counted
         for unit, limit in zip(units, search.limits(lengths, self.model.max_tgt_positions).tolist(), strict=True):
             if len(unit.prefix) > limit:
@@ -242,7 +242,7 @@ class Translator:
         costs = (lengths + search.n_positions(lengths, self.model.max_tgt_positions)).numpy()
 
         def work(rows: np.ndarray) -> None:
-            of_rows = self._search(search, [units[i] for i in rows], sources.ended(rows), attention, first_line)
+            of_rows = self._search(search, [units[i] for i in rows], sources.padded(rows), attention, first_line)
             for i, hypotheses in zip(rows.tolist(), of_rows, strict=True):
                 results[i] = hypotheses
             advance(len(rows))
