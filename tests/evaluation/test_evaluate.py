@@ -28,10 +28,10 @@ from diglot.evaluation.evaluate import (
     Hypotheses,
     MemoryMatch,
     evaluate,
-    keep_text,
-    kept_text,
+    read_evaluation_set,
     read_lines_for,
     table,
+    write_evaluation_set,
 )
 from diglot.evaluation.scorer import Scorer
 from diglot.inference.translator import Translator
@@ -217,7 +217,7 @@ def test_without_spaces_a_loop_is_of_characters_and_a_number_counts_as_one(text,
         ("ten thousand", "10000", 0),
     ],
 )
-def test_each_side_s_loops_are_counted_in_its_own_language_s_words(source, output, n):
+def test_loops_are_counted_in_the_words_of_each_side_s_language(source, output, n):
     src, tgt = (writing_of("und", [text]) for text in (source, output))
     assert output_counts([source], [output], None, src, tgt)["repeated"] == n
 
@@ -426,7 +426,7 @@ def test_the_text_in_a_run_s_folder_takes_references_and_a_baseline_of_its_langu
     tmp_path, say, compose_train, tokenizer
 ):
     shutil.copy(GOLDEN, tmp_path / "best.ckpt")
-    keep_text(tmp_path / "text", EvaluationSet("few", "dev", ParallelText(SOURCES, FIRST)), "avi", "bol")
+    write_evaluation_set(tmp_path / "text", EvaluationSet("few", "dev", ParallelText(SOURCES, FIRST)), "avi", "bol")
     write_lines(tmp_path / "two.bol", ["a", "b"])
     said = say("checkpoint=best.ckpt", "references=two.bol")
     assert "references=two.bol has 2 lines, text/dev.bol has 5; the numbers must be equal" in said
@@ -441,7 +441,7 @@ def test_a_multilingual_model_is_scored_on_text_in_its_target_language(tmp_path,
     tagged = Tokenizer(adopt(tokenizer.model, list(map(tag, languages))), tokenizer.placeholder, languages=languages)
     config = compose_train("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40")
     write_checkpoint(tmp_path / "best.ckpt", checkpoint_content(config, tagged, languages=("en", "de")))
-    keep_text(tmp_path / "text", EvaluationSet("few", "dev", ParallelText(SOURCES, FIRST)), "en", "de")
+    write_evaluation_set(tmp_path / "text", EvaluationSet("few", "dev", ParallelText(SOURCES, FIRST)), "en", "de")
     said = say("checkpoint=best.ckpt", "tgt_lang=fr")
     assert "tgt_lang=fr: the dev text beside best.ckpt is in de; name the text to score on, data=files" in said
     assert "tgt_lang=it: this model translates into de, fr" in say("checkpoint=best.ckpt", "tgt_lang=it")
@@ -514,25 +514,25 @@ LANGUAGES += ["cafe\N{COMBINING ACUTE ACCENT}", "en.txt", "dev", "translated.jso
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("src_lang", LANGUAGES)
-def test_kept_text_is_restored_whatever_the_language_codes(src_lang, tmp_path):
+def test_a_stored_set_is_restored_for_any_language_codes(src_lang, tmp_path):
     for number, tgt_lang in enumerate(LANGUAGES):
         folder = tmp_path / str(number)
         memory = tuple(MemoryMatch(line, 50.0) for line in FIRST)
         for split in ("dev", "test"):
             kept = EvaluationSet("few", split, ParallelText([f"{split} {s}" for s in SOURCES], FIRST), memory)
-            keep_text(folder, kept, src_lang, tgt_lang)
+            write_evaluation_set(folder, kept, src_lang, tgt_lang)
         write_lines(folder / f"dev.translated.{ending_of(tgt_lang)}", OUTPUTS)  # as every validation does
         names = [unicodedata.normalize("NFD", path.name).casefold() for path in folder.iterdir()]
         assert len(set(names)) == 7, (src_lang, tgt_lang)  # distinct even on a file system that ignores case
         for split in ("dev", "test"):
-            back = kept_text(folder, split, src_lang, tgt_lang)
+            back = read_evaluation_set(folder, split, src_lang, tgt_lang)
             assert back is not None
             assert back.pairs == ParallelText([f"{split} {s}" for s in SOURCES], FIRST)
             assert back.memory == memory
 
 
-def test_kept_text_is_called_after_its_languages_where_that_is_clear(tmp_path):
-    keep_text(tmp_path, EvaluationSet("few", "test", ParallelText(SOURCES, FIRST)), "de", "en")
+def test_files_of_a_stored_set_are_named_after_its_languages_if_these_are_distinct(tmp_path):
+    write_evaluation_set(tmp_path, EvaluationSet("few", "test", ParallelText(SOURCES, FIRST)), "de", "en")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test.de", "test.en", "test.json"]
 
 
@@ -543,13 +543,13 @@ def test_text_of_an_earlier_version_is_read_unless_one_file_overwrote_another(tm
             write_lines(tmp_path / f"{split}.{language}", lines)
         (tmp_path / f"{split}.json").write_text('{"name": "old", "memory": []}')
     if len(list(tmp_path.iterdir())) == 5:  # a case-sensitive file system
-        assert kept_text(tmp_path, "dev", "EN", "en").pairs == ParallelText(SOURCES, FIRST)
-    assert kept_text(tmp_path, "test", "en", "en") is None  # the references have overwritten the sources
-    assert kept_text(tmp_path, "test", "en", "json") is None
+        assert read_evaluation_set(tmp_path, "dev", "EN", "en").pairs == ParallelText(SOURCES, FIRST)
+    assert read_evaluation_set(tmp_path, "test", "en", "en") is None  # the references have overwritten the sources
+    assert read_evaluation_set(tmp_path, "test", "en", "json") is None
 
 
 @pytest.mark.parametrize(("src_lang", "tgt_lang"), [("en", "en"), ("EN", "en"), ("json", "2.en"), ("gz", "zst")])
-def test_the_files_of_an_evaluation_are_distinct_whatever_the_language_codes(src_lang, tgt_lang, tmp_path):
+def test_the_files_of_an_evaluation_are_distinct_for_any_language_codes(src_lang, tgt_lang, tmp_path):
     evaluated = EvaluationSet("few", "test", ParallelText(SOURCES, FIRST), more=(SECOND, THIRD))
     baseline = Baseline("other", Hypotheses(THIRD, src_lang, tgt_lang))
     evaluate(Hypotheses(OUTPUTS, src_lang, tgt_lang), evaluated, Scorer("en"), tmp_path / "scored", baseline=baseline)
@@ -563,7 +563,7 @@ def test_an_evaluation_does_not_follow_links_out_of_the_run_s_folder(tmp_path, s
     (tmp_path / "run" / "text").mkdir(parents=True)
     shutil.copy(GOLDEN, tmp_path / "run" / "best.ckpt")
     pairs = ParallelText(SOURCES, FIRST)
-    keep_text(tmp_path / "run" / "text", EvaluationSet("few", "dev", pairs), "avi", "bol")
+    write_evaluation_set(tmp_path / "run" / "text", EvaluationSet("few", "dev", pairs), "avi", "bol")
     (tmp_path / "run" / "evaluation").symlink_to(tmp_path / "mine")
     assert "a link on this path leads out of run" in say("checkpoint=run", "output=null")
     assert not list((tmp_path / "mine").iterdir())

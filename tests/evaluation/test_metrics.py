@@ -82,13 +82,13 @@ def test_signatures_name_references_unit_and_version() -> None:
     assert Scorer("und", metrics={"r": Rouge("rouge1")})(["a"], ["a"])[0].signature.startswith("nrefs:1|tok:ascii|")
 
 
-def test_rouge_says_when_its_tokenizer_keeps_nothing() -> None:
+def test_rouge_notes_that_its_tokenizer_keeps_nothing() -> None:
     (note,) = Scorer("ru", ["Кот спит"], metrics={"rouge1": Rouge("rouge1")}).notes
     assert "use metric.rouge1.tokenizer=words" in note
     assert Scorer("ru", ["Кот спит"], metrics={"rouge1": Rouge("rouge1", "words")}).notes == []
 
 
-def test_without_bleu_nothing_is_said_about_bleu_s_tokenizer() -> None:
+def test_without_bleu_there_is_no_note_about_its_tokenizer() -> None:
     assert Scorer("en", ["我们今天去公园。"]).notes
     assert Scorer("en", ["我们今天去公园。"], metrics={"cer": Cer()}).notes == []
     assert Scorer("th", ["วันนี้เราไปที่สวน"], metrics={"accuracy": Accuracy()}).notes == []
@@ -169,7 +169,7 @@ def test_a_wrong_metric_is_refused_in_one_line(statistics: Any, value: Any, mess
     check_metric("mine", Own())
 
 
-def test_a_direction_that_is_no_boolean_is_refused() -> None:
+def test_a_direction_that_is_not_a_boolean_is_refused() -> None:
     own = Own()
     own.higher_is_better = "lower"  # type: ignore[assignment]
     with pytest.raises(UserError, match=r"metric\.mine: higher_is_better is 'lower'; it must be True or False"):
@@ -187,6 +187,6 @@ def test_a_checkpoint_names_the_metrics_of_its_run_and_no_class_is_imported_for_
     assert list(metrics or ()) == ["rouge1", "accuracy"]
     assert others == ["mine"]
     assert recorded_metrics({"config": {"run": {}}}) == (None, [])
-    for wrong in ("Metric", "LABELS", "missing", "_OfSacrebleu"):
+    for wrong in ("Metric", "LABELS", "missing", "_SacrebleuMetric"):
         with pytest.raises(UserError, match="metrics cannot be read"):
             recorded_metrics({"config": {"metric": {"a": {"_target_": f"{module}.{wrong}"}}}})

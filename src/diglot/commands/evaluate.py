@@ -24,7 +24,15 @@ from diglot.data.options import DataOptions
 from diglot.data.text import PairFiles, expand, refuse_address
 from diglot.decoding.layout import Precision
 from diglot.errors import UserError
-from diglot.evaluation.evaluate import Baseline, EvaluationSet, Hypotheses, evaluate, kept_text, read_lines_for, table
+from diglot.evaluation.evaluate import (
+    Baseline,
+    EvaluationSet,
+    Hypotheses,
+    evaluate,
+    read_evaluation_set,
+    read_lines_for,
+    table,
+)
 from diglot.evaluation.metrics import Metric
 from diglot.evaluation.scorer import Scorer, recorded_metrics, recorded_tokenizer
 from diglot.inference.translator import Translator
@@ -209,7 +217,7 @@ def text_beside(path: Path, split: str, translator: Translator | None) -> Evalua
     if translator.tgt_lang != stored_lang:
         reason = f"the {split} text beside {path} is in {stored_lang}"
         raise UserError(f"tgt_lang={translator.tgt_lang}: {reason}; {what_to_score_on(split)}")
-    evaluated = kept_text(path.parent / "text", split, translator.record["src_lang"], stored_lang)
+    evaluated = read_evaluation_set(path.parent / "text", split, translator.record["src_lang"], stored_lang)
     if evaluated is None:
         raise UserError(f"there is no copy of the {split} text beside {path}: {what_to_score_on(split)}")
     return evaluated

@@ -15,7 +15,7 @@ from diglot.data.text import read_lines
 from diglot.data.tokenizer import Encoded, Tokenizer
 from diglot.decoding import BeamSearch, Search
 from diglot.errors import UserError
-from diglot.evaluation.evaluate import kept_text
+from diglot.evaluation.evaluate import read_evaluation_set
 from diglot.evaluation.scorer import Scorer, label, recorded_metrics, recorded_tokenizer
 from diglot.model import EncoderDecoder
 from diglot.system.console import render
@@ -69,7 +69,7 @@ def some_sentences(loaded: Checkpoint, n: int, file: str | None, longest: int | 
         UserError: there are no suitable sentences.
     """
     record, tokenizer = loaded.record, loaded.tokenizer
-    dev_text = kept_text(loaded.path.parent / "text", "dev", record["src_lang"], record["tgt_lang"])
+    dev_text = read_evaluation_set(loaded.path.parent / "text", "dev", record["src_lang"], record["tgt_lang"])
     if file is None and dev_text is None:
         random = torch.Generator().manual_seed(1)
         lengths = torch.randint(1, min(30, longest or 30), (n,), generator=random).tolist()

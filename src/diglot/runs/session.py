@@ -16,7 +16,7 @@ from diglot.config import build, composed_command, write_composed
 from diglot.data.module import TranslationData
 from diglot.data.text import ending_of
 from diglot.errors import UserError
-from diglot.evaluation.evaluate import EvaluationSet, keep_text, remember
+from diglot.evaluation.evaluate import EvaluationSet, look_up, write_evaluation_set
 from diglot.model import EncoderDecoder
 from diglot.runs.conclusion import conclude
 from diglot.runs.folder import write_description
@@ -230,7 +230,7 @@ def keep_held_out(folder: Path, data: TranslationData) -> tuple[dict[str, Evalua
     held_out: dict[str, EvaluationSet] = {}
     files: list[Path] = []
     for split, pairs in data.held_out.items():
-        memory = remember(data.train_text.load(), pairs.src) if data.options.memory_baseline else ()
+        memory = look_up(data.train_text.load(), pairs.src) if data.options.memory_baseline else ()
         held_out[split] = EvaluationSet(data.corpus.name, split, pairs, memory)
-        files += keep_text(folder / "text", held_out[split], data.corpus.src_lang, data.corpus.tgt_lang)
+        files += write_evaluation_set(folder / "text", held_out[split], data.corpus.src_lang, data.corpus.tgt_lang)
     return held_out, files
