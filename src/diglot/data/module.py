@@ -34,7 +34,9 @@ from diglot.data.batching import (
 from diglot.data.corpus import Corpus
 from diglot.data.doctor import Diagnosis, diagnose
 from diglot.data.flat import FlatIds
+from diglot.data.noise import NoisyText
 from diglot.data.options import DataOptions
+from diglot.data.placeholders import Placeholders
 from diglot.data.preparation import DROPPED, Cleaning, left_out, noise_counts, prepare
 from diglot.data.sampling import Sampling
 from diglot.data.shards import Shards
@@ -183,16 +185,17 @@ class TranslationData(L.LightningDataModule):
         held_out = {split: text[split].load() for split in ("dev", "test") if split in text}
         self.notes += [*self.corpus.notes, *faults_of(held_out)]
         self.train_text = text["train"]
+        src_langs = dict.fromkeys(corpora_of(self.train_text), self.corpus.src_lang)
+        src_langs |= getattr(self.corpus, "src_langs", {})  # of a mixture
         languages = self.train_text.tgt_langs.values() if isinstance(self.train_text, MixedText) else ()
         if isinstance(self._tokenizer, Tokenizer):
             if missing := sorted(set(languages) - set(self._tokenizer.languages)):
                 raise UserError(f"{self.corpus.name}: the existing tokenizer has no tag for {', '.join(missing)}")
         else:
             with step("training the tokenizer"):
-                self._tokenizer, line = self._tokenizer.get(self.train_text, self.cache_dir, sorted(set(languages)))
+                tokenizer_text = self._tokenizer_text(self._tokenizer, src_langs)
+                self._tokenizer, line = self._tokenizer.get(tokenizer_text, self.cache_dir, sorted(set(languages)))
             self.notes.append(line)
-        src_langs = dict.fromkeys(corpora_of(self.train_text), self.corpus.src_lang)
-        src_langs |= getattr(self.corpus, "src_langs", {})  # of a mixture
         self.shards = prepare(
             self.train_text,
             self.tokenizer,
@@ -214,6 +217,14 @@ class TranslationData(L.LightningDataModule):
             self.notes.append(f"pairs left out: {self.shards.folder / DROPPED}")
         self.held_out = held_out
         self.digests = {split: each.digest() for split, each in text.items()}
+
+    def _tokenizer_text(self, source: TokenizerSource, src_langs: Mapping[str, str]) -> Parallel:
+        """Return the text to train the tokenizer on: the training text, with its noise."""
+        noise = self.options.noise
+        if noise is None or not noise.is_on:
+            return self.train_text
+        placeholders = Placeholders(source.placeholder) if source.placeholder is not None else None
+        return NoisyText(self.train_text, noise, src_langs, placeholders.find if placeholders else lambda line: [])
 
     def decode_dev(self, pair: int, tokens: Sequence[int]) -> str:
         """Return the text of a translation of a dev source; that of a blank line is empty."""

@@ -151,7 +151,7 @@ class PairFiles:
 
     def load(self) -> ParallelText:
         """Load all pairs into memory."""
-        return _whole(self.blocks())
+        return join_blocks(self.blocks())
 
 
 class MixedText:
@@ -180,10 +180,11 @@ class MixedText:
 
     def load(self) -> ParallelText:
         """Return all pairs, in memory."""
-        return _whole(self.blocks())
+        return join_blocks(self.blocks())
 
 
-def _whole(blocks: Iterator[ParallelText]) -> ParallelText:
+def join_blocks(blocks: Iterator[ParallelText]) -> ParallelText:
+    """Return all pairs of some blocks, in memory."""
     whole = ParallelText([], [])
     for block in blocks:
         whole.src.extend(block.src)
