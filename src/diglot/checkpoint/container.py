@@ -77,8 +77,8 @@ def write(tree: Any, file: BinaryIO) -> None:
         file: an empty, seekable file.
 
     Raises:
-        UserError: if something would not be restored exactly, or if there is more than `read` accepts.
-        OSError: if the file cannot be written.
+        UserError: something would not be restored exactly, or there is more than `read` accepts.
+        OSError: the file cannot be written.
     """
     node, tensors = encode(tree)
     text = _dumped(node)
@@ -100,7 +100,7 @@ def check_tree(tree: Any) -> None:
     """Check that `write` accepts plain data and tensors.
 
     Raises:
-        UserError: if `write` would refuse them.
+        UserError: `write` would refuse them.
     """
     node, tensors = encode(tree)
     _check_amount(_dumped(node), tensors)
@@ -110,8 +110,8 @@ def read(path: Path) -> Any:
     """Return the plain data and tensors that `write` has written.
 
     Raises:
-        UserError: if the file is damaged, or was not written by `write`.
-        OSError: if the file cannot be read.
+        UserError: the file is damaged, or was not written by `write`.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         header = _read_header(file, path)
@@ -126,8 +126,8 @@ def check(path: Path) -> None:
     """Check that a file is intact, without reading the tensors' bytes.
 
     Raises:
-        UserError: if the file is damaged, or was not written by `write`.
-        OSError: if the file cannot be read.
+        UserError: the file is damaged, or was not written by `write`.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         _read_header(file, path)
@@ -244,7 +244,7 @@ def check_json(text: str, max_memory: int = MOST_MEMORY) -> int:
         The number of values in its objects.
 
     Raises:
-        UserError: if it is nested too deeply or takes too much memory.
+        UserError: it is nested too deeply or takes too much memory.
     """
     depth = position = n = 0
     memory = len(text) * WIDEST if "\\u" in text and _WIDE.search(text) else 0

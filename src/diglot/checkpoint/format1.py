@@ -79,7 +79,7 @@ def read(file: BinaryIO) -> Any:
         file: a seekable file.
 
     Raises:
-        UserError: saying what is wrong with the file.
+        UserError: the file is damaged or refused; the message says why.
     """
     n_operations = check(file)
     file.seek(0)
@@ -100,7 +100,7 @@ def check(file: BinaryIO, checksums: bool = True) -> int:
         The number of operations in its pickle, which limits the number of objects that it creates.
 
     Raises:
-        UserError: saying what is wrong with the file.
+        UserError: the file is damaged or refused; the message says why.
     """
     _check_end(file)
     with zipfile.ZipFile(file) as archive:
@@ -170,7 +170,7 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:  # noqa: C901, P
         The number of its operations.
 
     Raises:
-        UserError: if it would create anything but plain data and tensors, or tensors that reach beyond their records.
+        UserError: it would create anything but plain data and tensors, or tensors that reach beyond their records.
     """
     stack: list[Any] = []
     marks: list[int] = []
@@ -339,7 +339,7 @@ def check_tree(content: Any, n_operations: int) -> None:
     exceed twice the number of operations.
 
     Raises:
-        UserError: saying which limit is exceeded.
+        UserError: a limit is exceeded; the message names it.
     """
     pending, n = [(content, 0)], 0
     while pending:

@@ -113,7 +113,7 @@ def encode(tree: Any) -> tuple[Any, dict[str, Tensor]]:
             list, tuple, torch.Size, set, frozenset, dict and OrderedDict.
 
     Raises:
-        UserError: naming the first value that would not be restored exactly.
+        UserError: a value would not be restored exactly; the message names the first one.
     """
     encoder = _Encoder()
     return encoder.node(tree, ()), encoder.tensors
@@ -304,7 +304,7 @@ def decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
         tensors: the tensors by name, contiguous.
 
     Raises:
-        UserError: if `encode` never creates such a node, or if the node does not name every tensor.
+        UserError: `encode` never creates such a node, or the node does not name every tensor.
     """
     decoder = _Decoder(tensors)
     tree = decoder.value(node, 0)

@@ -67,7 +67,7 @@ class Change(NamedTuple):
 
     @property
     def takes_effect(self) -> bool:
-        """Whether a run can resume with the new value. With any other new value, it would be another run."""
+        """Return whether a run can resume with the new value; otherwise it would be another run."""
         return self.is_path_only or meaning_of(self.key).on_resume == "take effect"
 
     def __str__(self) -> str:

@@ -102,7 +102,7 @@ class Job:
 
     @property
     def results(self) -> dict[str, Any]:
-        """The results that the run wrote at its end; empty before its end, and if the job is outdated."""
+        """Return the results that the run wrote at its end; empty before its end, and if the job is outdated."""
         if self.status == "outdated":
             return {}
         try:

@@ -59,7 +59,7 @@ class Sweep:
 
     @property
     def jobs(self) -> list[Job]:
-        """All jobs in the folder, ordered by number."""
+        """Return all jobs in the folder, ordered by number."""
         return sorted((Job.read(path.parent) for path in self.folder.glob(f"*/{JOB}")), key=lambda job: job.number)
 
     def lock(self) -> None:

@@ -56,6 +56,12 @@ def draw(
 
     With labels, values are shares from 0 to 1, with one cell per label and one colour bar for all. Without labels,
     values may have both signs: colours range from minus to plus a panel's largest magnitude, and the axes are numbered.
+
+    Args:
+        panels: the heat maps.
+        title: title of the figure, of one or more lines.
+        rows: labels of the rows; None: no labels.
+        columns: labels of the columns; None: no labels.
     """
     # Without labels, a column of values has at least two pixels.
     width = min(max(1.9, 0.02 * panels[0].values.shape[1]), MAX_SIDE) if columns is None else _side(len(columns))
@@ -130,6 +136,7 @@ def pixels(figure: Figure) -> np.ndarray:
 
 @cache
 def say_once(line: str) -> None:
+    """Print a message once in this process."""
     logging.getLogger("diglot").info(line)
 
 
