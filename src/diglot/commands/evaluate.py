@@ -179,6 +179,7 @@ def tgt_lang_of(hypotheses: str | None, split: str, corpus: Corpus | None, trans
 
 
 def what_to_score_on(split: str) -> str:
+    """Return advice to name the text of a split."""
     return f"name the text to score on, data=files data.{split}.src=FILE data.{split}.tgt=FILE or data=NAME"
 
 

@@ -342,4 +342,4 @@ def describe(annotation: Any) -> str:
         return f"a list of {describe(arguments[0])}" if named else "a list"
     if inspect.isclass(origin or annotation) and issubclass(origin or annotation, Mapping):
         return "a mapping"
-    return "something with a _target_"
+    return "a node with a _target_"

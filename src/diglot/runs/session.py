@@ -143,6 +143,7 @@ class Session:
             raise UserError(f"{error}. Training is done, and {advice}") from None
 
     def leave(self, stopped: Stopped) -> None:
+        """Report that a signal has stopped the run, and exit."""
         leave(str(stopped), self.run.folder, self.trainer, self.writer)
 
 

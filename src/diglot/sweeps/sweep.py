@@ -94,6 +94,7 @@ class Sweep:
             raise UserError(f"sweep.folder={self.folder} exists and is not a sweep's folder")
 
     def unlock(self) -> None:
+        """Release the lock, if there is one."""
         if self._lock is not None:
             self._lock.close()
 

@@ -29,7 +29,7 @@ _UNSUPPORTED_ERRNOS = {
     *(errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY, errno.ENODEV),
     *(errno.EACCES, errno.EPERM, errno.EBADF, errno.EISDIR),
 }
-_LONGEST = 200  # maximum bytes of a name before the mark is added; file systems allow 255 in all
+_MAX_BYTES = 200  # maximum bytes of a name before the mark is added; file systems allow 255 in all
 
 
 @contextmanager
@@ -185,9 +185,9 @@ def lock_name(path: Path) -> Path:
 def _shortened(name: str) -> str:
     """Return a name that leaves room for our mark: a hash replaces the end of a long one."""
     encoded = os.fsencode(name)
-    if len(encoded) <= _LONGEST:
+    if len(encoded) <= _MAX_BYTES:
         return name
-    return os.fsdecode(encoded[: _LONGEST // 2]) + hashlib.sha256(encoded).hexdigest()[:20]
+    return os.fsdecode(encoded[: _MAX_BYTES // 2]) + hashlib.sha256(encoded).hexdigest()[:20]
 
 
 def sync_folder(folder: Path) -> None:

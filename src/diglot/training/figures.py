@@ -34,7 +34,7 @@ BAR = 0.45  # width of a colour bar with its labels
 ACROSS = 2  # panels per row; with more, text would be unreadable in a TensorBoard card
 TEXT = 8  # points
 LETTER = 0.065  # width of a label's character
-LONGEST_LABEL = 12  # characters
+MAX_LABEL_LENGTH = 12  # characters
 
 
 class Panel(NamedTuple):
@@ -156,4 +156,4 @@ def _letters(label: str) -> int:
 
 
 def _shortened(label: str) -> str:
-    return label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
+    return label if len(label) <= MAX_LABEL_LENGTH else label[: MAX_LABEL_LENGTH - 1] + "…"

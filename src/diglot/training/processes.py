@@ -117,6 +117,7 @@ class Launcher(ScriptLauncher):
             is_over.set()  # this thread reports errors itself
 
     def start_others(self) -> None:
+        """Start the other processes of this machine with the environment variables that torch.distributed reads."""
         self.check_can_start()
         environment = self.cluster_environment
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = environment.main_address, str(environment.main_port)
