@@ -296,8 +296,11 @@ def test_a_sweep_writes_through_no_link_out_of_its_folder(tmp_path, name):
         (["sweep=positons"], "did you mean sweep=positions?"),
         (["seed=1,2", "sweep.stop_at_first_failure=3"], "must be true or false"),
         (["seed=1,2", "+sweep.foldr=x"], "no key sweep.foldr; did you mean sweep.folder?"),
-        (["seed=1,2", "run.folder=x"], "run.folder is for a single run"),
-        (["seed=1,2", "resume=x"], "resume is for a single run"),
+        (
+            ["seed=1,2", "run.folder=x"],
+            "run.folder is for a single run; for the folder of all jobs, type sweep.folder=FOLDER",
+        ),
+        (["seed=1,2", "resume=x"], "resume is for a single run; type the sweep's command again"),
         (["seed=1,2", "hydra.sweep.dir=x"], "not supported; use sweep.folder"),
         (["run.updates=10,0"], "job run.updates=0: run: updates (0) must be positive"),
         (["model.dropout=interval(0,1)"], "it is for hydra/sweeper=optuna"),

@@ -28,7 +28,7 @@ from diglot.evaluation.evaluate import Baseline, EvaluationSet, Hypotheses, eval
 from diglot.evaluation.metrics import Metric
 from diglot.evaluation.scorer import Scorer, recorded_metrics, recorded_tokenizer
 from diglot.inference.translator import Translator
-from diglot.runs.folder import refuse_way_out
+from diglot.runs.folder import refuse_path_outside
 from diglot.runs.scoring import build_metrics
 from diglot.system.glibc import keep_freed_memory
 from diglot.system.quoting import printable
@@ -88,7 +88,7 @@ def main(
         compared = Baseline(baseline, rival or hypotheses_of("baseline", baseline, evaluated, corpus))
     folder = Path(output).expanduser() if output else path.parent / "evaluation" / evaluated.split
     if not output:
-        refuse_way_out(folder.parent, path.parent)
+        refuse_path_outside(folder.parent, path.parent)
     refuse_unwritable(folder)
     results = evaluate(system, evaluated, scorer, folder, baseline=compared)
     print("\n".join([*table(results), *scorer.notes, *notes]))
@@ -179,6 +179,7 @@ def tgt_lang_of(hypotheses: str | None, split: str, corpus: Corpus | None, trans
 
 
 def what_to_score_on(split: str) -> str:
+    """Return advice to name the text of a split."""
     return f"name the text to score on, data=files data.{split}.src=FILE data.{split}.tgt=FILE or data=NAME"
 
 

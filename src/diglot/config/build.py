@@ -282,9 +282,9 @@ def choose_precision(requested: Any, accelerator: str) -> str:
         return "bf16-mixed" if has_bf16 else "32-true"
     precision = str(requested)
     if accelerator == "cpu" and precision in ("16", "16-mixed", "16-true"):
-        raise UserError(f"trainer.precision={precision}: a CPU does not compute in float16; take bf16-mixed or 32-true")
+        raise UserError(f"trainer.precision={precision}: a CPU does not compute in float16; type bf16-mixed or 32-true")
     if accelerator == "cuda" and precision.startswith("bf16") and not has_bf16:
         raise UserError(
-            f"trainer.precision={precision}: this GPU does not compute in bfloat16; take 16-mixed or 32-true"
+            f"trainer.precision={precision}: this GPU does not compute in bfloat16; type 16-mixed or 32-true"
         )
     return precision

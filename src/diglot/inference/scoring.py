@@ -28,7 +28,7 @@ class PairScore(NamedTuple):
     Attributes:
         log_prob: natural log-probability of the target, including </s>.
         token_log_probs: log-probability of each target token, </s> last; log_prob is their sum.
-        pieces: the tokens.
+        pieces: the target tokens as text.
         n_unknown: number of tokens that are <unk>, because the tokenizer does not know their characters.
     """
 

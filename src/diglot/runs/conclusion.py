@@ -38,7 +38,7 @@ def conclude(
     """Score the best checkpoint on the test text, write the run's results, and report them.
 
     Raises:
-        UserError: if there is no checkpoint, or if something cannot be written.
+        UserError: there is no checkpoint, or something cannot be written.
     """
     if not writer.best.exists() and writer.last.exists():
         raise UserError(f"{writer.best} is missing; {writer.last} contains the last weights")

@@ -1,4 +1,7 @@
-"""A run's folder, which is complete and belongs to one run only."""
+"""A run's folder: creating, finding and locking it, and the files that describe the run.
+
+A folder belongs to a single run.
+"""
 
 import json
 import os
@@ -26,7 +29,6 @@ if TYPE_CHECKING:  # these modules import Lightning, which takes seconds
 
 PACKAGES = ("torch", "lightning", "hydra-core", "sentencepiece", "datasets", "sacrebleu", "numpy")
 
-
 RESULTS = "results.json"  # marks the run as finished
 # What a run's results depend on besides its config.
 ENVIRONMENT = "environment.json"
@@ -37,7 +39,7 @@ FOLDERS = ("text", "evaluation", "figures")
 # Written by a sweep into a folder before a run begins there.
 JOB = "job.json"
 
-HOLD_ATTEMPTS = 5
+LOCK_ATTEMPTS = 5
 locked_folders: list[int] = []  # descriptors of the folders that this process keeps locked until it ends
 
 
@@ -68,7 +70,7 @@ def resumable_folder(path: str) -> Path:
     """Return the folder of a run that can be resumed.
 
     Raises:
-        UserError: if the folder holds no run, or links that lead out of it.
+        UserError: the folder holds no run, or links that lead out of it.
     """
     refuse_address("resume", path)
     folder = Path(path).expanduser()
@@ -86,7 +88,8 @@ def refuse_links(folder: Path) -> None:
     The folder itself may be reached through a link.
 
     Raises:
-        UserError: naming a symbolic link, a hard link (of a file that is written in place), a pipe or a device.
+        UserError: there is a symbolic link, a hard link (of a file that is written in place), a pipe or a device; the
+            message names it.
     """
     nested = [p for name in FOLDERS if not (folder / name).is_symlink() for p in (folder / name).rglob("*")]
     for path in [*folder.iterdir(), *nested]:
@@ -99,11 +102,11 @@ def refuse_links(folder: Path) -> None:
             raise UserError(f"{folder}: {name} is a hard link to another file: remove it")
 
 
-def refuse_way_out(path: Path, folder: Path) -> None:
+def refuse_path_outside(path: Path, folder: Path) -> None:
     """Check that no link on a path in a run's folder leads out of it; somebody else may have created the folder.
 
     Raises:
-        UserError: if a link on the path leads elsewhere.
+        UserError: a link on the path leads elsewhere.
     """
     if not path.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"{path}: a link on this path leads out of {folder}: remove it, or give output=FOLDER")
@@ -152,12 +155,12 @@ def lock_folder(folder: Path) -> None:
     """Keep other processes from writing to a run's folder while this one lives.
 
     Raises:
-        UserError: if another process is training in the folder.
+        UserError: another process is training in the folder.
     """
     descriptor = open_folder(folder)
     if descriptor is None:
         return
-    for attempts_left in reversed(range(HOLD_ATTEMPTS)):
+    for attempts_left in reversed(range(LOCK_ATTEMPTS)):
         if lock(descriptor) is not False:
             break
         if not attempts_left:
@@ -218,7 +221,7 @@ def restore_folder(folder: Path, files: dict[Path, bytes]) -> list[str]:
         The names of the missing files.
 
     Raises:
-        UserError: if the files cannot be written, or if another process is training in the folder.
+        UserError: the files cannot be written, or another process is training in the folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

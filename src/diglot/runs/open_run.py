@@ -43,7 +43,7 @@ def finished_folder(config: DictConfig) -> Path | None:
     """Return the folder of the run to resume if that run is finished, and report it; otherwise return None.
 
     Raises:
-        UserError: if there is no such run, or if it would resume as a different one.
+        UserError: there is no such run, or it would resume as a different one.
     """
     resumed_folder = config.run.folder if config.resume == AUTO else config.resume
     if resumed_folder is not None:
@@ -96,7 +96,7 @@ class OpenRun:
         """Find or create the run's folder, and load the run's state. The first process decides for all.
 
         Raises:
-            UserError: if the folder cannot be used, or if the run would resume as a different one.
+            UserError: the folder cannot be used, or the run would resume as a different one.
         """
         config, data, processes, corpus = plan.config, plan.data, plan.processes, plan.corpus
         scorer = build_scorer(config, corpus.tgt_lang, data.held_out["dev"].tgt)
@@ -152,6 +152,6 @@ class OpenRun:
         """Rewrite the remembered files that were removed, and return their names.
 
         Raises:
-            UserError: if they cannot be written, or if another process is training in the folder.
+            UserError: they cannot be written, or another process is training in the folder.
         """
         return restore_folder(self.folder, self.files)

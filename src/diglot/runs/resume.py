@@ -58,7 +58,7 @@ def newest_unfinished(folder: str | None, config: dict[str, Any], contents: Cont
         contents: the contents that it reads.
 
     Raises:
-        UserError: if another process is training such a run.
+        UserError: another process is training such a run.
     """
     folders = [Path(folder).expanduser()] if folder is not None else list(Path("runs").glob("*"))
     unfinished = [path for path in folders if (path / CONFIG).is_file() and not is_finished(path)]
@@ -87,7 +87,7 @@ def finished_line(folder: Path, config: dict[str, Any], read_contents: Callable[
         read_contents: returns the contents that the config reads.
 
     Raises:
-        UserError: if a value or an input has changed, which would have no effect because nothing is trained.
+        UserError: a value or an input has changed, which would have no effect because nothing is trained.
     """
     run = config["run"]
     updates = config["trainer"].get("max_steps") or (run["updates"] if run["passes"] is None else None)
@@ -137,7 +137,7 @@ def refuse_other_job(folder: Path, config: Any) -> None:
     """Check that a sweep's job starts with the config stored in its folder. A job that has started is not checked here.
 
     Raises:
-        UserError: naming the keys whose values differ.
+        UserError: values differ; the message names their keys.
     """
     if not (folder / CONFIG).exists() and (job_config := read_composed(folder)) is not None:
         job_config.run.monitor = monitored(job_config)  # as in a run's config
@@ -158,7 +158,7 @@ def load_resume_point(
         contents: the contents that the config reads.
 
     Raises:
-        UserError: if the run would resume as a different one, or if all its checkpoints are damaged.
+        UserError: the run would resume as a different one, or all its checkpoints are damaged.
     """
     stored_contents = contents_in(folder)
     unchanged = same_contents(stored_contents, contents)
@@ -197,7 +197,7 @@ def refuse_other_contents(subject: str, stored: Contents, current: Contents) -> 
     """Check that a resumed run reads the same contents as before.
 
     Raises:
-        UserError: if they differ; the message names the first changed input.
+        UserError: they differ; the message names the first changed input.
     """
     if changed := changed_contents(stored, current):
         raise UserError(f"{subject}: {changed} is no longer the one that the run began with{comparison_note(changed)}")

@@ -31,7 +31,7 @@ from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.compilation import Compilation
 from diglot.training.dev_scores import DevScores
 from diglot.training.ending import fail, leave
-from diglot.training.largest import OutOfMemoryProbe
+from diglot.training.memory_probe import OutOfMemoryProbe
 from diglot.training.order import in_order
 from diglot.training.processes import strategy
 from diglot.training.progress import progress_callbacks
@@ -87,7 +87,7 @@ class Session:
         """Train to the end of the run.
 
         Raises:
-            SystemExit: if a signal asks the run to end.
+            SystemExit: a signal asks the run to end.
         """
         resume_point = self.run.resume_point
         try:
@@ -114,8 +114,8 @@ class Session:
         """Score the best checkpoint and write the results, in the first process.
 
         Raises:
-            SystemExit: if a signal asks the run to end.
-            UserError: if something cannot be written.
+            SystemExit: a signal asks the run to end.
+            UserError: something cannot be written.
         """
         if self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             say("fast_dev_run: training and validation succeeded; no checkpoint was saved")
@@ -143,6 +143,7 @@ class Session:
             raise UserError(f"{error}. Training is done, and {advice}") from None
 
     def leave(self, stopped: Stopped) -> None:
+        """Report that a signal has stopped the run, and exit."""
         leave(str(stopped), self.run.folder, self.trainer, self.writer)
 
 

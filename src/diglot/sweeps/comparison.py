@@ -68,6 +68,7 @@ def shown(row: Mapping[str, Any]) -> list[str]:
 
 
 def as_csv(jobs: Sequence[Job]) -> str:
+    """Return the comparison as CSV, with unrounded numbers."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [*columns(jobs), "checkpoint"], lineterminator="\n")
     writer.writeheader()
@@ -76,6 +77,7 @@ def as_csv(jobs: Sequence[Job]) -> str:
 
 
 def as_markdown(jobs: Sequence[Job]) -> str:
+    """Return the comparison as a table in Markdown, with rounded numbers."""
     names = [*columns(jobs), "checkpoint"]
     lines = [names, ["---" if name in TEXTS else "---:" for name in names]]
     for row in rows(jobs):
@@ -86,7 +88,7 @@ def as_markdown(jobs: Sequence[Job]) -> str:
 
 
 def code(text: str) -> str:
-    """Return a text as inline code in markdown, which shows it literally."""
+    """Return a text as inline code in Markdown, which shows it literally."""
     fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
     pad = " " if "`" in text else ""
     return f"{fence}{pad}{text}{pad}{fence}"

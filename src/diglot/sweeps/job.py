@@ -38,6 +38,7 @@ GRACE = 60.0
 
 
 def say(line: str) -> None:
+    """Print a line immediately, even into a pipe."""
     print(line, flush=True)
 
 
@@ -93,6 +94,7 @@ class Job:
         return job
 
     def write(self) -> None:
+        """Write the record into the job's folder."""
         record = {name: getattr(self, name) for name in self._stored_fields()}
         write_json(self.folder / JOB, record)
 
@@ -102,7 +104,7 @@ class Job:
 
     @property
     def results(self) -> dict[str, Any]:
-        """The results that the run wrote at its end; empty before its end, and if the job is outdated."""
+        """Return the results that the run wrote at its end; empty before its end, and if the job is outdated."""
         if self.status == "outdated":
             return {}
         try:
@@ -252,6 +254,7 @@ def last_line(path: Path, begin: int) -> str:
 
 
 def now() -> str:
+    """Return the local time, to the second."""
     return datetime.now().isoformat(sep=" ", timespec="seconds")
 
 

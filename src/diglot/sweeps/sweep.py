@@ -59,7 +59,7 @@ class Sweep:
 
     @property
     def jobs(self) -> list[Job]:
-        """All jobs in the folder, ordered by number."""
+        """Return all jobs in the folder, ordered by number."""
         return sorted((Job.read(path.parent) for path in self.folder.glob(f"*/{JOB}")), key=lambda job: job.number)
 
     def lock(self) -> None:
@@ -94,6 +94,7 @@ class Sweep:
             raise UserError(f"sweep.folder={self.folder} exists and is not a sweep's folder")
 
     def unlock(self) -> None:
+        """Release the lock, if there is one."""
         if self._lock is not None:
             self._lock.close()
 

@@ -273,7 +273,7 @@ def check_moments(optimizers: Iterable[torch.optim.Optimizer]) -> None:
     """Check that the moments loaded into an optimizer have the shapes of their weights.
 
     Raises:
-        UserError: if a shape differs.
+        UserError: a shape differs.
     """
     for optimizer in optimizers:
         for weight, state in optimizer.state.items() if isinstance(optimizer, _FUSED) else ():
@@ -289,7 +289,7 @@ def _link(source: Path, name: Path) -> None:
     """Give a checkpoint a second name.
 
     Raises:
-        UserError: if the second name cannot be written.
+        UserError: the second name cannot be written.
     """
     try:
         link(source, name)

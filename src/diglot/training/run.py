@@ -12,7 +12,7 @@ from diglot.system.atomic import numbered_folder
 
 
 class Budget:
-    """The budget of a training run.
+    """The length of a training run, its validation interval, its folder and the checkpoints that it keeps.
 
     Args:
         updates: length of the run in updates (optimizer steps); None if `passes` is given.
@@ -21,9 +21,13 @@ class Budget:
         folder: the run's folder; None creates a new folder under runs/.
         compile: whether to compile the layers of the model with torch.compile; see diglot.training.compilation.
         skip_non_finite: number of updates with a gradient that is not finite that may be skipped before the run ends.
-        monitor: name of the metric that ranks validations; None: the first one. Only the config refers to it.
+        monitor: name of the metric that ranks validations; None: the first one. Code reads it from the config; see
+            diglot.config.monitored.
         keep_best: number of validations with the best value of that metric whose checkpoints are kept.
         keep_last: number of most recent validations whose checkpoints are kept.
+
+    Raises:
+        ValueError: not exactly one of updates and passes is given, or a number is out of range.
     """
 
     def __init__(
@@ -62,7 +66,7 @@ class Budget:
             name: end of the folder's name, if the user did not name it.
 
         Raises:
-            UserError: if the folder exists or cannot be created.
+            UserError: the folder exists or cannot be created.
         """
         if self.folder is not None:
             folder = Path(self.folder).expanduser()

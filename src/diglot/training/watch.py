@@ -51,7 +51,7 @@ class Watcher(L.Callback):
             model: a model like the run's; its values do not matter, so it may be on the meta device.
 
         Raises:
-            UserError: if it does not; the message names what the model has.
+            UserError: it does not; the message names what the model has.
         """
 
     def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
@@ -240,6 +240,7 @@ def literal(text: str) -> str:
 
 
 def attention_weights(task: TranslationTask, batch: Batch) -> AttentionWeights:
+    """Compute the attention weights for a batch, which is copied to the task's device."""
     src, tgt_in, src_mask = (x.to(task.device) for x in (batch.src, batch.tgt_in, batch.src_mask))
     return task.model.attention_weights(src, tgt_in, src_mask)
 
@@ -323,7 +324,7 @@ def _chosen(name: str, numbers: list[int] | None, count: int, kind: str) -> list
     """Return indices from 0 for numbers that count from 1, or from -1 backwards from the last.
 
     Raises:
-        UserError: naming the numbers that exist.
+        UserError: a number does not exist; the message names those that do.
     """
     if not count:
         return []  # a model without this kind of attention

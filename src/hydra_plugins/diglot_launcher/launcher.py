@@ -151,8 +151,8 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
             check(config, TrainKeys)
             settle_must_fit(config)
             for key, meaning in MEANINGS.items():
-                if meaning.found_for_jobs and OmegaConf.select(config, key) is not None:
-                    raise UserError(f"{key} is for a single run; {meaning.found_for_jobs} the folder of all jobs")
+                if meaning.in_sweep and OmegaConf.select(config, key) is not None:
+                    raise UserError(f"{key} is for a single run; {meaning.in_sweep}")
             for key in (override.partition("=")[0].lstrip("+~") for override in varied(overrides, sweep_config)):
                 if meaning_of(key).hashed in ("as typed", "never"):
                     raise UserError(f"{key} changes nothing of what a job trains: give it one value for all jobs")
