@@ -21,7 +21,8 @@ from diglot.config import build_corpus, resolved, trusted
 from diglot.data.corpus import Corpus, Files
 from diglot.data.language import BleuTokenizer
 from diglot.data.options import DataOptions
-from diglot.data.text import PairFiles, expand, refuse_address
+from diglot.data.references import expand_references
+from diglot.data.text import PairFiles
 from diglot.decoding.layout import Precision
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import Baseline, EvaluationSet, Hypotheses, evaluate, kept_text, read_lines_for, table
@@ -81,7 +82,7 @@ def main(
     else:
         evaluated = text_beside(path, split, translator)
     evaluated = with_references(references, evaluated)
-    scorer = Scorer(scored_lang, [line for lines in evaluated.references for line in lines], tokenizer, metrics)
+    scorer = Scorer(scored_lang, evaluated.pairs.reference_lines, tokenizer, metrics)
     system = translator or hypotheses_of("hypotheses", str(hypotheses), evaluated, corpus)
     compared = None
     if baseline is not None:
@@ -198,9 +199,11 @@ def named_text(split: str, corpus: Corpus, cache_dir: Path, translator: Translat
     if split not in splits:
         raise UserError(f"{corpus.name} has no {split} split; it has {', '.join(splits)}")
     text = splits[split]
-    where = ", ".join(shard[-1] for shard in text.shards) if isinstance(text, PairFiles) else corpus.name
+    where, files = corpus.name, tuple[str, ...]()
+    if isinstance(text, PairFiles):
+        where, files = ", ".join(shard[-1] for shard in text.shards), tuple(text.files())
     src_lang = corpus.src_lang if corpus.src_lang != "src" else None  # "src" if the files' names have no code
-    return EvaluationSet(corpus.name, split, text.load(), where=where, src_lang=src_lang)
+    return EvaluationSet(corpus.name, split, text.load(), where=where, files=files, src_lang=src_lang)
 
 
 def text_beside(path: Path, split: str, translator: Translator | None) -> EvaluationSet:
@@ -217,18 +220,11 @@ def text_beside(path: Path, split: str, translator: Translator | None) -> Evalua
 
 
 def with_references(references: str | list[str], evaluated: EvaluationSet) -> EvaluationSet:
-    """Return an evaluation set with additional references from files.
-
-    A name may have wildcards, and these may also match the file of the first references, which is not counted twice.
-    """
-    paths: list[str] = []
-    for pattern in [references] if isinstance(references, str) else references:
-        refuse_address("references", pattern)
-        files = expand(pattern, "references")
-        is_pattern = files != [str(Path(pattern).expanduser())]
-        first = Path(evaluated.where).resolve()
-        paths += [file for file in files if not (is_pattern and Path(file).resolve() == first)]
-    return replace(evaluated, more=tuple(read_lines_for("references", path, evaluated) for path in paths))
+    """Return an evaluation set with additional references from files."""
+    patterns = [references] if isinstance(references, str) else references
+    paths = expand_references("references", patterns, evaluated.files)
+    more = tuple(read_lines_for("references", path, evaluated) for path in paths)
+    return replace(evaluated, pairs=replace(evaluated.pairs, more=(*evaluated.pairs.more, *more)))
 
 
 def hypotheses_of(key: str, path: str, evaluated: EvaluationSet, corpus: Corpus | None) -> Hypotheses:

@@ -78,6 +78,11 @@ MEANINGS: dict[str, Meaning] = {
         for split in ("train", "dev", "test")
         for key in ("jsonl", "file")
     },
+    **{
+        f"data.{split}.{key}": Meaning(hashed="if given", content=content)
+        for split in ("dev", "test")
+        for key, content in (("references", "text"), ("reference_columns", None))
+    },
     "data.reader": Meaning(hashed="if given"),
     **{f"data.{key}": Meaning(hashed="if given") for key in ("dev_size", "test_size", "split_seed")},  # null: data=hub
     "data.path.**": Meaning(content="text"),

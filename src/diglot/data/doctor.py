@@ -33,7 +33,7 @@ class Overlap:
 
     Attributes:
         size: number of held-out pairs.
-        pairs: number of them that occur in train.
+        pairs: number of them that occur in train, with any of their references.
         sources: number of them whose source occurs in train.
         near: number of them whose source shares eight consecutive words with a source of train.
         long: number of them whose source has at least eight words.
@@ -191,9 +191,10 @@ def _diagnose(
         unrelated += [name] if alignment.is_unrelated() else []
     for name, text in held_out.items():
         _count_forms(forms, name, text)
-        own = Alignment(name, len(text))
-        own.look(text)
-        shifts += own.shifts()
+        for number, lines in enumerate(text.references, start=1):
+            own = Alignment(name if number == 1 else f"{name}, reference {number}", len(text))
+            own.look(ParallelText(text.src, [line or "" for line in lines]))
+            shifts += own.shifts()
     all_hashes = np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
     duplicates = round((len(all_hashes) - len(np.unique(all_hashes))) * every)
     lengths = some_lengths(shards)
@@ -229,7 +230,7 @@ def _diagnose(
 
 
 def _count_forms(forms: dict[str, Counter[str]], split: str, block: ParallelText) -> None:
-    for side, lines in (("source", block.src), ("target", block.tgt)):
+    for side, lines in (("source", block.src), ("target", block.reference_lines)):
         forms.setdefault(f"{split} {side}", Counter()).update(count_forms(lines))
 
 
@@ -292,7 +293,8 @@ class _OverlapIndex:
         self.text = text
         self.sources: dict[str, list[int]] = {}
         self.grams: dict[tuple[str, ...], list[int]] = {}
-        self.targets = [normalise(line) for line in text.tgt]
+        references = zip(*text.references, strict=True)
+        self.targets = [{normalise(line) for line in lines if line is not None} for lines in references]
         long = 0
         for i, line in enumerate(text.src):
             source = normalise(line)
@@ -309,7 +311,7 @@ class _OverlapIndex:
         for k, (source, target) in enumerate(zip(sources, targets)):
             for i in self.sources.get(source, ()):
                 self.seen["sources"].add(i)
-                if target == self.targets[i] and i not in self.seen["pairs"]:
+                if target in self.targets[i] and i not in self.seen["pairs"]:
                     self.seen["pairs"].add(i)
                     if len(self._found.examples) < _EXAMPLES:
                         self._found.examples.append((self.text.src[i], block.src[k]))

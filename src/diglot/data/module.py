@@ -183,7 +183,7 @@ class TranslationData(L.LightningDataModule):
             if split not in text:
                 raise UserError(f"{self.corpus.name}: there are no {split} pairs (data.{split})")
         held_out = {split: text[split].load() for split in ("dev", "test") if split in text}
-        self.notes += [*self.corpus.notes, *faults_of(held_out)]
+        self.notes += [*self.corpus.notes, *references_in(held_out), *faults_of(held_out)]
         self.train_text = text["train"]
         src_langs = dict.fromkeys(corpora_of(self.train_text), self.corpus.src_lang)
         src_langs |= getattr(self.corpus, "src_langs", {})  # of a mixture
@@ -322,6 +322,17 @@ class TranslationData(L.LightningDataModule):
         return DataLoader(self.dev_pairs, sampler=batches, batch_size=None)
 
 
+def references_in(held_out: Mapping[str, ParallelText]) -> list[str]:
+    """Return a line for each of dev and test that has several references."""
+    lines = []
+    for split, pairs in held_out.items():
+        if pairs.more:
+            n_fewer = sum(None in further for further in zip(*pairs.more))
+            fewer = f"; {n_fewer:,} of {len(pairs):,} sources have fewer" if n_fewer else ""
+            lines.append(f"{split}: {'up to ' if n_fewer else ''}{len(pairs.references)} references per source{fewer}")
+    return lines
+
+
 def faults_of(held_out: Mapping[str, ParallelText]) -> list[str]:
     """Return a line for each likely fault of dev and test: blank sides, and pairs that are in both."""
     lines = []
@@ -331,8 +342,11 @@ def faults_of(held_out: Mapping[str, ParallelText]) -> list[str]:
                 told = "they are kept, which affects the scores"
                 lines.append(f"{split}: {n_blank:,} of {len(pairs):,} {side} are blank; {told}")
     if len(held_out) == 2:
-        known, pairs = set(zip(held_out["dev"].src, held_out["dev"].tgt)), held_out["test"]
-        if n_both := sum(pair in known for pair in zip(pairs.src, pairs.tgt)):
+        dev, pairs = held_out["dev"], held_out["test"]
+        known = {pair for lines in dev.references for pair in zip(dev.src, lines) if pair[1] is not None}
+        if n_both := sum(
+            not known.isdisjoint((src, line) for line in lines) for src, *lines in zip(pairs.src, *pairs.references)
+        ):
             lines.append(f"test: {n_both:,} of {len(pairs):,} pairs are also in dev, which selects the best checkpoint")
     return lines
 

@@ -41,28 +41,47 @@ class Parallel(Protocol):
 class ParallelText:
     """Source sentences and their translations, in the same order.
 
+    Attributes:
+        src: the sources.
+        tgt: their translations; in dev and test, these are the first references.
+        more: further references of dev and test, each with one line per source; None: this source does not have it.
+
     Raises:
-        ValueError: the two sides differ in length.
+        ValueError: the sides differ in length.
     """
 
     src: list[str]
     tgt: list[str]
+    more: tuple[Sequence[str | None], ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.src) != len(self.tgt):
-            raise ValueError(f"{len(self.src)} source sentences but {len(self.tgt)} target sentences")
+        for lines in (self.tgt, *self.more):
+            if len(self.src) != len(lines):
+                raise ValueError(f"{len(self.src)} source sentences but {len(lines)} target sentences")
 
     def __len__(self) -> int:
         return len(self.src)
 
+    @property
+    def references(self) -> list[Sequence[str | None]]:
+        """All references, each with one line per source."""
+        return [self.tgt, *self.more]
+
+    @property
+    def reference_lines(self) -> list[str]:
+        """The lines of all references, one reference after the other."""
+        return [line for lines in self.references for line in lines if line is not None]
+
     def select(self, indices: Sequence[int]) -> "ParallelText":
         """Return the pairs at `indices`, in that order."""
-        return ParallelText([self.src[i] for i in indices], [self.tgt[i] for i in indices])
+        more = tuple([lines[i] for i in indices] for lines in self.more)
+        return ParallelText([self.src[i] for i in indices], [self.tgt[i] for i in indices], more)
 
     def blocks(self, size: int = BLOCK) -> Iterator["ParallelText"]:
         """Yield all pairs in order, at most `size` at a time."""
         for start in range(0, len(self), size):
-            yield ParallelText(self.src[start : start + size], self.tgt[start : start + size])
+            part = slice(start, start + size)
+            yield ParallelText(self.src[part], self.tgt[part], tuple(lines[part] for lines in self.more))
 
     def load(self) -> "ParallelText":
         return self
@@ -70,9 +89,10 @@ class ParallelText:
     def digest(self) -> str:
         """Return a hash of all text."""
         total = hashlib.sha256()
-        for side in (self.src, self.tgt):
+        for side in (self.src, *self.references):
             for line in side:
-                total.update(line.encode("utf-8", "surrogatepass") + b"\n")
+                # UTF-8 has no byte 0xff.
+                total.update((b"\xff" if line is None else line.encode("utf-8", "surrogatepass")) + b"\n")
             total.update(b"\0")
         return total.hexdigest()
 
@@ -132,9 +152,13 @@ class PairFiles:
             else:
                 yield from _line_blocks(shard[0], shard[1], self.name, size)
 
+    def files(self) -> list[str]:
+        """Return the paths of all files."""
+        return list(itertools.chain.from_iterable(self.shards))
+
     def digest(self) -> str:
         """Return a hash of the files' bytes; read them again only if they have changed."""
-        paths = list(itertools.chain.from_iterable(self.shards))
+        paths = self.files()
         stamps: list[tuple[int, ...]] = []
         for path in paths:
             with explained(path):
@@ -184,12 +208,17 @@ class MixedText:
 
 
 def join_blocks(blocks: Iterator[ParallelText]) -> ParallelText:
-    """Return all pairs of some blocks, in memory."""
-    whole = ParallelText([], [])
+    """Return the pairs of blocks as one text. A block may have fewer references than another one."""
+    src: list[str] = []
+    tgt: list[str] = []
+    more: list[list[str | None]] = []
     for block in blocks:
-        whole.src.extend(block.src)
-        whole.tgt.extend(block.tgt)
-    return whole
+        more += [[None] * len(src) for _ in block.more[len(more) :]]
+        for i, lines in enumerate(more):
+            lines += block.more[i] if i < len(block.more) else [None] * len(block)
+        src.extend(block.src)
+        tgt.extend(block.tgt)
+    return ParallelText(src, tgt, tuple(more))
 
 
 def corpora_of(text: Parallel) -> dict[str, Parallel]:
@@ -372,7 +401,7 @@ def _line_blocks(src_path: str | Path, tgt_path: str | Path, name: str, size: in
             raise UnequalLinesError(told, src_path, tgt_path, min(src, tgt) if has_text else None)
         if not blocks[0]:
             return
-        yield ParallelText(*blocks)
+        yield ParallelText(blocks[0], blocks[1])
 
 
 def read_parallel(src_path: str | Path, tgt_path: str | Path, name: str) -> ParallelText:

@@ -3,8 +3,8 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain, combinations
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from rich.text import Text
 from diglot.data.forms import comparable, count_forms, mixed_forms
 from diglot.data.language import writing_of
 from diglot.data.pieces import normalisation
+from diglot.data.references import check_count
 from diglot.data.text import (
     ParallelText,
     ending_of,
@@ -26,6 +27,7 @@ from diglot.data.text import (
 )
 from diglot.errors import UserError
 from diglot.evaluation.breakdown import by_length, output_counts
+from diglot.evaluation.metrics import References
 from diglot.evaluation.scorer import Score, Scorer
 from diglot.evaluation.significance import MIN_SENTENCES, compare
 from diglot.evaluation.translation_memory import nearest
@@ -56,8 +58,8 @@ class EvaluationSet:
         split: dev or test.
         pairs: sources and references.
         memory: the answers of a translation memory, one per pair; empty: no translation memory.
-        more: further references, each with one line per pair.
-        where: how messages refer to the references.
+        where: how messages refer to the pairs.
+        files: the files of the references, if known.
         src_lang: code of the source language; None: that of the system.
     """
 
@@ -65,14 +67,9 @@ class EvaluationSet:
     split: str
     pairs: ParallelText
     memory: tuple[MemoryMatch, ...] = ()
-    more: tuple[list[str], ...] = ()
     where: str = "the text"
+    files: tuple[str, ...] = ()
     src_lang: str | None = None
-
-    @property
-    def references(self) -> list[list[str]]:
-        """All references, each a list of lines."""
-        return [self.pairs.tgt, *self.more]
 
 
 def remember(train: ParallelText, sources: Sequence[str]) -> tuple[MemoryMatch, ...]:
@@ -89,7 +86,10 @@ def keep_text(folder: Path, evaluated: EvaluationSet, src_lang: str, tgt_lang: s
     *sides, about = (folder / f"{evaluated.split}.{ending}" for ending in (*side_endings(src_lang, tgt_lang), "json"))
     for file, lines in zip(sides, (evaluated.pairs.src, evaluated.pairs.tgt), strict=True):
         write_lines(file, lines)
-    content = {"name": evaluated.name, "memory": [[m.similarity, m.target] for m in evaluated.memory]}
+    content: dict[str, Any] = {"name": evaluated.name}
+    content["memory"] = [[m.similarity, m.target] for m in evaluated.memory]
+    if evaluated.pairs.more:
+        content["references"] = evaluated.pairs.more  # no files: their names could be those of other files
     write_json(about, content)
     return [*sides, about]
 
@@ -108,9 +108,21 @@ def kept_text(folder: Path, split: str, src_lang: str, tgt_lang: str) -> Evaluat
     try:
         content = json.loads("\n".join(read_lines(about)))
         memory = tuple(MemoryMatch(target, similarity) for similarity, target in content["memory"])
-        return EvaluationSet(content["name"], split, read_parallel(src, tgt, split), memory, where=str(tgt))
+        pairs = replace(read_parallel(src, tgt, split), more=_kept_references(content.get("references", [])))
+        return EvaluationSet(content["name"], split, pairs, memory, where=str(tgt), files=(str(tgt),))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{about}: damaged ({error})") from None
+
+
+def _kept_references(more: Any) -> tuple[list[str | None], ...]:
+    """Return the further references that `keep_text` wrote.
+
+    Raises:
+        ValueError: they are not lists of lines.
+    """
+    if not all(isinstance(line, (str, type(None))) for lines in more for line in lines):
+        raise ValueError("a reference is not text")
+    return tuple(map(list, more))
 
 
 def _kept_sides(folder: Path, split: str, src_lang: str, tgt_lang: str) -> tuple[Path, Path] | None:
@@ -156,9 +168,7 @@ def read_lines_for(key: str, path: str, evaluated: EvaluationSet) -> list[str]:
     """
     refuse_address(key, path)
     lines = read_lines(Path(path).expanduser())
-    if len(lines) != len(evaluated.pairs):
-        told = f"{key}={path} has {len(lines)} lines, {evaluated.where} has {len(evaluated.pairs)}"
-        raise UserError(f"{told}; the numbers must be equal")
+    check_count(key, path, len(lines), len(evaluated.pairs), evaluated.where)
     return lines
 
 
@@ -194,7 +204,7 @@ def evaluate(
     Raises:
         UserError: the text has no pairs.
     """
-    pairs, references = evaluated.pairs, evaluated.references
+    pairs, references = evaluated.pairs, evaluated.pairs.references
     if not len(pairs):
         raise UserError(f"{evaluated.name}: there are no {evaluated.split} pairs")
     if isinstance(system, Translator):
@@ -214,7 +224,7 @@ def evaluate(
         "sentences": len(pairs),
         "references": len(references),
         "scores": _scores(scorer(hypotheses, *references)),
-        "forms": {"outputs": count_forms(hypotheses), "references": count_forms(chain.from_iterable(references))},
+        "forms": {"outputs": count_forms(hypotheses), "references": count_forms(pairs.reference_lines)},
         "outputs": output_counts(read, hypotheses, cut, writing_of(src_lang, pairs.src), scorer.writing),
         "has_four_tokens": scorer.has_bleu(hypotheses),
         "by_length": by_length(scorer, pairs.src, hypotheses, references, src_lang),
@@ -240,7 +250,10 @@ def evaluate(
     tgt = ending_of(tgt_lang)
     write_lines(folder / f"hypotheses.{tgt}", hypotheses)
     for number, lines in enumerate(references, start=1):
-        write_lines(folder / (f"references.{tgt}" if number == 1 else f"references.{number}.{tgt}"), lines)
+        write_lines(
+            folder / (f"references.{tgt}" if number == 1 else f"references.{number}.{tgt}"),
+            [line or "" for line in lines],
+        )
     write_lines(folder / f"sources.{ending_of(src_lang)}", pairs.src)
     if baseline is not None:
         write_lines(folder / f"baseline.{tgt}", others)
@@ -259,7 +272,7 @@ def _lines(system: Translator | Hypotheses, sources: Sequence[str]) -> list[str]
 def _of_model(
     translator: Translator,
     sources: Sequence[str],
-    references: Sequence[Sequence[str]],
+    references: References,
     translations: Sequence[Translation],
 ) -> dict[str, Any]:
     """Return the results that require the model, not just its output."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from diglot.evaluation.metrics import References, n_references
 from diglot.evaluation.scorer import Scorer, label
 
 # Resampling needs enough sentences: all resamples of a single sentence are equal, so any difference would be
@@ -21,7 +22,7 @@ Value = Callable[[np.ndarray], float]  # a metric's value for summed statistics
 
 
 def compare(
-    scorer: Scorer, hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[Sequence[str]]
+    scorer: Scorer, hypotheses: Sequence[str], baseline: Sequence[str], references: References
 ) -> dict[str, Any]:
     """Run paired bootstrap resampling (Koehn, 2004) and approximate randomisation (Riezler and Maxwell, 2005).
 
@@ -60,7 +61,7 @@ def compare(
             shuffled = _randomisation(tables, value, np.random.default_rng(generator_seed))
             p_values = [_p_value(each, difference, metric.counts_ties) for each in (resampled, shuffled)]
         # As in sacreBLEU's signatures, the test follows the number of references.
-        nrefs, *settings = metric.signature(len(references)).split("|")
+        nrefs, *settings = metric.signature(n_references(references)).split("|")
         for test, p_value, kind in zip((bootstrap, randomisation), p_values, ("bs", "ar"), strict=True):
             of_test = [f"{kind}:{test['n']}", f"seed:{seed}"] if has_enough else []
             sides = {

@@ -53,7 +53,7 @@ def conclude(
     if "test" in held_out:
         # As in diglot-evaluate, the test references determine how the target language is written. BLEU's tokenizer is
         # that of the dev scores.
-        scorer = scorer.of(held_out["test"].pairs.tgt)
+        scorer = scorer.of(held_out["test"].pairs.reference_lines)
         test = evaluate(translator, held_out["test"], scorer, folder / "evaluation" / "test", is_repeated=True)
         say("\n".join(table(test)))
     sample_set = held_out.get("test", held_out["dev"])

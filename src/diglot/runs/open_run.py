@@ -99,7 +99,7 @@ class OpenRun:
             UserError: the folder cannot be used, or the run would resume as a different one.
         """
         config, data, processes, corpus = plan.config, plan.data, plan.processes, plan.corpus
-        scorer = build_scorer(config, corpus.tgt_lang, data.held_out["dev"].tgt)
+        scorer = build_scorer(config, corpus.tgt_lang, data.held_out["dev"].reference_lines)
         values = without_secrets(config)
         record = checkpoints.record(config, data.tokenizer, corpus.name, corpus.src_lang, corpus.tgt_lang)
         record["data"], record["bleu_tokenizer"] = data.shards.key, scorer.tokenizer
@@ -139,7 +139,7 @@ class OpenRun:
             return
         self.resume_point = load_resume_point(self.folder, values, data.tokenizer, data.shards, self.contents)
         if self.resume_point.bleu_tokenizer not in (None, self.scorer.tokenizer):  # chosen by an earlier version
-            dev = data.held_out["dev"].tgt
+            dev = data.held_out["dev"].reference_lines
             self.scorer = build_scorer(plan.config, plan.corpus.tgt_lang, dev, self.resume_point.bleu_tokenizer)
             self.record["bleu_tokenizer"] = self.scorer.tokenizer
         data.start_from(self.resume_point.state.update, self.resume_point.state.position)

@@ -228,8 +228,9 @@ class SampleTranslations(Watcher):
         lines = ["| pair | source | reference | translation |", "|---|---|---|---|"]
         for pair in spread(data, self.sentences):
             if pair in translations:  # limit_val_batches may leave pairs out
-                texts = (dev.src[pair], dev.tgt[pair], translations[pair])
-                lines.append(f"| {pair + 1} | {' | '.join(map(literal, texts))} |")
+                references = "<br>".join(map(literal, dev.select([pair]).reference_lines))
+                source, translation = literal(dev.src[pair]), literal(translations[pair])
+                lines.append(f"| {pair + 1} | {source} | {references} | {translation} |")
         Loggers(trainer.loggers).text("translations/dev", "\n".join(lines), trainer.global_step)
 
 

@@ -1,12 +1,12 @@
 """The interface of the formats of files that hold both sides."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from diglot.data.readers.opening import opened
 from diglot.data.readers.sides import Languages, Side
 
-Pair = tuple[str, str]
+Pair = tuple[str, str, *tuple[str | None, ...]]  # source, target, and further references; None: the source has none
 HEAD = 2**16  # bytes of a file that decide its format
 SAMPLE = 1000  # number of rows or units that decide which languages a file holds
 
@@ -29,19 +29,23 @@ class Format(ABC):
         """Return the languages or columns of a file, from its first rows or units."""
 
     @abstractmethod
-    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
+    def pairs(self, path: str, sides: Sequence[Side], exact: Collection[str] = ()) -> Iterator[Pair]:
         """Yield the pairs of a file in order, with blank sides, without line breaks inside a side.
 
         Args:
             path: the file.
-            src: the columns, or the language, of the source.
-            tgt: the same of the target.
+            sides: the columns, or the language, of the source, of the target, and of each further reference.
             exact: languages that the user typed; if one is spelled like a side, no other variant of it is meant.
         """
 
     def describe(self, path: str) -> str:
         """Return the name of the format, with what else was decided from the file."""
         return self.name
+
+
+def given(text: str) -> str | None:
+    """Return a further reference, or None if it is blank: a source may have fewer references than others."""
+    return text if text.strip() else None
 
 
 def head_of(path: str) -> bytes:

@@ -8,10 +8,10 @@ import codecs
 import itertools
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from diglot.data.readers.formats import SAMPLE, Format, Pair
+from diglot.data.readers.formats import SAMPLE, Format, Pair, given
 from diglot.data.readers.opening import opened
 from diglot.data.readers.sides import Languages, Side
 from diglot.data.readers.units import one_line
@@ -44,10 +44,11 @@ class Json(Format):
             keys |= dict.fromkeys(_columns(row))
         return Languages(list(keys), are_columns=True)
 
-    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
+    def pairs(self, path: str, sides: Sequence[Side], exact: Collection[str] = ()) -> Iterator[Pair]:
         for number, row in json_objects(path):
             columns = _columns(row)
-            yield _side(columns, src, path, number), _side(columns, tgt, path, number)
+            src, tgt, *more = [_side(columns, side, path, number) for side in sides]
+            yield src, tgt, *map(given, more)
 
 
 def _columns(row: dict[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,12 @@ import gzip
 import io
 import lzma
 import re
+import stat
 import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ _ABOUT = re.compile(r"(__MACOSX/.*|(.*/)?(\.[^/]*|(README|LICEN[SC]E|COPYING)[^/
 _INDEX = re.compile(r".*\.(ids|xml|info|scores?|md)", re.IGNORECASE)
 # A member that is larger than this and expands more than this many times is no text. Repetitive text expands 100 times.
 _LARGE, _EXPANSION = 2**24, 300
+
+
+def is_pipe(path: str) -> bool:
+    """Return whether a path is a named pipe, which can be read only once."""
+    with suppress(OSError, ValueError):
+        return stat.S_ISFIFO(Path(path).stat().st_mode)
+    return False
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """Reading of Parquet files with a column per language, or with a column "translation" of languages."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from diglot.data.readers.formats import SAMPLE, Format, Pair
+from diglot.data.readers.formats import SAMPLE, Format, Pair, given
 from diglot.data.readers.opening import opened
 from diglot.data.readers.sides import Languages, Side
 from diglot.data.readers.units import one_line
@@ -29,21 +30,24 @@ class Parquet(Format):
         with _table(path) as table:
             return Languages(list(_columns(table.schema_arrow)), are_columns=True)
 
-    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
+    def pairs(self, path: str, sides: Sequence[Side], exact: Collection[str] = ()) -> Iterator[Pair]:
         with _table(path) as table:
             columns = _columns(table.schema_arrow)
-            for column in (*src, *tgt):
+            for column in chain.from_iterable(sides):
                 if str(column) not in columns:
                     raise UserError(f"{path}: no column {column!r}; it has {', '.join(columns)}")
-            places = [columns[str(column)] for column in (*src, *tgt)]
+            places = [[columns[str(column)] for column in side] for side in sides]
+            names = [".".join(place) for place in chain.from_iterable(places)]
             n_rows = 0
-            for batch in table.iter_batches(SAMPLE, columns=[".".join(place) for place in places]):
+            for batch in table.iter_batches(SAMPLE, columns=names):
                 try:
-                    sides = [_texts(batch.column(place[0]), place[1:]) for place in places]
+                    src, tgt, *more = [
+                        _joined([_texts(batch.column(place[0]), place[1:]) for place in side]) for side in places
+                    ]
                 except UnicodeDecodeError:
                     raise UserError(f"{path}, rows {n_rows + 1} to {n_rows + batch.num_rows}: not UTF-8") from None
                 n_rows += batch.num_rows
-                yield from zip(_joined(sides[: len(src)]), _joined(sides[len(src) :]), strict=True)
+                yield from zip(src, tgt, *(map(given, lines) for lines in more), strict=True)
 
 
 @contextmanager

@@ -2,18 +2,18 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from diglot.data.readers.formats import Format, Pair, head_of
+from diglot.data.readers.formats import Format, Pair, given, head_of
 from diglot.data.readers.json_rows import Json
 from diglot.data.readers.opening import opened, texts_in
 from diglot.data.readers.parquet import Parquet
 from diglot.data.readers.rows import Csv, Tsv
-from diglot.data.readers.sides import Side, Wanted, choose
+from diglot.data.readers.sides import Side, Wanted, check_references, choose
 from diglot.data.readers.unit_formats import UNIT_FORMATS, is_sgm
-from diglot.data.readers.wmt import join_sides, read_sgm
+from diglot.data.readers.wmt import Segment, join_sides, read_sgm
 from diglot.data.readers.zip_pair import ZipPair
 from diglot.data.text import ParallelText
 from diglot.errors import UserError
@@ -28,7 +28,7 @@ class Reader(ABC):
     """A reader of a file format of your own, for data.reader."""
 
     @abstractmethod
-    def pairs(self, path: str) -> Iterable[Pair]:
+    def pairs(self, path: str) -> Iterable[tuple[str, str]]:
         """Yield the pairs of a file as (source, target), in order and without line breaks.
 
         A reader may raise UserError, with a message of one line.
@@ -42,10 +42,14 @@ class FileReader:
         wanted: the columns or languages of the two sides.
         format: the format of all files; None: each file's content shows it.
         columns_only: whether the columns are `wanted.columns`, whatever the first row names.
+        all_references: whether to read all references; otherwise, only the first.
     """
 
-    def __init__(self, wanted: Wanted, format: Format | None = None, columns_only: bool = False) -> None:
+    def __init__(
+        self, wanted: Wanted, format: Format | None = None, columns_only: bool = False, all_references: bool = False
+    ) -> None:
         self.wanted, self.format, self.columns_only = wanted, format, columns_only
+        self.all_references = all_references
 
     def format_of(self, path: str) -> Format:
         """Return the format of a file."""
@@ -59,17 +63,25 @@ class FileReader:
 
     def blocks(self, shard: tuple[str, ...], size: int) -> Iterator[ParallelText]:
         """Yield the pairs of a file in order, at most `size` at a time."""
-        path = shard[0]
+        path, form = shard[0], self.format_of(shard[0])
         exact = [code for code in (self.wanted.src_lang, self.wanted.tgt_lang) if code]
-        return blocks_of(self.format_of(path).pairs(path, *self.sides(path), exact), path, size)
+        sides = (*self.sides(path), *self._references(path))
+        return blocks_of(form.pairs(path, sides, exact), path, size, self.all_references)
+
+    def _references(self, path: str) -> tuple[Side, ...]:
+        """Return the columns or languages of further references."""
+        if self.wanted.references:
+            check_references(self.format_of(path).languages(path), self.sides(path), self.wanted.references, path)
+        return self.wanted.references
 
     def describe(self, path: str) -> str | None:
         """Return what was decided from a file's content: its format and its sides; None if nothing was."""
         form = self.format_of(path)
         if self.columns_only:
             return form.describe(path) if isinstance(form, Csv) and form.separator(path) != "comma" else None
-        src, tgt = (" and ".join(map(str, side)) for side in self.sides(path))
-        return f"{form.describe(path)}: source {src}, target {tgt}"
+        src, tgt, *more = (" and ".join(map(str, side)) for side in (*self.sides(path), *self.wanted.references))
+        further = f", further references {', '.join(more)}" if more else ""
+        return f"{form.describe(path)}: source {src}, target {tgt}{further}"
 
 
 class OwnReader:
@@ -82,7 +94,7 @@ class OwnReader:
         """Yield the pairs of a file in order, at most `size` at a time."""
         return blocks_of(self._checked(shard[0]), shard[0], size)
 
-    def _checked(self, path: str) -> Iterator[Pair]:
+    def _checked(self, path: str) -> Iterator[tuple[str, str]]:
         what = f"data.reader: {type(self.reader).__qualname__}.pairs({path!r})"
         n_pairs = 0
         try:
@@ -99,14 +111,27 @@ class OwnReader:
 
 
 class SgmReader:
-    """Reader of WMT test sets in SGML, a file for each side, whose segments are paired by their ids."""
+    """Reader of WMT test sets in SGML, a file for each side, whose segments are paired by their ids.
+
+    Args:
+        all_references: whether to read all references of a segment; otherwise, only the first.
+    """
+
+    def __init__(self, all_references: bool = False) -> None:
+        self.all_references = all_references
 
     def blocks(self, shard: tuple[str, ...], size: int) -> Iterator[ParallelText]:
-        """Yield the pairs of two files in order, at most `size` at a time; of several references, the first."""
+        """Yield the pairs of two files in order, at most `size` at a time."""
         src, tgt = shard
-        with opened(src) as src_file, opened(tgt) as tgt_file:
-            units = join_sides(read_sgm(src_file, src), read_sgm(tgt_file, tgt), src, tgt)
-            yield from blocks_of(((unit.texts["src"][0], unit.texts["tgt"][0]) for unit in units), src, size)
+        texts = (unit.texts for unit in join_sides(segments(src), segments(tgt), src, tgt))
+        pairs: Iterator[Pair] = ((text["src"][0], text["tgt"][0], *map(given, text["tgt"][1:])) for text in texts)
+        yield from blocks_of(pairs, src, size, self.all_references)
+
+
+def segments(path: str) -> Iterator[Segment]:
+    """Yield the segments of one side of a test set in SGML."""
+    with opened(path) as file:
+        yield from read_sgm(file, path)
 
 
 def _wrong_pair(pair: Any) -> str | None:
@@ -147,8 +172,8 @@ def format_of(path: str) -> Format:
     return found
 
 
-def blocks_of(pairs: Iterable[Pair], path: str, size: int) -> Iterator[ParallelText]:
-    """Yield pairs in blocks.
+def blocks_of(pairs: Iterable[Pair], path: str, size: int, all_references: bool = False) -> Iterator[ParallelText]:
+    """Yield pairs in blocks, with their further references if `all_references` asks for them.
 
     Raises:
         UserError: there are none.
@@ -156,7 +181,8 @@ def blocks_of(pairs: Iterable[Pair], path: str, size: int) -> Iterator[ParallelT
     pairs, n_pairs = iter(pairs), 0
     while block := list(islice(pairs, size)):
         n_pairs += len(block)
-        src, tgt = zip(*block)
-        yield ParallelText(list(src), list(tgt))
+        columns: tuple[Any, ...] = tuple(zip_longest(*block))
+        more = columns[2:] if all_references else ()
+        yield ParallelText(list(columns[0]), list(columns[1]), tuple(map(list, more)))
     if not n_pairs:
         raise UserError(f"{path}: the file has no pairs")

@@ -6,7 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from diglot.data.readers.formats import Format, Pair, head_lines, head_of
+from diglot.data.readers.formats import Format, Pair, given, head_lines, head_of
 from diglot.data.readers.sides import Languages, Side, has_names, listed
 from diglot.data.text import sentence_blocks
 from diglot.errors import UserError
@@ -31,17 +31,11 @@ class Rows(Format):
     def languages(self, path: str) -> Languages:
         return Languages(_header(self.rows(path)), are_columns=True, are_numbered=True)
 
-    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
+    def pairs(self, path: str, sides: Sequence[Side], exact: Collection[str] = ()) -> Iterator[Pair]:
         rows = self.rows(path)
-        if has_names((src, tgt)):
-            header = _header(rows)
-            for column in (*src, *tgt):
-                if column not in header:
-                    raise UserError(f"{path}: no column {column!r} in its first row, which has {listed(header)}")
-            src, tgt = (tuple(header.index(str(column)) for column in side) for side in (src, tgt))
-        indices = [int(column) for column in (*src, *tgt)]
-        needed = max(indices) + 1
-        pick_src, pick_tgt = _picker(indices[: len(src)]), _picker(indices[len(src) :])
+        indices = _indices(sides, _header(rows) if has_names(sides) else [], path)
+        needed = max(map(max, indices)) + 1
+        pick_src, pick_tgt, *pick_more = map(_picker, indices)
         is_empty = True
         for number, row in rows:
             if len(row) < needed:
@@ -50,7 +44,7 @@ class Rows(Format):
                     raise UserError(f"{path}, line {number}: {len(row)} {what}, {needed} needed")
                 row.extend([""] * (needed - len(row)))  # a blank line is a pair with blank sides
             is_empty = False
-            yield pick_src(row), pick_tgt(row)
+            yield pick_src(row), pick_tgt(row), *[given(pick(row)) for pick in pick_more]
         if is_empty:
             raise UserError(f"{path}: no rows below the header")
 
@@ -58,6 +52,18 @@ class Rows(Format):
 def _header(rows: Iterator[Row]) -> list[str]:
     """Return the names in the first row that is not blank, without the spaces around them."""
     return [name.strip() for name in next((row for _, row in rows if any(map(str.strip, row))), [])]
+
+
+def _indices(sides: Sequence[Side], header: Sequence[str], path: str) -> list[list[int]]:
+    """Return the numbers of the columns of each side.
+
+    Raises:
+        UserError: the header lacks a name.
+    """
+    for column in itertools.chain.from_iterable(sides):
+        if isinstance(column, str) and column not in header:
+            raise UserError(f"{path}: no column {column!r} in its first row, which has {listed(header)}")
+    return [[header.index(column) if isinstance(column, str) else column for column in side] for side in sides]
 
 
 def _picker(indices: Sequence[int]) -> Callable[[list[str]], str]:

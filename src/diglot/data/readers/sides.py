@@ -35,22 +35,47 @@ class Languages(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What the user asks for: two columns, or two languages.
+    """What the user asks for: two columns, or two languages, and further references.
 
     Attributes:
         columns: data.columns.
         src_lang: data.src_lang, if given.
         tgt_lang: data.tgt_lang, if given.
+        references: the columns, or the language, of each further reference.
     """
 
     columns: tuple[Side, Side] = BY_DEFAULT
     src_lang: str | None = None
     tgt_lang: str | None = None
+    references: tuple[Side, ...] = ()
 
 
 def has_names(columns: Sequence[Side]) -> bool:
     """Return whether columns are given by name."""
     return any(isinstance(column, str) for side in columns for column in side)
+
+
+def typed(sides: Sequence[Side]) -> str:
+    """Return sides as the user types them."""
+    return str([side[0] if len(side) == 1 else list(side) for side in sides])
+
+
+def sides_of(key: str, columns: Sequence[Column | Sequence[Column]]) -> tuple[Side, ...]:
+    """Return columns, and lists of columns, as sides.
+
+    Raises:
+        UserError: they are not names only or numbers only; the message begins with `key`.
+    """
+    sides = tuple((column,) if isinstance(column, (int, str)) else tuple(column) for column in columns)
+    parts = [column for side in sides for column in side]
+    if not all(sides) or not all(isinstance(column, (int, str)) for column in parts):
+        told = "a side is a column or a list of columns, as in [[lemma,features],form]"
+        raise UserError(f"{key}={typed(sides)}: {told}")
+    if len({isinstance(column, str) for column in parts}) > 1:
+        raise UserError(f"{key}={typed(sides)}: must be numbers only, or names only")
+    if any(isinstance(column, int) and column < 0 for column in parts):
+        raise UserError(f"{key}={typed(sides)}: column numbers must be at least 0")
+    return sides
 
 
 def choose(found: Languages, wanted: Wanted, path: str) -> tuple[Side, Side]:
@@ -87,6 +112,28 @@ def choose(found: Languages, wanted: Wanted, path: str) -> tuple[Side, Side]:
     if found.are_numbered and len(_languages_in(found)) < 2:
         return BY_DEFAULT
     raise UserError(f"{path}: {_what_to_type(found)}")
+
+
+def check_references(found: Languages, sides: tuple[Side, Side], references: Sequence[Side], path: str) -> None:
+    """Check that a file has the columns of further references, and that they are other columns than the two sides.
+
+    Raises:
+        UserError: it does not; the message lists what the file has.
+    """
+    told = f"{path}: reference_columns={typed(references)}"
+    if has_names(references) != has_names(sides):
+        by_name = [column for side in sides for column in side if isinstance(column, str)]
+        how = f"by name, {listed(by_name)}" if by_name else "by number"
+        raise UserError(f"{told}: source and target are given {how}: give further references in the same way")
+    if missing := [name for side in references for name in side if isinstance(name, str) and name not in found.names]:
+        raise UserError(f"{told}: there is no {missing[0]!r}; it has {listed(found.names)}")
+    if not found.are_columns and any(len(side) > 1 for side in references):
+        raise UserError(f"{told}: languages are not joined: type one per reference")
+    taken = [*sides]
+    for side in references:
+        if side in taken:
+            raise UserError(f"{told}: {' and '.join(map(str, side))} is already the source, the target or a reference")
+        taken.append(side)
 
 
 def _by_language(found: Languages, wanted: Wanted, path: str) -> tuple[Side, Side] | None:

@@ -1,9 +1,9 @@
 """Reading of a ZIP archive with a file per language, whose lines correspond, as OPUS distributes corpora."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, zip_longest
 
-from diglot.data.readers.formats import Format, Pair
+from diglot.data.readers.formats import Format, Pair, given
 from diglot.data.readers.opening import opened, texts_in
 from diglot.data.readers.sides import Languages, Side, listed
 from diglot.data.text import line_blocks
@@ -25,17 +25,18 @@ class ZipPair(Format):
             raise UserError(f"{path}: several of its files end alike: {listed(members)}; unpack those that you want")
         return Languages(endings)
 
-    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
+    def pairs(self, path: str, sides: Sequence[Side], exact: Collection[str] = ()) -> Iterator[Pair]:
         members = {member.rpartition(".")[2]: member for member in texts_in(path)}
-        sides = [_lines(path, members[str(side[0])]) for side in (src, tgt)]
-        for n_pairs, pair in enumerate(zip_longest(*sides)):
+        names = [members[str(side[0])] for side in sides]
+        texts = [_lines(path, name) for name in names]
+        for n_pairs, pair in enumerate(zip_longest(*texts)):
             if None in pair:
-                shorter = pair.index(None)
-                counts = [n_pairs, n_pairs + 1 + sum(1 for _ in sides[1 - shorter])]
-                names = [members[str(side[0])] for side in (src, tgt)]
-                told = " and ".join(f"{names[i]} has {count} lines" for i, count in zip((shorter, 1 - shorter), counts))
+                shorter, longer = pair.index(None), [line is not None for line in pair].index(True)
+                counts = {names[shorter]: n_pairs, names[longer]: n_pairs + 1 + sum(1 for _ in texts[longer])}
+                told = " and ".join(f"{name} has {count} lines" for name, count in counts.items())
                 raise UserError(f"{path}: {told}; both must have one line per pair")
-            yield pair[0], pair[1]
+            src, tgt, *more = pair
+            yield src, tgt, *map(given, more)
 
 
 def _lines(path: str, member: str) -> Iterator[str]:
