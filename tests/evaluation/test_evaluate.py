@@ -531,8 +531,9 @@ def test_a_missing_reference_is_written_as_a_blank_line(tmp_path):
     assert read_lines(folder / "references.2.en") == ["", *SECOND[1:]]
 
 
-LANGUAGES = ["de", "en", "EN", "json", "JSON", "src", "tgt", "gz", "gz.txt", "x.zst", "zip", "2.en", "translated.en"]
-LANGUAGES += ["translated.de", "source.en", "target.en", "txt", "source", "caf\N{LATIN SMALL LETTER E WITH ACUTE}"]
+LANGUAGES = ["de", "en", "EN", "json", "JSON", "src", "tgt", "gz", "gz.txt", "x.zst", "zip", "2.en", "best.en"]
+LANGUAGES += ["translated.en", "translated.de", "source.en", "target.en", "txt", "source"]
+LANGUAGES += ["caf\N{LATIN SMALL LETTER E WITH ACUTE}"]
 LANGUAGES += ["cafe\N{COMBINING ACUTE ACCENT}", "en.txt", "dev", "translated.json", "straße", "STRASSE"]
 
 
@@ -545,9 +546,10 @@ def test_kept_text_is_restored_whatever_the_language_codes(src_lang, tmp_path):
         for split in ("dev", "test"):
             kept = EvaluationSet("few", split, ParallelText([f"{split} {s}" for s in SOURCES], FIRST), memory)
             keep_text(folder, kept, src_lang, tgt_lang)
-        write_lines(folder / f"dev.translated.{ending_of(tgt_lang)}", OUTPUTS)  # as every validation does
+        for kind in ("translated", "best"):
+            write_lines(folder / f"dev.{kind}.{ending_of(tgt_lang)}", OUTPUTS)  # as validations do
         names = [unicodedata.normalize("NFD", path.name).casefold() for path in folder.iterdir()]
-        assert len(set(names)) == 7, (src_lang, tgt_lang)  # distinct even on a file system that ignores case
+        assert len(set(names)) == 8, (src_lang, tgt_lang)  # distinct even on a file system that ignores case
         for split in ("dev", "test"):
             back = kept_text(folder, split, src_lang, tgt_lang)
             assert back is not None

@@ -72,7 +72,6 @@ ELSEWHERE = {
     "runs/plan.py": "config/test_check.py",
     "runs/resume.py": "runs/test_resume_point.py",
     "runs/session.py": "end_to_end/test_runs.py: diglot-train",
-    "sweeps/comparison.py": "sweeps/test_sweep.py",
     "sweeps/job.py": "sweeps/test_sweep.py",
     "system/console.py": "runs/test_folder.py",
     "training/dev_scores.py": "training/test_task.py",

@@ -143,6 +143,14 @@ def config_hash(config: Any, *extra: Any, length: int = 12) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
+def hash_without_seed(config: Any) -> str:
+    """Return a hash that the configs of jobs share if they differ by the seed alone."""
+    plain = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+    OmegaConf.set_readonly(plain, False)
+    plain.seed = 0
+    return config_hash(plain)
+
+
 def plain_path(path: str) -> str:
     """Return one spelling of a path: relative if it is below the working directory, else absolute."""
     absolute = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - pathlib would keep the dots

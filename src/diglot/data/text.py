@@ -424,11 +424,11 @@ def ending_of(language: str) -> str:
 def side_endings(src_lang: str, tgt_lang: str) -> tuple[str, str]:
     """Return the endings of the names of a source and a target file, such as ("de", "en") for dev.de and dev.en.
 
-    These files are in one folder with a split's `.json` and `dev.translated.<tgt_lang>`. If a file system may take two
-    of the names for the same one, the endings are, for example, ("source.en", "target.en").
+    These files are in one folder with a split's `.json`, `dev.translated.<tgt_lang>` and `dev.best.<tgt_lang>`. If a
+    file system may take two of the names for the same one, the endings are, for example, ("source.en", "target.en").
     """
     src, tgt = ending_of(src_lang), ending_of(tgt_lang)
-    names = [src, tgt, "json", f"translated.{tgt}"]
+    names = [src, tgt, "json", f"translated.{tgt}", f"best.{tgt}"]
     # macOS and Windows ignore the case of names, and macOS ignores how accents are encoded.
     if len({unicodedata.normalize("NFD", name).casefold() for name in names}) == len(names):
         return src, tgt

@@ -80,12 +80,16 @@ def _bootstrap(
     tables: Sequence[np.ndarray], value: Value, random: np.random.Generator
 ) -> tuple[np.ndarray, list[tuple[float | None, float | None]]]:
     """Return the centred differences on resampled sentences, and the mean and interval of both systems."""
-    n_sentences = len(tables[0])
-    chosen = random.choice(n_sentences, size=(RESAMPLES, n_sentences), replace=True)
-    counts = np.stack([np.bincount(row, minlength=n_sentences) for row in chosen])
+    counts = resampled_counts(len(tables[0]), random, RESAMPLES)
     samples = [np.array([value(sums) for sums in counts @ table]) for table in tables]
     differences = np.abs(samples[1] - samples[0])
     return differences - differences.mean(), [_interval(each) for each in samples]
+
+
+def resampled_counts(n_sentences: int, random: np.random.Generator, resamples: int) -> np.ndarray:
+    """Return how often each sentence is in each resample, which has as many sentences as there are."""
+    chosen = random.choice(n_sentences, size=(resamples, n_sentences), replace=True)
+    return np.stack([np.bincount(row, minlength=n_sentences) for row in chosen])
 
 
 def _randomisation(tables: Sequence[np.ndarray], value: Value, random: np.random.Generator) -> np.ndarray:

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from diglot.config.composed import CONFIG
-from diglot.data.text import refuse_address, write_bytes
+from diglot.data.text import ending_of, refuse_address, write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.system.atomic import lock, lock_name, locked, open_folder, remove_leftovers
@@ -110,6 +110,19 @@ def refuse_path_outside(path: Path, folder: Path) -> None:
     """
     if not path.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"{path}: a link on this path leads out of {folder}: remove it, or give output=FOLDER")
+
+
+class DevOutputs(NamedTuple):
+    """The files with a run's translations of the dev sources, one per line: the newest, and the best checkpoint's."""
+
+    newest: Path
+    best: Path
+
+
+def dev_outputs(folder: Path, tgt_lang: str) -> DevOutputs:
+    """Return the files with the dev translations of the run in a folder."""
+    ending = ending_of(tgt_lang)
+    return DevOutputs(folder / "text" / f"dev.translated.{ending}", folder / "text" / f"dev.best.{ending}")
 
 
 def is_finished(folder: Path) -> bool:

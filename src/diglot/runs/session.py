@@ -14,12 +14,11 @@ from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
 from diglot.config import build, composed_command, write_composed
 from diglot.data.module import TranslationData
-from diglot.data.text import ending_of
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import EvaluationSet, keep_text, remember
 from diglot.model import EncoderDecoder
 from diglot.runs.conclusion import conclude
-from diglot.runs.folder import write_description
+from diglot.runs.folder import dev_outputs, write_description
 from diglot.runs.open_run import OpenRun
 from diglot.runs.plan import Plan
 from diglot.runs.report import start_report
@@ -164,7 +163,8 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
         decode_pair=data.decode_dev,
         skip_non_finite=budget.skip_non_finite,
     )
-    scores = DevScores(data, run.scorer, run.folder / "text" / f"dev.translated.{ending_of(plan.corpus.tgt_lang)}")
+    outputs = dev_outputs(run.folder, plan.corpus.tgt_lang)
+    scores = DevScores(data, run.scorer, outputs.newest)
     writer = CheckpointWriter(
         run.folder,
         budget.keep_best,
@@ -173,6 +173,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
         run.scorer.higher_is_better,
         state=point.state,
         restore=run.restore_files,
+        outputs=outputs,
     )
     throughput, probe, signals = Throughput(), OutOfMemoryProbe(data), Signals(writer, budget.validate_every)
     resumed = loggers.Resumed(point.state.update, point.state.validation_due_since) if run.is_resumed else None

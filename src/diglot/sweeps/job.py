@@ -52,6 +52,7 @@ class Job:
         overrides: all overrides of its command line.
         varies: the overrides that the sweep's command varied.
         hash: the hash of its config. Jobs with the same hash are one job.
+        configuration: the hash of its config without the seed. Jobs with the same one differ by their seed alone.
         status: "not started", "running", "interrupted", "failed", "tried" (fast_dev_run), "finished" or "outdated"
             (some of its input has changed since).
         exit_status: the exit status of its process; -N: signal N killed it.
@@ -66,6 +67,7 @@ class Job:
     overrides: tuple[str, ...]
     varies: tuple[str, ...]
     hash: str
+    configuration: str = ""
     status: str = "not started"
     exit_status: int | None = None
     message: str = ""
@@ -82,9 +84,10 @@ class Job:
         """
         try:
             record = json.loads((folder / JOB).read_bytes())
+            record.setdefault("configuration", record["hash"])  # a record of an earlier version
             fields = {name: record[name] for name in cls._stored_fields()}
             lists: dict[str, Any] = {name: tuple(map(str, fields[name])) for name in ("overrides", "varies")}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"{folder / JOB}: damaged ({error}); delete this file to start the job again") from None
         job = cls(folder, **fields | lists)
         if job.results:

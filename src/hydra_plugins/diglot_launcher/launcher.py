@@ -47,7 +47,7 @@ class DiglotLauncher(Launcher):
         """
         from diglot.errors import UserError
         from diglot.sweeps.job import Signals, say
-        from diglot.sweeps.sweep import Objective, Sweep, failed, some_failed
+        from diglot.sweeps.sweep import Sweep, failed, some_failed
 
         try:
             configs = [job_config(self.context, self.config, list(overrides)) for overrides in job_overrides]
@@ -59,7 +59,7 @@ class DiglotLauncher(Launcher):
             self.refused.append(error)
             return [Returned(self.sweep, error) for _ in job_overrides]
         if self.sweep is None:
-            sweep = Sweep(Path(self.config.hydra.sweep.dir), Objective.of(self.config))
+            sweep = Sweep.of(self.config)
             sweep.lock()
             for job in sweep.jobs:  # a job is still "running" if its launcher was killed
                 if job.status == "running":
@@ -87,7 +87,7 @@ class DiglotLauncher(Launcher):
         return [Returned(self.sweep, by_hash[job.hash]) for job in jobs]
 
     def _run(self, job: "Job", title: str, tries_only: bool, signals: Any) -> None:
-        from diglot.sweeps.comparison import label, outcome
+        from diglot.sweeps.configuration import label, outcome
         from diglot.sweeps.job import OUTPUT, command, run, say
 
         assert self.sweep is not None
