@@ -141,7 +141,7 @@ def _read(job: Job, objective: str) -> Outputs | None:
     path = dev_outputs(job.folder, corpus.tgt_lang).best
     if evaluated is None or not path.is_file():
         return None
-    scorer = build_scorer(config, corpus.tgt_lang, evaluated.pairs.tgt)
+    scorer = build_scorer(config, corpus.tgt_lang, evaluated.pairs.reference_lines)
     name = objective.removeprefix("dev/")
     metric = name if name in scorer.metrics else monitored(config)
     lines = read_lines(path)
