@@ -173,6 +173,7 @@ def test_each_job_has_a_folder_a_process_and_a_row(here, type_sweep, monkeypatch
     assert f"job 2 of 3: model.n_heads=2 -> {jobs[1].relative_to(here)}" in out
     assert "\n  update 1 of 2, pass 0.1, 0:00: dev BLEU 1.00\n" in out
     assert "Best by dev/bleu (14.00): job 3, model.n_heads=4" in out
+    assert "\nTest opened by no run of this sweep\n" in out
 
 
 @pytest.mark.reliability
@@ -293,6 +294,8 @@ def test_a_sweep_writes_through_no_link_out_of_its_folder(tmp_path, name):
             "objective=dev/blue: this run does not compute it; it computes dev/bleu",
         ),
         (["sweep=positions", "objective=bleu"], "objective=bleu: this run does not compute it; it computes dev/bleu"),
+        (["seed=1,2", "objective=test/bleu"], "objective=test/bleu: nothing may be chosen by test scores"),
+        (["seed=1,2", "run.test=true,false"], "run.test changes nothing of what a job trains"),
         (["sweep=positons"], "did you mean sweep=positions?"),
         (["seed=1,2", "sweep.stop_at_first_failure=3"], "must be true or false"),
         (["seed=1,2", "+sweep.foldr=x"], "no key sweep.foldr; did you mean sweep.folder?"),
@@ -606,6 +609,28 @@ def test_a_damaged_record_is_named(tmp_path):
     (tmp_path / "01" / "job.json").write_text("{")
     with pytest.raises(UserError, match=r"01/job.json: damaged"):
         _ = sweep.Sweep(tmp_path, sweep.Objective("dev/bleu")).jobs
+
+
+def test_the_comparison_says_how_often_test_sets_were_opened(tmp_path):
+    jobs = [tmp_path / str(i) for i in (1, 2, 3)]
+    for i, folder in enumerate(jobs, 1):
+        folder.mkdir()
+        one.Job(folder, i, (), (), str(i)).write()
+        (folder / "results.json").write_text(json.dumps({"finished": True, "best": {"bleu": 1.0}}))
+    found = sweep.Sweep(tmp_path, sweep.Objective("dev/bleu"))
+    assert comparison.openings(found.jobs) == "Test opened by no run of this sweep"
+    line = json.dumps({"command": "diglot-evaluate", "text": "a" * 64}) + "\n"
+    for folder, n in ((jobs[1], 2), (jobs[2], 1)):
+        (folder / "test_openings.jsonl").write_text(line * n)
+    assert comparison.openings(found.jobs) == "Test opened 3 times by 2 runs of this sweep"
+    found.write_tables()
+    assert [row["test opened"] for row in table_of(tmp_path)] == ["0", "2", "1"]
+    assert (tmp_path / "table.md").read_text().endswith("|\n\nTest opened 3 times by 2 runs of this sweep\n")
+    results = jobs[0] / "evaluation" / "test" / "results.json"  # of an earlier version
+    results.parent.mkdir(parents=True)
+    results.write_text("{}")
+    told = "1 time by 1 run of this sweep (text unknown); 3 times by 2 runs of this sweep (text aaaaaaaaaaaa)"
+    assert comparison.openings(found.jobs) == f"Test opened {told}"
 
 
 def test_the_best_job_follows_the_objective(tmp_path):

@@ -148,6 +148,7 @@ MEANINGS: dict[str, Meaning] = {
     "run.**": Meaning("take effect"),
     "run.updates": Meaning("take effect", says=_LENGTH, is_hyper_parameter=True),
     "run.passes": Meaning("take effect", says=_LENGTH, settled=True),
+    "run.test": Meaning("ignore", "never"),
     "run.folder": Meaning("ignore", "never", found_for_jobs="sweep.folder names"),
     # Lightning's trainer. The precision of the weights and of the optimizer's state is fixed, even if chosen by `auto`.
     "trainer": Meaning("take effect", kind="lightning.Trainer"),

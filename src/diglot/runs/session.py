@@ -18,7 +18,7 @@ from diglot.data.text import ending_of
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import EvaluationSet, keep_text, remember
 from diglot.model import EncoderDecoder
-from diglot.runs.conclusion import conclude
+from diglot.runs.conclusion import conclude, why_closed
 from diglot.runs.folder import write_description
 from diglot.runs.open_run import OpenRun
 from diglot.runs.plan import Plan
@@ -111,7 +111,7 @@ class Session:
             self.leave(Stopped(self.signals.received))
 
     def conclude(self) -> None:
-        """Score the best checkpoint and write the results, in the first process.
+        """Write the results, in the first process; see the function `conclude`.
 
         Raises:
             SystemExit: if a signal asks the run to end.
@@ -135,6 +135,7 @@ class Session:
                     self.trainer,
                     self.plan.config,
                     run.contents,
+                    why_closed(run.folder, self.plan.budget),
                 )
         except Stopped as stopped:
             self.leave(stopped)

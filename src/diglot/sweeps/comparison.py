@@ -29,6 +29,7 @@ def label(job: Job, jobs: Sequence[Job]) -> str:
     return f"{text} (config {job.hash[:6]})" if has_twin else text
 
 
+OPENED = "test opened"  # the column with how often a job's checkpoints were scored on a test set
 TEXTS = ("job", "overrides", "status", "checkpoint")  # the columns of text; all others have numbers
 
 
@@ -41,7 +42,8 @@ def metric_columns(jobs: Sequence[Job]) -> dict[str, str]:
 
 def columns(jobs: Sequence[Job]) -> list[str]:
     """Return the columns of the comparison, without the checkpoint, which is the last."""
-    return [*TEXTS[:3], *metric_columns(jobs).values(), "perplexity", "parameters", "tokens/s", "minutes"]
+    numbers = ("perplexity", "parameters", "tokens/s", "minutes", OPENED)
+    return [*TEXTS[:3], *metric_columns(jobs).values(), *numbers]
 
 
 def rows(jobs: Sequence[Job]) -> list[dict[str, Any]]:
@@ -52,6 +54,7 @@ def rows(jobs: Sequence[Job]) -> list[dict[str, Any]]:
         results = job.results
         values = [results.get("best", {}).get(name) for name in (*metrics, "perplexity")]
         values += [results.get(name) for name in ("parameters", "tokens_per_second", "minutes")]
+        values.append(len(job.openings))
         row: dict[str, Any] = dict(zip(names, (job.number, label(job, jobs), job.status, *values), strict=True))
         row["checkpoint"] = masked(str(job.folder / results["checkpoint"])) if "checkpoint" in results else None
         table.append(row)
@@ -60,7 +63,7 @@ def rows(jobs: Sequence[Job]) -> list[dict[str, Any]]:
 
 def shown(row: Mapping[str, Any]) -> list[str]:
     """Return a row's values as text, rounded for reading."""
-    digits = {"parameters": 0, "tokens/s": 0, "minutes": 1}
+    digits = {"parameters": 0, "tokens/s": 0, "minutes": 1, OPENED: 0}
     return [
         "" if value is None else str(value) if name in TEXTS else f"{value:,.{digits.get(name, 2)}f}"
         for name, value in row.items()
@@ -135,6 +138,21 @@ def picture(jobs: Sequence[Job]) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=120)
     return content.getvalue()
+
+
+def openings(jobs: Sequence[Job]) -> str:
+    """Return how often the jobs' checkpoints were scored on a test set, as a line; each text counts separately."""
+    numbers = [(opening.text, job.number) for job in jobs for opening in job.openings]
+    if not numbers:
+        return "Test opened by no run of this sweep"
+    counts = []
+    texts = list(dict.fromkeys(text for text, _ in numbers))
+    for text in texts:
+        jobs_of_text = [number for other, number in numbers if other == text]
+        n_times, n_runs = len(jobs_of_text), len({*jobs_of_text})
+        count = f"{n_times:,} time{'s' * (n_times > 1)} by {n_runs:,} run{'s' * (n_runs > 1)} of this sweep"
+        counts.append(count if len(texts) == 1 else f"{count} (text {text[:12] if text else 'unknown'})")
+    return f"Test opened {'; '.join(counts)}"
 
 
 def outcome(job: Job) -> str:

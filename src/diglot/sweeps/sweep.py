@@ -16,7 +16,7 @@ from diglot.data.text import write_bytes
 from diglot.errors import UserError
 from diglot.runs.contents import Contents, contents_in, contents_now, inputs_key
 from diglot.runs.folder import JOB, refuse_links
-from diglot.sweeps.comparison import as_csv, as_markdown, as_text, label, outcome, picture
+from diglot.sweeps.comparison import as_csv, as_markdown, as_text, label, openings, outcome, picture
 from diglot.sweeps.job import OUTPUT, Job, Signals, command, run, say, slug
 from diglot.system.atomic import lock
 
@@ -143,10 +143,10 @@ class Sweep:
         return job
 
     def write_tables(self) -> None:
-        """Write the comparison of all jobs as CSV and markdown."""
+        """Write the comparison of all jobs as CSV, and as markdown with how often test sets were opened."""
         jobs = self.jobs
         write_bytes(self.folder / "table.csv", as_csv(jobs).encode())
-        write_bytes(self.folder / "table.md", as_markdown(jobs).encode())
+        write_bytes(self.folder / "table.md", f"{as_markdown(jobs)}\n{openings(jobs)}\n".encode())
 
     def conclude(self) -> None:
         """Print the comparison of all jobs, and write its tables and chart."""
@@ -161,6 +161,7 @@ class Sweep:
         if best := self.best(jobs):
             score = self.objective.score
             say(f"Best by {score} ({best.value(score):.2f}): job {best.number}, {label(best, jobs)}")
+        say(openings(jobs))
         say(f"Made in {self.folder}/: {', '.join(files)}, and a folder for each job with its checkpoints")
 
     def best(self, jobs: Sequence[Job]) -> Job | None:
