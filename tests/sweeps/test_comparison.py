@@ -44,7 +44,10 @@ def test_rows_have_the_means_of_their_jobs_and_what_was_found(tmp_path: Path) ->
     notes = "\n".join(comparison.notes())
     assert "difference from jobs 1-2" in notes
     assert "chrF++ on 1,000 dev sentences, corrected for 1 comparison (Holm)" in notes
-    assert notes.endswith("a note")
+    assert notes.endswith("a note\nTest opened by no run of this sweep")
     assert "With one seed" not in notes
     assert "With one seed" in "\n".join(Comparison(jobs[:1] + jobs[2:], judgement).notes())
-    assert Comparison(jobs).notes() == ["± after a score: standard deviation over the seeds", comparison.notes()[-2]]
+    assert Comparison(jobs).notes() == [
+        "± after a score: standard deviation over the seeds",
+        *comparison.notes()[-3::2],
+    ]

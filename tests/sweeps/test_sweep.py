@@ -36,7 +36,7 @@ from diglot.data.text import write_bytes
 from diglot.errors import UserError
 from diglot.sweeps import job as one
 from diglot.sweeps import sweep, tables
-from diglot.sweeps.comparison import Comparison
+from diglot.sweeps.comparison import Comparison, openings
 from diglot.sweeps.configuration import outcome
 from diglot.system.interruption import STOP_SIGNALS
 from diglot.system.quoting import quoted
@@ -189,6 +189,7 @@ def test_each_job_has_a_folder_a_process_and_a_row(here, type_sweep, monkeypatch
     assert f"job 2 of 3: model.n_heads=2 -> {jobs[1].relative_to(here)}" in out
     assert "\n  update 1 of 2, pass 0.1, 0:00: dev BLEU 1.00\n" in out
     assert "Best by dev/bleu (14.00): job 3, model.n_heads=4" in out
+    assert "\nTest opened by no run of this sweep\n" in out
 
 
 @pytest.mark.reliability
@@ -333,6 +334,8 @@ def test_a_sweep_writes_through_no_link_out_of_its_folder(tmp_path, name):
             "objective=dev/blue: this run does not compute it; it computes dev/bleu",
         ),
         (["sweep=positions", "objective=bleu"], "objective=bleu: this run does not compute it; it computes dev/bleu"),
+        (["seed=1,2", "objective=test/bleu"], "objective=test/bleu: nothing may be chosen by test scores"),
+        (["seed=1,2", "run.test=true,false"], "run.test changes nothing of what a job trains"),
         (["sweep=positons"], "did you mean sweep=positions?"),
         (["seed=1,2", "sweep.stop_at_first_failure=3"], "must be true or false"),
         (["seed=1,2", "+sweep.foldr=x"], "no key sweep.foldr; did you mean sweep.folder?"),
@@ -635,7 +638,9 @@ def test_a_table_shows_overrides_letter_by_letter(tmp_path):
     assert lines[2].startswith(r"| 1 | `note='a\|b'` | not started |")
     assert lines[3].startswith("| 2 | `` note='`x`' `` |")
     assert "note=[bold]" in tables.as_text(Comparison(jobs))
-    assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 5
+    assert len({line.replace(r"\|", "").count("|") for line in table}) == 1
 
 
 def test_a_folders_name_has_nothing_that_a_shell_or_hydra_reads():
@@ -651,6 +656,29 @@ def test_a_damaged_record_is_named(tmp_path):
     (tmp_path / "01" / "job.json").write_text("{")
     with pytest.raises(UserError, match=r"01/job.json: damaged"):
         _ = sweep.Sweep(tmp_path, sweep.Objective("dev/bleu")).jobs
+
+
+def test_the_comparison_says_how_often_test_sets_were_opened(tmp_path):
+    jobs = [tmp_path / str(i) for i in (1, 2, 3)]
+    for i, folder in enumerate(jobs, 1):
+        folder.mkdir()
+        one.Job(folder, i, (), (), str(i)).write()
+        (folder / "results.json").write_text(json.dumps({"finished": True, "best": {"bleu": 1.0}}))
+    found = sweep.Sweep(tmp_path, sweep.Objective("dev/bleu"))
+    assert openings(found.jobs) == "Test opened by no run of this sweep"
+    line = json.dumps({"command": "diglot-evaluate", "text": "a" * 64}) + "\n"
+    for folder, n in ((jobs[1], 2), (jobs[2], 1)):
+        (folder / "test_openings.jsonl").write_text(line * n)
+    assert openings(found.jobs) == "Test opened 3 times by 2 runs of this sweep"
+    found.write_tables()
+    assert [row["test opened"] for row in table_of(tmp_path)] == ["0", "2", "1"]
+    for name in ("table.md", "table.tex"):
+        assert "Test opened 3 times by 2 runs of this sweep" in (tmp_path / name).read_text()
+    results = jobs[0] / "evaluation" / "test" / "results.json"  # of an earlier version
+    results.parent.mkdir(parents=True)
+    results.write_text("{}")
+    told = "1 time by 1 run of this sweep (text unknown); 3 times by 2 runs of this sweep (text aaaaaaaaaaaa)"
+    assert openings(found.jobs) == f"Test opened {told}"
 
 
 def test_the_best_job_follows_the_objective(tmp_path):

@@ -55,7 +55,7 @@ def test_markdown_and_latex_show_overrides_letter_by_letter(comparison: Comparis
         r"| 3-4 | `b='x_$\|y'` | finished | 21.50 ± 0.71 | 40.00 ± 0.00 | +10.00 ± 0.44 | 0.0044 | better | 4.50 |"
     )
     assert "| no difference found (0.65) |" in lines[4]
-    assert r"- \*: no row has a better score" in lines[-1]
+    assert r"- \*: no row has a better score" in lines[-2]
     latex = as_latex(comparison)
     assert latex.count("\n\\begin{tabular}{lrrrrlrr}\n\\toprule\n") == 1
     assert r"\texttt{b=\textquotesingle{}x\_\$|y\textquotesingle{}} & 21.50 $\pm$ 0.71 &" in latex

@@ -66,7 +66,6 @@ ELSEWHERE = {
     "model/recurrent.py": "model/test_variants.py",
     "model/residual.py": "model/test_equivalence.py",
     "model/transformer.py": "model/test_variants.py",
-    "runs/conclusion.py": "end_to_end/test_runs.py: best.ckpt",
     "runs/contents.py": "runs/test_resume_point.py",
     "runs/open_run.py": "end_to_end/test_runs.py: resume=auto",
     "runs/plan.py": "config/test_check.py",

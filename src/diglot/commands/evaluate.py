@@ -27,9 +27,10 @@ from diglot.decoding.layout import Precision
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import Baseline, EvaluationSet, Hypotheses, evaluate, kept_text, read_lines_for, table
 from diglot.evaluation.metrics import Metric
+from diglot.evaluation.openings import Ledger
 from diglot.evaluation.scorer import Scorer, recorded_metrics, recorded_tokenizer
 from diglot.inference.translator import Translator
-from diglot.runs.folder import refuse_path_outside
+from diglot.runs.folder import holding_run, refuse_path_outside
 from diglot.runs.scoring import build_metrics
 from diglot.system.glibc import keep_freed_memory
 from diglot.system.quoting import printable
@@ -71,6 +72,8 @@ def main(
 
     translator = load(loaded) if loaded is not None else None
     rival = baseline_translator(baseline, corpus, translator, lambda path: load(checkpoints.load(path, modules)))
+    ledger = ledger_of(path, split, is_checkpoint=loaded is not None)
+    rival_ledger = ledger_of(checkpoints.find(str(baseline)), split, is_checkpoint=True) if rival else None
     # Before all slow steps, since it may need a package that is not installed.
     scored_lang = tgt_lang or tgt_lang_of(hypotheses, split, corpus, translator)
     recorded = recorded_tokenizer(translator.record, scored_lang) if translator else None
@@ -86,14 +89,25 @@ def main(
     system = translator or hypotheses_of("hypotheses", str(hypotheses), evaluated, corpus)
     compared = None
     if baseline is not None:
-        compared = Baseline(baseline, rival or hypotheses_of("baseline", baseline, evaluated, corpus))
+        theirs = rival or hypotheses_of("baseline", baseline, evaluated, corpus)
+        compared = Baseline(baseline, theirs, rival_ledger)
     folder = Path(output).expanduser() if output else path.parent / "evaluation" / evaluated.split
     if not output:
         refuse_path_outside(folder.parent, path.parent)
     refuse_unwritable(folder)
-    results = evaluate(system, evaluated, scorer, folder, baseline=compared)
+    results = evaluate(system, evaluated, scorer, folder, baseline=compared, ledger=ledger)
     print("\n".join([*table(results), *scorer.notes, *notes]))
     print(f"Hypotheses, references and results: {printable(results['folder'])}/")
+
+
+def ledger_of(file: Path, split: str, is_checkpoint: bool) -> Ledger | None:
+    """Return the ledger in which a file's opening of a test set is recorded; None for other splits.
+
+    Only a checkpoint in a run's folder has one: nothing is written beside other files.
+    """
+    if split != "test":
+        return None
+    return Ledger.of("diglot-evaluate", file, holding_run(file) if is_checkpoint else None)
 
 
 def metrics_of(nodes: DictConfig, translator: Translator | None) -> tuple[dict[str, Metric] | None, list[str]]:

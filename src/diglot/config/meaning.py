@@ -153,6 +153,7 @@ MEANINGS: dict[str, Meaning] = {
     "run.**": Meaning("take effect"),
     "run.updates": Meaning("take effect", determines=_LENGTH, is_hyper_parameter=True),
     "run.passes": Meaning("take effect", determines=_LENGTH, settled=True),
+    "run.test": Meaning("ignore", "never"),
     "run.folder": Meaning("ignore", "never", in_sweep="for the folder of all jobs, type sweep.folder=FOLDER"),
     # Lightning's trainer. The precision of the weights and of the optimizer's state is fixed, even if chosen by `auto`.
     "trainer": Meaning("take effect", kind="lightning.Trainer"),

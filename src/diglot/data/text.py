@@ -168,8 +168,7 @@ class PairFiles:
         if self._hashed[0] != stamps:
             total = hashlib.sha256(repr((len(self.shards), *self.options)).encode())
             for path in paths:
-                with explained(path), Path(path).open("rb") as file:
-                    total.update(hashlib.file_digest(file, "sha256").digest())
+                total.update(bytes.fromhex(file_hash(path)))
             self._hashed = stamps, total.hexdigest()
         return self._hashed[1]
 
@@ -470,6 +469,16 @@ def write_json(path: str | Path, content: Any) -> None:
         UserError: the file cannot be written.
     """
     write_bytes(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
+
+
+def file_hash(path: str | Path) -> str:
+    """Return the SHA-256 of a file's bytes.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    with explained(path), Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def hash_pair(src: str, tgt: str) -> bytes:

@@ -28,6 +28,7 @@ from diglot.data.text import (
 from diglot.errors import UserError
 from diglot.evaluation.breakdown import by_length, output_counts
 from diglot.evaluation.metrics import References
+from diglot.evaluation.openings import Ledger, told
 from diglot.evaluation.scorer import Score, Scorer
 from diglot.evaluation.significance import MIN_SENTENCES, compare
 from diglot.evaluation.translation_memory import nearest
@@ -149,10 +150,11 @@ class Hypotheses(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """A system to compare with, and its name."""
+    """A system to compare with, its name, and its ledger if it is a checkpoint that opens a test set."""
 
     name: str
     system: Translator | Hypotheses
+    ledger: Ledger | None = None
 
 
 def read_lines_for(key: str, path: str, evaluated: EvaluationSet) -> list[str]:
@@ -186,6 +188,7 @@ def evaluate(
     folder: Path,
     is_repeated: bool = False,
     baseline: Baseline | None = None,
+    ledger: Ledger | None = None,
 ) -> dict[str, Any]:
     """Translate, score, and write sources, hypotheses, references and results.
 
@@ -197,6 +200,7 @@ def evaluate(
         is_repeated: whether a killed process may already have started this evaluation. If so, an existing folder is
             reused if its results are missing, damaged or the same.
         baseline: a system to compare with.
+        ledger: if the text is a test set: records that it was opened, before anything is written or returned.
 
     Returns:
         The contents of results.json.
@@ -245,6 +249,11 @@ def evaluate(
                 "scores": scorer.of_part([hypotheses[i] for i in far], *far_references),
                 "translation_memory": scorer.of_part([answers[i] for i in far], *far_references),
             }
+    if ledger is not None:
+        results["openings"] = ledger.record(evaluated.name, pairs, results["scores"])
+    if baseline is not None and baseline.ledger is not None:
+        scores = _scores(scorer(others, *references))
+        results["baseline"]["openings"] = baseline.ledger.record(evaluated.name, pairs, scores)
     if not (is_repeated and _is_of(folder, results)):
         folder = numbered_folder(folder)
     tgt = ending_of(tgt_lang)
@@ -293,8 +302,9 @@ def _of_model(
 
 def _is_of(folder: Path, results: dict[str, Any]) -> bool:
     """Return whether a folder exists, and its results are missing, damaged or the same."""
+    others = {"folder": None, "openings": None}  # these describe the evaluation, not the system
     try:
-        return {**json.loads((folder / "results.json").read_bytes()), "folder": None} == {**results, "folder": None}
+        return {**json.loads((folder / "results.json").read_bytes()), **others} == {**results, **others}
     except (OSError, ValueError, TypeError, RecursionError):
         return folder.is_dir()
 
@@ -329,7 +339,7 @@ def table(results: dict[str, Any]) -> list[str]:
     lines += _notes(results)
     if "baseline" in results:
         lines += _comparison(results["baseline"], results["sentences"])
-    return lines
+    return lines + _openings(results)
 
 
 def _notes(results: dict[str, Any]) -> list[str]:
@@ -344,6 +354,14 @@ def _notes(results: dict[str, Any]) -> list[str]:
     if (errors := results.get("search_errors")) and errors["of"]:
         told = f"Search errors: {errors['n_search_errors']:,} of {errors['of']:,} ({errors['share']:.1%}), where the"
         lines.append(f"{told} model scores a reference higher; model errors: {errors['n_model_errors']:,}")
+    return lines
+
+
+def _openings(results: dict[str, Any]) -> list[str]:
+    """Format how often the test set was opened, by the system and by the baseline, as lines to print."""
+    lines = [told(results["openings"])] if "openings" in results else []
+    if "openings" in (baseline := results.get("baseline", {})):
+        lines.append(f"Baseline: {told(baseline['openings'])}")
     return lines
 
 

@@ -125,14 +125,24 @@ def dev_outputs(folder: Path, tgt_lang: str) -> DevOutputs:
     return DevOutputs(folder / "text" / f"dev.translated.{ending}", folder / "text" / f"dev.best.{ending}")
 
 
+def holding_run(file: Path) -> Path | None:
+    """Return the run's folder that a file is in; None if its folder is not a run's."""
+    return file.parent if (file.parent / CONFIG).is_file() else None
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """Return the results of the run in a folder; empty if the run is not finished."""
+    try:
+        # Reading a pipe would block.
+        results = json.loads((folder / RESULTS).read_bytes()) if (folder / RESULTS).is_file() else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return results if isinstance(results, dict) and results.get("finished") else {}
+
+
 def is_finished(folder: Path) -> bool:
     """Return whether the run in a folder is finished."""
-    try:
-        if not (folder / RESULTS).is_file():  # reading a pipe would block
-            return False
-        return bool(json.loads((folder / RESULTS).read_text(encoding="utf-8")).get("finished"))
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return False
+    return bool(read_results(folder))
 
 
 def is_folder_locked(folder: Path) -> bool:

@@ -22,9 +22,10 @@ from diglot.data.shards import Shards
 from diglot.data.text import write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import RESUME_ME, UserError
+from diglot.evaluation.openings import openings_in
 from diglot.evaluation.scorer import recorded_tokenizer
 from diglot.runs.contents import NAMES, Contents, changed_contents, comparison_note, contents_in, same_contents
-from diglot.runs.folder import CONFIG, RESULTS, is_finished, is_folder_locked
+from diglot.runs.folder import CONFIG, RESULTS, is_finished, is_folder_locked, read_results
 from diglot.system.console import say
 from diglot.system.quoting import reading, resuming
 from diglot.training.state import RunState
@@ -113,11 +114,19 @@ def finished_line(folder: Path, config: dict[str, Any], read_contents: Callable[
             f"{folder}: this run is finished, so the changed value would have no effect ({other_changes[0]}); "
             f"to resume it, type run.updates above {done}"
         )
-    message = f"{folder}: this run is finished; its results are in {folder / RESULTS}"
-    form = config.get("export")
-    if form is None or (folder / form).exists():
-        return message
-    return f"{message}. The model was not exported; type {reading('export', folder, trusted(config))} format={form}"
+    missing = _not_made(folder, config, has_test="test" in stored_contents)
+    return f"{folder}: this run is finished; its results are in {folder / RESULTS}{missing}"
+
+
+def _not_made(folder: Path, config: dict[str, Any], has_test: bool) -> str:
+    """Return what a finished run lacks of what a config asks for, and how to make it."""
+    text, trust, form = "", trusted(config), config.get("export")
+    is_opened = read_results(folder).get("test") is not None or bool(openings_in(folder))
+    if config["run"].get("test") and has_test and not is_opened:
+        text += f". The test set was not opened; type {reading('evaluate', folder, trust)} split=test"
+    if form is not None and not (folder / form).exists():
+        text += f". The model was not exported; type {reading('export', folder, trust)} format={form}"
+    return text
 
 
 def outcome(folder: Path) -> tuple[int | None, str]:

@@ -17,7 +17,7 @@ from diglot.data.module import TranslationData
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import EvaluationSet, keep_text, remember
 from diglot.model import EncoderDecoder
-from diglot.runs.conclusion import conclude
+from diglot.runs.conclusion import conclude, why_closed
 from diglot.runs.folder import dev_outputs, write_description
 from diglot.runs.open_run import OpenRun
 from diglot.runs.plan import Plan
@@ -110,7 +110,7 @@ class Session:
             self.leave(Stopped(self.signals.received))
 
     def conclude(self) -> None:
-        """Score the best checkpoint and write the results, in the first process.
+        """Write the results, in the first process; see the function `conclude`.
 
         Raises:
             SystemExit: a signal asks the run to end.
@@ -134,6 +134,7 @@ class Session:
                     self.trainer,
                     self.plan.config,
                     run.contents,
+                    why_closed(run.folder, self.plan.budget),
                 )
         except Stopped as stopped:
             self.leave(stopped)

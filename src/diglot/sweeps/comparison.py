@@ -94,6 +94,7 @@ class Comparison:
             row |= {column: job.value(name) for name, column in self.metrics.items()}
             row |= {"perplexity": job.value("perplexity"), "parameters": results.get("parameters")}
             row |= {"tokens/s": results.get("tokens_per_second"), "minutes": results.get("minutes")}
+            row["test opened"] = len(job.openings)
             rows.append(row | {"checkpoint": checkpoint_of(job)})
         return rows
 
@@ -108,8 +109,8 @@ class Comparison:
         return next((row.configuration.name for row in self.rows if row.finding == "baseline"), "")
 
     def notes(self) -> list[str]:
-        """Return remarks for the reader of a table: what was tested, and why something was not compared."""
-        return [*self._about_tests(), *self.judgement.notes]
+        """Return remarks for the reader of a table: what was tested or not compared, and if a test set was opened."""
+        return [*self._about_tests(), *self.judgement.notes, openings(self.jobs)]
 
     def _about_tests(self) -> list[str]:
         judgement, n_compared = self.judgement, len(self.judgement.differences)
@@ -146,3 +147,18 @@ def pareto_front(points: Sequence[tuple[float | None, float | None]], higher_is_
         for i, one in known.items()
         if not any(all(a >= b for a, b in zip(other, one)) and other != one for other in known.values())
     }
+
+
+def openings(jobs: Sequence[Job]) -> str:
+    """Return how often the jobs' checkpoints were scored on a test set, as a line; each text counts separately."""
+    numbers = [(opening.text, job.number) for job in jobs for opening in job.openings]
+    if not numbers:
+        return "Test opened by no run of this sweep"
+    counts = []
+    texts = list(dict.fromkeys(text for text, _ in numbers))
+    for text in texts:
+        jobs_of_text = [number for other, number in numbers if other == text]
+        n_times, n_runs = len(jobs_of_text), len({*jobs_of_text})
+        count = f"{n_times:,} time{'s' * (n_times > 1)} by {n_runs:,} run{'s' * (n_runs > 1)} of this sweep"
+        counts.append(count if len(texts) == 1 else f"{count} (text {text[:12] if text else 'unknown'})")
+    return f"Test opened {'; '.join(counts)}"

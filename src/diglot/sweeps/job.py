@@ -17,8 +17,9 @@ from typing import Any
 from diglot.config import composed_command
 from diglot.data.text import write_json
 from diglot.errors import RESUME_ME, UserError
+from diglot.evaluation.openings import Opening, openings_in
 from diglot.runs.contents import Contents, changed_contents, contents_in
-from diglot.runs.folder import JOB, RESULTS, refuse_links
+from diglot.runs.folder import JOB, read_results, refuse_links
 from diglot.system.children import be_signalled_with_parent, how_it_ended
 from diglot.system.interruption import STOP_SIGNALS
 from diglot.system.masking import shortened
@@ -108,13 +109,12 @@ class Job:
     @property
     def results(self) -> dict[str, Any]:
         """Return the results that the run wrote at its end; empty before its end, and if the job is outdated."""
-        if self.status == "outdated":
-            return {}
-        try:
-            results = json.loads((self.folder / RESULTS).read_bytes()) if (self.folder / RESULTS).is_file() else {}
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return results if isinstance(results, dict) and results.get("finished") else {}
+        return {} if self.status == "outdated" else read_results(self.folder)
+
+    @property
+    def openings(self) -> list[Opening]:
+        """The openings of a test set by the job's checkpoints."""
+        return openings_in(self.folder)
 
     def compare_contents(self, current: Contents) -> bool:
         """Mark the job as outdated if its input has changed since it ran; undo this if the input is the same again.

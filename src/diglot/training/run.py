@@ -25,6 +25,7 @@ class Budget:
             diglot.config.monitored.
         keep_best: number of validations with the best value of that metric whose checkpoints are kept.
         keep_last: number of most recent validations whose checkpoints are kept.
+        test: whether the best checkpoint is scored on the test set at the end. Jobs of a sweep never are.
 
     Raises:
         ValueError: not exactly one of updates and passes is given, or a number is out of range.
@@ -42,6 +43,7 @@ class Budget:
         monitor: str | None = None,
         keep_best: int = 1,
         keep_last: int = 1,
+        test: bool = True,
     ) -> None:
         if (updates is None) == (passes is None):
             raise ValueError(f"exactly one of updates ({updates}) and passes ({passes}) must be given, the other null")
@@ -54,6 +56,7 @@ class Budget:
             raise ValueError(f"skip_non_finite ({skip_non_finite}) must not be negative")
         self.folder, self.compile, self.skip_non_finite = folder, compile, skip_non_finite
         self.monitor, self.keep_best, self.keep_last = monitor, keep_best, keep_last
+        self.test = test
 
     def total_updates(self, data: TranslationData) -> int:
         """Return the length of the run on these data, in updates."""
