@@ -78,6 +78,20 @@ def test_a_shift_in_dev_is_found(corpus: dict[str, ParallelText], tokenizer: Tok
     assert found.faults == [told]
 
 
+def test_further_references_are_looked_at_too(
+    corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    train, dev = corpus["train"], corpus["dev"]
+    second: list[str | None] = [f"x {i}" for i in range(len(dev))]
+    second[3], second[5] = "another translation", None
+    leaked = ParallelText([*train.src, dev.src[3], dev.src[5]], [*train.tgt, "Another translation!", ""])
+    found = diagnosed(leaked, tokenizer, tmp_path, dev=ParallelText(dev.src, dev.tgt, (second,)))
+    assert f"dev: 1 of {len(dev):,} pairs are also in train" in found.faults
+    shifted = ParallelText(dev.src, dev.tgt, ([*dev.tgt[1:], None],))
+    (fault,) = diagnosed(train, tokenizer, tmp_path, dev=shifted).faults
+    assert fault.startswith("dev, reference 2: from about line 1 on, source and target match better when shifted by -1")
+
+
 def test_held_out_pairs_in_train_are_found_in_any_spelling(
     corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:

@@ -19,7 +19,14 @@ from diglot.data.batching import WIDTH_STEP
 from diglot.data.corpus import Corpus, Files, Sample
 from diglot.data.flat import FlatIds
 from diglot.data.mixed import Mixed
-from diglot.data.module import TimedLoader, TranslationData, eval_batches, unknown_tokens
+from diglot.data.module import (
+    TimedLoader,
+    TranslationData,
+    eval_batches,
+    find_faults,
+    references_in,
+    unknown_tokens,
+)
 from diglot.data.options import DataOptions
 from diglot.data.sampling import Sampling
 from diglot.data.shards import ABOUT
@@ -324,6 +331,17 @@ def test_passes_are_counted_in_updates(tmp_path: Path, tokenizer: Tokenizer) -> 
 # -------------------------------------------------------------------------------------------------------------- notes
 
 
+def test_notes_count_references_and_pairs_of_any_reference() -> None:
+    dev = ParallelText(["a", "b"], ["x", "y"], (["1", None], ["I", "II"]))
+    test = ParallelText(["a", "b", "c"], ["z", "y2", "w"], (["I", None, None],))
+    assert references_in({"dev": dev, "test": ParallelText(["a"], ["b"])}) == [
+        "dev: up to 3 references per source; 1 of 2 sources have fewer"
+    ]
+    assert references_in({"test": dev.select([0])}) == ["test: 3 references per source"]
+    told = "test: 1 of 3 pairs are also in dev, which selects the best checkpoint"
+    assert find_faults({"dev": dev, "test": test}) == [told]
+
+
 def test_notes_report_how_the_text_was_prepared(tmp_path: Path) -> None:
     train = Sample().read(tmp_path)["train"].load()
     src, tgt = [*train.src[:300], "", "lan"], [*train.tgt[:300], "x", " "]
@@ -338,7 +356,7 @@ def test_notes_report_how_the_text_was_prepared(tmp_path: Path) -> None:
         "train: 300 of 302 pairs kept, left out: 2 with a blank side",
         made.notes[5],
     ]
-    assert made.notes[2].startswith("test: ")
+    assert made.notes[2] == "test: 3 of 3 pairs are also in dev, which selects the best checkpoint"
     assert made.notes[5].startswith("doctor: 300 pairs, 0 repeated")
     assert made.tokenizer.src_vocab_size == made.tokenizer.tgt_vocab_size == 350
 

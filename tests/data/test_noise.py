@@ -18,16 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diglot.data import preparation
-from diglot.data.corpus import Sample
+from diglot.data.corpus import Files, Sample
 from diglot.data.mixed import Mixed
 from diglot.data.module import TranslationData
-from diglot.data.noise import KINDS, Noise, add_typos, copy_span, join_texts, sentence_ends, split_pair
+from diglot.data.noise import KINDS, Noise, NoisyText, add_typos, copy_span, join_texts, sentence_ends, split_pair
 from diglot.data.options import DataOptions
 from diglot.data.preparation import Cleaning, noise_notes, prepare
 from diglot.data.sampling import Sampling
 from diglot.data.shards import Shards
 from diglot.data.text import ParallelText, write_lines
-from diglot.data.tokenizer import Tokenizer
+from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 
 ALL = Noise(upper=0.1, title=0.1, typos=0.1, no_punctuation=0.1, merge=0.1, split=0.1, copy=0.1)
 SOURCE_ONLY = ("upper", "title", "typos", "no_punctuation")
@@ -503,3 +503,49 @@ def test_each_corpus_of_a_mixture_has_the_case_of_its_language(tokenizer: Tokeni
     module.prepare_data()
     sources = [tokenizer.decode(src.tolist(), (), "src") for src in module.shards.src]
     assert sources == [f"İKİ {i} BİRİM TR" for i in range(20)] + [f"IKI {i} BIRIM DE" for i in range(20)]
+
+
+def test_a_tokenizer_is_trained_on_the_text_with_its_noise(tmp_path: Path) -> None:
+    states = {"en": ("on", "off"), "de": ("an", "aus")}
+    for lang, (on, off) in states.items():
+        lines = [f"the lamp in room {i} is {on if i % 2 else off} and {{name}} sees it" for i in range(400)]
+        write_lines(tmp_path / f"train.{lang}", lines)
+        write_lines(tmp_path / f"dev.{lang}", lines[:20])
+    held_out = {"src": str(tmp_path / "dev.en"), "tgt": str(tmp_path / "dev.de")}
+    lengths, placeholders = [], []
+    for noise in (None, Noise(upper=0.5)):
+        module = TranslationData(
+            corpus=Files(
+                train={"src": str(tmp_path / "train.en"), "tgt": str(tmp_path / "train.de")},
+                dev=held_out,
+                test=held_out,
+                src_lang="en",
+                tgt_lang="de",
+            ),
+            tokenizer=TokenizerTrainer(model_type="bpe", vocab_size=380, must_fit=False, placeholder=r"\{\w+\}"),
+            seed=1,
+            options=DataOptions(max_len=100, cache_dir=str(tmp_path / "cache"), noise=noise),
+        )
+        module.prepare_data()
+        encoded = module.tokenizer.encode(["THE LAMP IN ROOM 7 IS OFF AND {name} SEES IT"])[0]
+        lengths.append(len(encoded.ids))
+        placeholders.append(encoded.placeholders)
+    assert lengths[1] < 0.7 * lengths[0]
+    assert placeholders == [("{name}",)] * 2
+
+
+def test_the_hash_of_a_noisy_text_depends_on_all_that_changes_it() -> None:
+    text = ParallelText(["some text"], ["ein Text"])
+
+    def digest(noise: Noise, langs: dict[str, str] | None = None, text: ParallelText = text) -> str:
+        return NoisyText(text, noise, langs or {"train": "en"}, lambda line: []).digest()
+
+    plain = digest(Noise(upper=0.5))
+    assert digest(Noise(upper=0.5, samples=3)) == plain  # the tokenizer is trained on the first version alone
+    others = [
+        digest(Noise(upper=0.6)),
+        digest(Noise(upper=0.5, seed=2)),
+        digest(Noise(upper=0.5), {"train": "tr"}),
+        digest(Noise(upper=0.5), text=ParallelText(["other text"], ["ein Text"])),
+    ]
+    assert len({plain, *others}) == 5

@@ -72,8 +72,8 @@ def scored(
     folder: Path, *more: list[str], tgt_lang: str = "en", times: int = 1, **options: Any
 ) -> tuple[Path, dict[str, Any]]:
     """Evaluate OUTPUTS, repeated `times` times, and return the folder and the results."""
-    pairs = ParallelText(SOURCES * times, FIRST * times)
-    evaluated = EvaluationSet("few", "test", pairs, more=tuple(lines * times for lines in more))
+    pairs = ParallelText(SOURCES * times, FIRST * times, tuple(lines * times for lines in more))
+    evaluated = EvaluationSet("few", "test", pairs)
     system = Hypotheses(OUTPUTS * times, "de", tgt_lang)
     results = evaluate(system, evaluated, Scorer(tgt_lang), folder / "scored", **options)
     return folder / "scored", results
@@ -109,7 +109,7 @@ def test_chinese_with_two_references_is_cut_into_characters(tmp_path):
         ["我们今天去了公园。", "她喜欢吃红苹果。"],
         ["今天我们去公园。", "他爱苹果。"],
     )
-    evaluated = EvaluationSet("few", "test", ParallelText(["a b", "c"], zh[1]), more=(zh[2],))
+    evaluated = EvaluationSet("few", "test", ParallelText(["a b", "c"], zh[1], (zh[2],)))
     results = evaluate(Hypotheses(zh[0], "en", "zh"), evaluated, Scorer("zh-Hans"), tmp_path / "scored")
     words = ("references.zh", "references.2.zh", "-i", "hypotheses.zh", "--tokenize", "zh")
     words += ("--ter-normalized", "--ter-asian-support")
@@ -347,6 +347,10 @@ def test_a_checkpoint_is_scored_on_references_of_its_own_and_compared(tmp_path):
     results = json.loads((tmp_path / "s" / "results.json").read_text())
     files = ("references.bol", "references.2.bol", "references.3.bol")
     assert_equal(results["scores"], sacrebleu(tmp_path / "s", *files, "-i", "hypotheses.bol"))
+    # A wildcard does not count the references of data.test twice.
+    of_test, wildcard = "data.test.references=second.bol", "references=[third.bol,'second.*']"
+    type_command(*words, of_test, wildcard, "search.beam_size=4", "output=u", cwd=tmp_path)
+    assert json.loads((tmp_path / "u" / "results.json").read_text())["scores"] == results["scores"]
     assert "nrefs:3" in done.stdout.decode()
     assert read_lines(tmp_path / "s" / "baseline.bol") == read_lines(tmp_path / "other.bol")
     errors = results["search_errors"]
@@ -507,8 +511,29 @@ def test_outputs_in_a_different_unicode_form_than_the_references_are_reported(tm
     assert "NFC" not in "\n".join(table(same))
 
 
-LANGUAGES = ["de", "en", "EN", "json", "JSON", "src", "tgt", "gz", "gz.txt", "x.zst", "zip", "2.en", "translated.en"]
-LANGUAGES += ["translated.de", "source.en", "target.en", "txt", "source", "caf\N{LATIN SMALL LETTER E WITH ACUTE}"]
+def test_a_stored_set_keeps_its_references_and_damaged_ones_are_refused(tmp_path):
+    pairs = ParallelText(SOURCES, FIRST, (SECOND, [None, *THIRD[1:]]))
+    files = write_evaluation_set(tmp_path, EvaluationSet("few", "dev", pairs), "de", "en")
+    assert [file.name for file in files] == ["dev.de", "dev.en", "dev.json"]
+    assert read_evaluation_set(tmp_path, "dev", "de", "en").pairs == pairs
+    content = json.loads(files[-1].read_text())
+    for damaged in ([SECOND[:2]], [[3] * 5], 3, [3], ["abcde"[:4]]):
+        files[-1].write_text(json.dumps({**content, "references": damaged}))
+        with pytest.raises(UserError, match=r"dev\.json: damaged") as refused:
+            read_evaluation_set(tmp_path, "dev", "de", "en")
+        assert "\n" not in str(refused.value)
+
+
+def test_a_missing_reference_is_written_as_a_blank_line(tmp_path):
+    folder, results = scored(tmp_path, [None, *SECOND[1:]])
+    assert all(score["signature"].startswith("nrefs:var|") for score in results["scores"])
+    assert results["references"] == 2
+    assert read_lines(folder / "references.2.en") == ["", *SECOND[1:]]
+
+
+LANGUAGES = ["de", "en", "EN", "json", "JSON", "src", "tgt", "gz", "gz.txt", "x.zst", "zip", "2.en", "best.en"]
+LANGUAGES += ["translated.en", "translated.de", "source.en", "target.en", "txt", "source"]
+LANGUAGES += ["caf\N{LATIN SMALL LETTER E WITH ACUTE}"]
 LANGUAGES += ["cafe\N{COMBINING ACUTE ACCENT}", "en.txt", "dev", "translated.json", "straße", "STRASSE"]
 
 
@@ -521,9 +546,10 @@ def test_a_stored_set_is_restored_for_any_language_codes(src_lang, tmp_path):
         for split in ("dev", "test"):
             kept = EvaluationSet("few", split, ParallelText([f"{split} {s}" for s in SOURCES], FIRST), memory)
             write_evaluation_set(folder, kept, src_lang, tgt_lang)
-        write_lines(folder / f"dev.translated.{ending_of(tgt_lang)}", OUTPUTS)  # as every validation does
+        for kind in ("translated", "best"):
+            write_lines(folder / f"dev.{kind}.{ending_of(tgt_lang)}", OUTPUTS)  # as validations do
         names = [unicodedata.normalize("NFD", path.name).casefold() for path in folder.iterdir()]
-        assert len(set(names)) == 7, (src_lang, tgt_lang)  # distinct even on a file system that ignores case
+        assert len(set(names)) == 8, (src_lang, tgt_lang)  # distinct even on a file system that ignores case
         for split in ("dev", "test"):
             back = read_evaluation_set(folder, split, src_lang, tgt_lang)
             assert back is not None
@@ -550,7 +576,7 @@ def test_text_of_an_earlier_version_is_read_unless_one_file_overwrote_another(tm
 
 @pytest.mark.parametrize(("src_lang", "tgt_lang"), [("en", "en"), ("EN", "en"), ("json", "2.en"), ("gz", "zst")])
 def test_the_files_of_an_evaluation_are_distinct_for_any_language_codes(src_lang, tgt_lang, tmp_path):
-    evaluated = EvaluationSet("few", "test", ParallelText(SOURCES, FIRST), more=(SECOND, THIRD))
+    evaluated = EvaluationSet("few", "test", ParallelText(SOURCES, FIRST, (SECOND, THIRD)))
     baseline = Baseline("other", Hypotheses(THIRD, src_lang, tgt_lang))
     evaluate(Hypotheses(OUTPUTS, src_lang, tgt_lang), evaluated, Scorer("en"), tmp_path / "scored", baseline=baseline)
     files = [path for path in (tmp_path / "scored").iterdir() if path.name != "results.json"]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sacrebleu.metrics import BLEU, CHRF, TER
 
 from diglot.errors import UserError
 from diglot.evaluation.breakdown import by_length
@@ -80,6 +81,31 @@ def test_signatures_name_references_unit_and_version() -> None:
     two = [["a"], ["b"]]
     assert "nrefs:2|unit:symbols|" in Scorer("und", metrics={"per": Per()})(["a"], *two)[0].signature
     assert Scorer("und", metrics={"r": Rouge("rouge1")})(["a"], ["a"])[0].signature.startswith("nrefs:1|tok:ascii|")
+
+
+OUTPUTS = ["the cat sat on the mat", "a dog ran in the park", ""]
+FIRST = ["the cat sat on a mat", "dogs run in the park today", "it rains here"]
+SECOND = ["a cat was on the mat", None, "it is raining here"]
+
+
+@pytest.mark.parametrize(("name", "theirs"), [("bleu", BLEU()), ("chrf", CHRF(word_order=2)), ("ter", TER())])
+def test_a_sentence_may_lack_a_reference_as_for_sacrebleu(name: str, theirs: Any) -> None:
+    scored = dict(zip(("bleu", "chrf", "ter"), Scorer("en")(OUTPUTS, FIRST, SECOND), strict=True))[name]
+    assert scored.value == pytest.approx(theirs.corpus_score(OUTPUTS, [FIRST, SECOND]).score)
+    assert scored.signature == str(theirs.get_signature())
+    assert scored.signature.startswith("nrefs:var|")
+
+
+def test_a_missing_reference_is_no_empty_one() -> None:
+    metrics = {"accuracy": Accuracy(), "wer": Wer(), "rouge1": Rouge("rouge1")}
+    scorer = Scorer("en", metrics=metrics)
+    accuracy, wer, _ = scorer(["", "b c"], ["a", "x"], [None, "b d"])
+    assert (accuracy.value, wer.value) == (0.0, 100 * 2 / 3)
+    assert scorer(["", "b c"], ["a", "x"], ["", "b d"])[0].value == 50.0
+    assert {score.signature[:9] for score in scorer([""], ["a"], [None])} == {"nrefs:1|m", "nrefs:1|u", "nrefs:1|t"}
+    assert all(score.signature.startswith("nrefs:var|") for score in (accuracy, wer))
+    bootstrap = compare(scorer, ["", "b c"], ["a", "x"], [["a", "x"], [None, "b d"]])["paired_bootstrap"]
+    assert all(metric["signature"].startswith("nrefs:var|") for metric in bootstrap["metrics"])
 
 
 def test_rouge_notes_that_its_tokenizer_keeps_nothing() -> None:

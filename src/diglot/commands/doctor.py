@@ -88,7 +88,8 @@ def main(config: DictConfig) -> None:
         for split, o in diagnosis.overlap.items()
         if max_near is not None and o.long and o.near / o.long > max_near
     ]
-    for line in [*build_scorer(config, corpus.tgt_lang, data.held_out["dev"].tgt).notes, *too_near]:
+    scorer = build_scorer(config, corpus.tgt_lang, data.held_out["dev"].reference_lines)
+    for line in [*scorer.notes, *too_near]:
         say(line)
     if diagnosis.faults or too_near:
         sys.exit(1)

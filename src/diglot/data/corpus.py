@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -11,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from diglot.data.language import has_same_language, language_of_column, language_of_file, writing_of_code
+from diglot.data.readers.opening import is_pipe
 from diglot.data.readers.reading import NAMED_FORMATS, CustomReader, FileReader, Reader, SgmReader
-from diglot.data.readers.sides import Column, Side, SideRequest
+from diglot.data.readers.sides import Column, Side, SideRequest, sides_of, typed
 from diglot.data.readers.unit_formats import is_sgm
+from diglot.data.references import KEYS, Referenced, expand_references, further
 from diglot.data.split import split_off
 from diglot.data.text import (
     PairFiles,
@@ -32,7 +33,7 @@ from diglot.system.masking import in_one_line
 SPLITS = ("train", "dev", "test")
 _COMPARED_PAIRS = 1000  # number of pairs that are compared at once
 _SINGLE_FILE_KEYS = (*NAMED_FORMATS, "file")  # keys of files that hold both sides
-Paths = Mapping[str, str | Sequence[str] | None]
+Paths = Mapping[str, Any]  # a path or a list of paths by key; dev and test also have the keys of references
 
 
 class Corpus(ABC):
@@ -128,10 +129,13 @@ def _check_lines(source: str, text: ParallelText) -> None:
     """
     if not len(text):
         raise UserError(f"{source} has no pairs")
-    for name, side in (("src", text.src), ("tgt", text.tgt)):
+    sides = {"src": text.src, "tgt": text.tgt, **{f"more[{i}]": lines for i, lines in enumerate(text.more)}}
+    for name, side in sides.items():
         if not isinstance(side, list):
             raise UserError(f"{source}.{name} is {_describe_type(side)}; it must be a list of lines")
         for number, line in enumerate(side, start=1):
+            if line is None and name.startswith("more"):
+                continue
             if not isinstance(line, str):
                 raise UserError(f"{source}.{name}, line {number}: {_describe_type(line)}; it must be text")
             if "\n" in line:
@@ -142,15 +146,16 @@ class Files(Corpus):
     """Corpus of the user's own files: two files whose lines correspond, or one file that holds both sides.
 
     A path may name several files, by wildcards or as a list. Each file may be compressed (.gz, .zst, .xz, .bz2, or the
-    only text of a .zip). Dev and test files are used unchanged. If dev or test is missing, it is split off from train
-    (see `grouped_split`), and all of train must fit into memory.
+    only text of a .zip). Dev and test files are used unchanged, with all of their references. If dev or test is
+    missing, it is split off from train (see `grouped_split`), and all of train must fit into memory.
 
     Args:
         train: {"src": paths, "tgt": paths}, or one of {"tsv": paths}, {"csv": paths}, {"jsonl": paths} and {"file":
             paths}. With "file", the format is detected from the content. Paths of None count as missing. Train is
             required for everything except scoring.
-        dev: paths in the same form; None: there are none.
-        test: paths in the same form; None: there are none.
+        dev: paths in the same form; None: there are none. Two more keys name further references: "references" for
+            files with one line per pair, and "reference_columns" for columns of the file that holds both sides.
+        test: paths in the same form as dev; None: there are none.
         src_lang: code of the source language, which also selects the source in a file of several languages; None: taken
             from the name of the file (`train.de`, `zh.txt`) or of the column, or from the declaration of the file, or
             else "src".
@@ -191,6 +196,11 @@ class Files(Corpus):
         self.reader = reader
         paths_of_splits = {"train": train, "dev": dev, "test": test}
         self.paths = {split: _given_paths(split, paths or {}) for split, paths in paths_of_splits.items()}
+        self.further = {
+            split: further(split, paths or {}, self.paths[split]) for split, paths in paths_of_splits.items()
+        }
+        if self.reader is not None and (split := next((s for s in self.further if self.further[s].columns), None)):
+            raise UserError(f"data.{split}.reference_columns has no effect: data.reader yields the pairs")
         if not any(self.paths.values()):
             raise UserError(
                 "data.train.src is missing: give data.train.src=FILE data.train.tgt=FILE, or data.train.file=FILE"
@@ -204,7 +214,7 @@ class Files(Corpus):
 
     def _languages(self) -> tuple[str, str]:
         split, paths = next((split, paths) for split, paths in self.paths.items() if paths)
-        reader = self._reader(paths)
+        reader = self._reader(split, paths)
         if reader is None:
             guesses = _guess_languages(reader, (paths["src"][0], paths["tgt"][0]))
         elif isinstance(reader, FileReader) and reader.columns_only:
@@ -272,18 +282,36 @@ class Files(Corpus):
             if kind == "file" and self.reader is not None:
                 options += (type(self.reader).__qualname__, sorted(map(str, vars(self.reader).items())))
         shards = _shards(split, paths)
-        reader = self._reader(paths)
+        reader = self._reader(split, paths)
         if reader is None and Path(shards[0][0]).is_file() and is_sgm(shards[0][0]):
-            reader = SgmReader()
-        return PairFiles(split, shards, reader, options)
+            reader = SgmReader(all_references=split != "train")
+        if isinstance(reader, (FileReader, SgmReader)) and reader.all_references and kind not in NAMED_FORMATS:
+            options += ("all references",)  # earlier versions read only the first
+        patterns, columns = self.further[split]
+        if columns:
+            options += (columns,)
+        if not patterns:
+            return PairFiles(split, shards, reader, options)
+        key = f"data.{split}.references"
+        files = expand_references(key, patterns, used=[shard[-1] for shard in shards])
+        if not files:
+            raise UserError(f"{key}={patterns[0]}: matches only the file of the first reference")
+        _refuse_pipes(key, files)
+        return Referenced(split, shards, reader, options, files)
 
-    def _reader(self, paths: Mapping[str, Sequence[str]]) -> PairReader | None:
+    def _reader(self, split: str, paths: Mapping[str, Sequence[str]]) -> PairReader | None:
         kind = next(iter(paths))
         if kind in ("src", "tgt"):
             return None
         if kind == "file" and self.reader is not None:
             return CustomReader(self.reader)
-        return FileReader(self.request, NAMED_FORMATS.get(kind), columns_only=kind in ("tsv", "csv"))
+        request = self.request._replace(references=self.further[split].columns)
+        return FileReader(
+            request,
+            NAMED_FORMATS.get(kind),
+            columns_only=kind in ("tsv", "csv"),
+            all_references=split != "train",
+        )
 
     def _files(self, split: str) -> str:
         return " and ".join(paths[0] + (" ..." if len(paths) > 1 else "") for paths in self.paths[split].values())
@@ -308,11 +336,16 @@ class Sample(Corpus):
 
 
 def reading_notes(pairs: PairFiles) -> Iterator[str]:
-    """Yield a note on the format and the sides that were detected in files, for the first file of each format."""
+    """Yield a note on the format and the sides that were detected in files, for the first file of each format.
+
+    Also yield a note for each file of references that has blank lines.
+    """
     reader = pairs.reader
     if isinstance(reader, FileReader):
         first_paths = {reader.describe(path): path for (path,) in reversed(pairs.shards)}
         yield from (f"{path} is read as {note}" for note, path in reversed(first_paths.items()) if note)
+    if isinstance(pairs, Referenced):
+        yield from pairs.notes()
 
 
 def refuse_equal_sides(key: str, pairs: PairFiles) -> None:
@@ -433,17 +466,9 @@ def _checked_columns(columns: Sequence[Column | Sequence[Column]]) -> tuple[Side
     Raises:
         UserError: the columns are not two different sides, or mix names and numbers.
     """
-    argument = f"data.columns={[column if isinstance(column, (int, str)) else list(column) for column in columns]}"
-    sides = [(column,) if isinstance(column, (int, str)) else tuple(column) for column in columns]
+    sides = sides_of("data.columns", columns)
     if len(sides) != 2 or sides[0] == sides[1]:
-        raise UserError(f"{argument}: must be two different columns, source and target")
-    names = [column for side in sides for column in side]
-    if not all(sides) or not all(isinstance(column, (int, str)) for column in names):
-        raise UserError(f"{argument}: a side is a column or a list of columns, as in [[lemma,features],form]")
-    if len({isinstance(column, str) for column in names}) > 1:
-        raise UserError(f"{argument}: must be two numbers, or two names")
-    if any(isinstance(column, int) and column < 0 for column in names):
-        raise UserError(f"{argument}: column numbers must be at least 0")
+        raise UserError(f"data.columns={typed(sides)}: must be two different columns, source and target")
     return sides[0], sides[1]
 
 
@@ -454,6 +479,7 @@ def _given_paths(split: str, paths: Mapping[str, Any]) -> dict[str, list[str]]:
         UserError: the keys are not src and tgt, one key of a file that holds both sides, or none.
     """
     key = f"data.{split}"
+    paths = {name: value for name, value in paths.items() if name not in KEYS}
     for name in paths:
         if name not in ("src", "tgt", *_SINGLE_FILE_KEYS):
             raise UserError(
@@ -483,8 +509,7 @@ def _shards(split: str, paths: Mapping[str, Sequence[str]]) -> list[tuple[str, .
         for name, values in paths.items()
     }
     for name, files in files_by_key.items():
-        if pipe := next((file for file in files if _is_pipe(file)), None):
-            raise UserError(f"data.{split}.{name}={pipe}: a pipe can be read only once: write its text to a file")
+        _refuse_pipes(f"data.{split}.{name}", files)
     counts = {name: len(files) for name, files in files_by_key.items()}
     if len(set(counts.values())) > 1:
         raise UserError(
@@ -494,10 +519,9 @@ def _shards(split: str, paths: Mapping[str, Sequence[str]]) -> list[tuple[str, .
     return list(zip(*files_by_key.values(), strict=True))
 
 
-def _is_pipe(path: str) -> bool:
-    with suppress(OSError, ValueError):
-        return stat.S_ISFIFO(Path(path).stat().st_mode)
-    return False
+def _refuse_pipes(key: str, files: Sequence[str]) -> None:
+    if pipe := next((file for file in files if is_pipe(file)), None):
+        raise UserError(f"{key}={pipe}: a pipe can be read only once: write its text to a file")
 
 
 def _sample_folder() -> Path:

@@ -34,7 +34,7 @@ class Overlap:
 
     Attributes:
         size: number of held-out pairs.
-        pairs: number of held-out pairs that occur in train.
+        pairs: number of held-out pairs that occur in train, with any of their references.
         sources: number of held-out pairs whose source occurs in train.
         near: number of held-out pairs whose source shares eight consecutive words with a source of train.
         long: number of held-out pairs whose source has at least eight words.
@@ -213,9 +213,10 @@ def _diagnose(
         unrelated += [name] if alignment.is_unrelated() else []
     for name, text in held_out.items():
         _count_forms(forms, name, text)
-        alignment = Alignment(name, len(text))
-        alignment.add(text)
-        shifts += alignment.shifts()
+        for number, lines in enumerate(text.references, start=1):
+            alignment = Alignment(name if number == 1 else f"{name}, reference {number}", len(text))
+            alignment.add(ParallelText(text.src, [line or "" for line in lines]))
+            shifts += alignment.shifts()
     all_hashes = np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
     duplicates = round((len(all_hashes) - len(np.unique(all_hashes))) * hash_step)
     lengths = sample_lengths(shards)
@@ -253,7 +254,7 @@ def _diagnose(
 
 
 def _count_forms(forms: dict[str, Counter[str]], split: str, block: ParallelText) -> None:
-    for side, lines in (("source", block.src), ("target", block.tgt)):
+    for side, lines in (("source", block.src), ("target", block.reference_lines)):
         forms.setdefault(f"{split} {side}", Counter()).update(count_forms(lines))
 
 
@@ -317,7 +318,8 @@ class _OverlapIndex:
         self.text = text
         self.sources: dict[str, list[int]] = {}
         self.grams: dict[tuple[str, ...], list[int]] = {}
-        self.targets = [normalise(line) for line in text.tgt]
+        references = zip(*text.references, strict=True)
+        self.targets = [{normalise(line) for line in lines if line is not None} for lines in references]
         long = 0
         for i, line in enumerate(text.src):
             source = normalise(line)
@@ -334,7 +336,7 @@ class _OverlapIndex:
         for row, (source, target) in enumerate(zip(sources, targets)):
             for i in self.sources.get(source, ()):
                 self.seen["sources"].add(i)
-                if target == self.targets[i] and i not in self.seen["pairs"]:
+                if target in self.targets[i] and i not in self.seen["pairs"]:
                     self.seen["pairs"].add(i)
                     if len(self._overlap.examples) < _N_EXAMPLES:
                         self._overlap.examples.append((self.text.src[i], block.src[row]))

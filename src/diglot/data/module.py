@@ -34,7 +34,9 @@ from diglot.data.batching import (
 from diglot.data.corpus import Corpus
 from diglot.data.doctor import Diagnosis, diagnose
 from diglot.data.flat import FlatIds
+from diglot.data.noise import NoisyText
 from diglot.data.options import DataOptions
+from diglot.data.placeholders import Placeholders
 from diglot.data.preparation import DROPPED, Cleaning, left_out_notes, noise_notes, prepare
 from diglot.data.sampling import Sampling
 from diglot.data.shards import Shards
@@ -192,18 +194,19 @@ class TranslationData(L.LightningDataModule):
             if split not in text:
                 raise UserError(f"{self.corpus.name}: there are no {split} pairs (data.{split})")
         held_out = {split: text[split].load() for split in ("dev", "test") if split in text}
-        self.notes += [*self.corpus.notes, *find_faults(held_out)]
+        self.notes += [*self.corpus.notes, *references_in(held_out), *find_faults(held_out)]
         self.train_text = text["train"]
+        src_langs = dict.fromkeys(corpora_of(self.train_text), self.corpus.src_lang)
+        src_langs |= getattr(self.corpus, "src_langs", {})  # of a mixture
         languages = self.train_text.tgt_langs.values() if isinstance(self.train_text, MixedText) else ()
         if isinstance(self._tokenizer, Tokenizer):
             if missing := sorted(set(languages) - set(self._tokenizer.languages)):
                 raise UserError(f"{self.corpus.name}: the existing tokenizer has no tag for {', '.join(missing)}")
         else:
             with step("training the tokenizer"):
-                self._tokenizer, line = self._tokenizer.get(self.train_text, self.cache_dir, sorted(set(languages)))
+                tokenizer_text = self._tokenizer_text(self._tokenizer, src_langs)
+                self._tokenizer, line = self._tokenizer.get(tokenizer_text, self.cache_dir, sorted(set(languages)))
             self.notes.append(line)
-        src_langs = dict.fromkeys(corpora_of(self.train_text), self.corpus.src_lang)
-        src_langs |= getattr(self.corpus, "src_langs", {})  # of a mixture
         self.shards = prepare(
             self.train_text,
             self.tokenizer,
@@ -227,6 +230,14 @@ class TranslationData(L.LightningDataModule):
             self.notes.append(f"pairs left out: {self.shards.folder / DROPPED}")
         self.held_out = held_out
         self.digests = {split: part.digest() for split, part in text.items()}
+
+    def _tokenizer_text(self, source: TokenizerSource, src_langs: Mapping[str, str]) -> Parallel:
+        """Return the text to train the tokenizer on: the training text, with its noise."""
+        noise = self.options.noise
+        if noise is None or not noise.is_on:
+            return self.train_text
+        placeholders = Placeholders(source.placeholder) if source.placeholder is not None else None
+        return NoisyText(self.train_text, noise, src_langs, placeholders.find if placeholders else lambda line: [])
 
     def decode_dev(self, pair: int, tokens: Sequence[int]) -> str:
         """Return the text of a translation of a dev source; an empty text if the source is blank."""
@@ -325,6 +336,17 @@ class TranslationData(L.LightningDataModule):
         return DataLoader(self.dev_pairs, sampler=batches, batch_size=None)
 
 
+def references_in(held_out: Mapping[str, ParallelText]) -> list[str]:
+    """Return a line for each of dev and test that has several references."""
+    lines = []
+    for split, pairs in held_out.items():
+        if pairs.more:
+            n_fewer = sum(None in further for further in zip(*pairs.more))
+            fewer = f"; {n_fewer:,} of {len(pairs):,} sources have fewer" if n_fewer else ""
+            lines.append(f"{split}: {'up to ' if n_fewer else ''}{len(pairs.references)} references per source{fewer}")
+    return lines
+
+
 def find_faults(held_out: Mapping[str, ParallelText]) -> list[str]:
     """Return a line for each likely fault of dev and test (blank sides, and pairs that are in both)."""
     lines = []
@@ -334,8 +356,11 @@ def find_faults(held_out: Mapping[str, ParallelText]) -> list[str]:
                 consequence = "they are kept, which affects the scores"
                 lines.append(f"{split}: {n_blank:,} of {len(pairs):,} {side} are blank; {consequence}")
     if len(held_out) == 2:
-        known, pairs = set(zip(held_out["dev"].src, held_out["dev"].tgt)), held_out["test"]
-        if n_shared := sum(pair in known for pair in zip(pairs.src, pairs.tgt)):
+        dev, pairs = held_out["dev"], held_out["test"]
+        known = {pair for lines in dev.references for pair in zip(dev.src, lines) if pair[1] is not None}
+        if n_shared := sum(
+            not known.isdisjoint((src, line) for line in lines) for src, *lines in zip(pairs.src, *pairs.references)
+        ):
             consequence = "which selects the best checkpoint"
             lines.append(f"test: {n_shared:,} of {len(pairs):,} pairs are also in dev, {consequence}")
     return lines

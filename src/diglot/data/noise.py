@@ -3,10 +3,11 @@
 A model that is trained only on clean text fails on such input.
 """
 
+import hashlib
 import unicodedata
 from bisect import bisect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from random import Random
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import regex
 
 from diglot.data.language import base_language, writing_of_text
-from diglot.data.text import ParallelText
+from diglot.data.text import BLOCK, Parallel, ParallelText, corpora_of, join_blocks
 
 KINDS = ("upper", "title", "typos", "no_punctuation", "merge", "split", "copy")
 
@@ -175,6 +176,52 @@ class Noise:
         else:
             line = remove_punctuation(line, only_last=random.random() < 0.5)
         return unmask_placeholders(line, placeholders, mark)
+
+
+class NoisyText:
+    """Text with the noise of its first version, for training a tokenizer.
+
+    A tokenizer that is trained on text without noise has few pieces in upper case, so it splits such text into letters.
+
+    Args:
+        text: text without noise.
+        noise: the noise.
+        src_langs: language of the sources of each corpus.
+        find_placeholders: see `Noise.apply`.
+    """
+
+    def __init__(
+        self,
+        text: Parallel,
+        noise: Noise,
+        src_langs: Mapping[str, str],
+        find_placeholders: Callable[[str], list[str]],
+    ) -> None:
+        self.text, self.noise, self.src_langs = text, noise, dict(src_langs)
+        self.find_placeholders = find_placeholders
+
+    def blocks(self, size: int = BLOCK) -> Iterator[ParallelText]:
+        """Yield all pairs in order, at most `size` at a time. No block holds pairs of two corpora."""
+        number = 0
+        for corpus, part in corpora_of(self.text).items():
+            src_lang = self.src_langs.get(corpus)
+            for pairs in part.blocks(size):
+                src, tgt = list(pairs.src), list(pairs.tgt)
+                kept = range(len(pairs))
+                for pair in self.noise.apply(pairs, kept, f"0 {number}", src_lang, self.find_placeholders):
+                    src[pair.number], tgt[pair.number] = pair.src, pair.tgt
+                yield ParallelText(src, tgt)
+                number += 1
+
+    def digest(self) -> str:
+        """Return a hash of the text and the noise."""
+        options = {name: value for name, value in asdict(self.noise).items() if name != "samples"}
+        parts = [self.text.digest(), sorted(options.items()), sorted(self.src_langs.items())]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    def load(self) -> ParallelText:
+        """Return all pairs, in memory."""
+        return join_blocks(self.blocks())
 
 
 def mask_placeholders(line: str, placeholders: Sequence[str]) -> tuple[str, str]:

@@ -43,30 +43,45 @@ class ParallelText:
 
     Args:
         src: source sentences.
-        tgt: their translations.
+        tgt: their translations; in dev and test, these are the first references.
+        more: further references of dev and test, each with one line per source; None: this source does not have it.
 
     Raises:
-        ValueError: the two sides differ in length.
+        ValueError: the sides differ in length.
     """
 
     src: list[str]
     tgt: list[str]
+    more: tuple[Sequence[str | None], ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.src) != len(self.tgt):
-            raise ValueError(f"{len(self.src)} source sentences but {len(self.tgt)} target sentences")
+        for lines in (self.tgt, *self.more):
+            if len(self.src) != len(lines):
+                raise ValueError(f"{len(self.src)} source sentences but {len(lines)} target sentences")
 
     def __len__(self) -> int:
         return len(self.src)
 
+    @property
+    def references(self) -> list[Sequence[str | None]]:
+        """All references, each with one line per source."""
+        return [self.tgt, *self.more]
+
+    @property
+    def reference_lines(self) -> list[str]:
+        """The lines of all references, one reference after the other."""
+        return [line for lines in self.references for line in lines if line is not None]
+
     def select(self, indices: Sequence[int]) -> "ParallelText":
         """Return the pairs at `indices`, in that order."""
-        return ParallelText([self.src[i] for i in indices], [self.tgt[i] for i in indices])
+        more = tuple([lines[i] for i in indices] for lines in self.more)
+        return ParallelText([self.src[i] for i in indices], [self.tgt[i] for i in indices], more)
 
     def blocks(self, size: int = BLOCK) -> Iterator["ParallelText"]:
         """Yield all pairs in order, at most `size` at a time."""
         for start in range(0, len(self), size):
-            yield ParallelText(self.src[start : start + size], self.tgt[start : start + size])
+            part = slice(start, start + size)
+            yield ParallelText(self.src[part], self.tgt[part], tuple(lines[part] for lines in self.more))
 
     def load(self) -> "ParallelText":
         """Return the object itself, which is already in memory."""
@@ -75,9 +90,10 @@ class ParallelText:
     def digest(self) -> str:
         """Return a hash of all text."""
         digest = hashlib.sha256()
-        for side in (self.src, self.tgt):
+        for side in (self.src, *self.references):
             for line in side:
-                digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
+                # UTF-8 has no byte 0xff.
+                digest.update((b"\xff" if line is None else line.encode("utf-8", "surrogatepass")) + b"\n")
             digest.update(b"\0")
         return digest.hexdigest()
 
@@ -137,9 +153,13 @@ class PairFiles:
             else:
                 yield from _line_blocks(shard[0], shard[1], self.name, size)
 
+    def files(self) -> list[str]:
+        """Return the paths of all files."""
+        return list(itertools.chain.from_iterable(self.shards))
+
     def digest(self) -> str:
         """Return a hash of the files' bytes. The files are read again only if they have changed."""
-        paths = list(itertools.chain.from_iterable(self.shards))
+        paths = self.files()
         stamps: list[tuple[int, ...]] = []
         for path in paths:
             with user_errors(path):
@@ -149,14 +169,13 @@ class PairFiles:
         if self._cached_digest[0] != stamps:
             digest = hashlib.sha256(repr((len(self.shards), *self.options)).encode())
             for path in paths:
-                with user_errors(path), Path(path).open("rb") as file:
-                    digest.update(hashlib.file_digest(file, "sha256").digest())
+                digest.update(bytes.fromhex(file_hash(path)))
             self._cached_digest = stamps, digest.hexdigest()
         return self._cached_digest[1]
 
     def load(self) -> ParallelText:
         """Load all pairs into memory."""
-        return _concatenate(self.blocks())
+        return join_blocks(self.blocks())
 
 
 class MixedText:
@@ -186,15 +205,21 @@ class MixedText:
 
     def load(self) -> ParallelText:
         """Return all pairs, in memory."""
-        return _concatenate(self.blocks())
+        return join_blocks(self.blocks())
 
 
-def _concatenate(blocks: Iterator[ParallelText]) -> ParallelText:
-    text = ParallelText([], [])
+def join_blocks(blocks: Iterator[ParallelText]) -> ParallelText:
+    """Return the pairs of blocks as one text. A block may have fewer references than another one."""
+    src: list[str] = []
+    tgt: list[str] = []
+    more: list[list[str | None]] = []
     for block in blocks:
-        text.src.extend(block.src)
-        text.tgt.extend(block.tgt)
-    return text
+        more += [[None] * len(src) for _ in block.more[len(more) :]]
+        for i, lines in enumerate(more):
+            lines += block.more[i] if i < len(block.more) else [None] * len(block)
+        src.extend(block.src)
+        tgt.extend(block.tgt)
+    return ParallelText(src, tgt, tuple(more))
 
 
 def corpora_of(text: Parallel) -> dict[str, Parallel]:
@@ -401,7 +426,7 @@ def _line_blocks(src_path: str | Path, tgt_path: str | Path, name: str, size: in
         if not blocks[0]:
             return
         n_pairs += len(blocks[0])
-        yield ParallelText(*blocks)
+        yield ParallelText(blocks[0], blocks[1])
 
 
 def _unequal_lines(
@@ -460,11 +485,11 @@ def ending_of(language: str) -> str:
 def side_endings(src_lang: str, tgt_lang: str) -> tuple[str, str]:
     """Return the extensions of a source and a target file, such as ("de", "en") for dev.de and dev.en.
 
-    The same folder also has the files `dev.json` and `dev.translated.<tgt_lang>`. If a file system may take two of the
-    four names for the same one, the extensions are, for example, ("source.en", "target.en").
+    The same folder also has the files `dev.json`, `dev.translated.<tgt_lang>` and `dev.best.<tgt_lang>`. If a file
+    system may take two of the names for the same one, the extensions are, for example, ("source.en", "target.en").
     """
     src, tgt = ending_of(src_lang), ending_of(tgt_lang)
-    names = [src, tgt, "json", f"translated.{tgt}"]
+    names = [src, tgt, "json", f"translated.{tgt}", f"best.{tgt}"]
     # macOS and Windows ignore the case of names, and macOS ignores how accents are encoded.
     if len({unicodedata.normalize("NFD", name).casefold() for name in names}) == len(names):
         return src, tgt
@@ -506,6 +531,16 @@ def write_json(path: str | Path, content: Any) -> None:
         UserError: the file cannot be written.
     """
     write_bytes(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
+
+
+def file_hash(path: str | Path) -> str:
+    """Return the SHA-256 of a file's bytes.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    with user_errors(path), Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def hash_pair(src: str, tgt: str) -> bytes:

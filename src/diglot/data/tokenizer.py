@@ -287,10 +287,12 @@ class TokenizerSource(Protocol):
 
     Attributes:
         is_joint: whether both sides share one vocabulary.
+        placeholder: regular expression of placeholders; see `Tokenizer`.
         sampling: options of the random segmentation of training text.
     """
 
     is_joint: bool
+    placeholder: str | None
     sampling: Sampling
 
     def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
@@ -638,7 +640,7 @@ class TokenizerPerSide(TokenizerSource):
             )
         if src.sampling != tgt.sampling:
             raise ValueError("samples, alpha and seed must be the same in src and tgt")
-        self.src, self.tgt = src, tgt
+        self.src, self.tgt, self.placeholder = src, tgt, src.placeholder
         self.sampling = src.sampling
 
     def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:

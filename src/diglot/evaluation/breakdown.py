@@ -6,6 +6,7 @@ from typing import Any
 
 from diglot.data.forms import comparable
 from diglot.data.language import Writing, writing_of
+from diglot.evaluation.metrics import References
 from diglot.evaluation.scorer import Scorer
 
 BUCKETS = (5, 10, 20, 30, 40, 50)  # greatest length of each bucket, in units; a last bucket has no maximum
@@ -73,7 +74,7 @@ def by_length(
     scorer: Scorer,
     sources: Sequence[str],
     hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
+    references: References,
     src_lang: str,
 ) -> dict[str, Any]:
     """Compute the scores separately for each bucket of lengths.
@@ -95,7 +96,7 @@ def by_length(
     """
     if metric := scorer.unit_metric:
         unit = f"reference {metric.unit}"
-        lengths = [len(metric.units(reference)) for reference in references[0]]
+        lengths = [len(metric.units(reference or "")) for reference in references[0]]
     else:
         source_unit = unit_of(writing_of(src_lang, sources))
         unit = f"source {source_unit}"

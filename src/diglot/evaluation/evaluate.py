@@ -3,8 +3,8 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain, combinations
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from rich.text import Text
 from diglot.data.forms import comparable, count_forms, mixed_forms
 from diglot.data.language import writing_of
 from diglot.data.pieces import normalisation
+from diglot.data.references import check_count
 from diglot.data.text import (
     ParallelText,
     ending_of,
@@ -26,6 +27,8 @@ from diglot.data.text import (
 )
 from diglot.errors import UserError
 from diglot.evaluation.breakdown import by_length, output_counts
+from diglot.evaluation.metrics import References
+from diglot.evaluation.openings import Ledger, told
 from diglot.evaluation.scorer import Score, Scorer
 from diglot.evaluation.significance import MIN_SENTENCES, compare
 from diglot.evaluation.translation_memory import nearest
@@ -62,8 +65,8 @@ class EvaluationSet:
         split: dev or test.
         pairs: sources and references.
         memory: answers of a translation memory, one per pair; empty: there is no translation memory.
-        more: further references, each with one line per pair.
-        where: name of the references in messages.
+        where: name of the pairs in messages.
+        files: the files of the references, if known.
         src_lang: code of the source language; None: that of the system.
     """
 
@@ -71,14 +74,9 @@ class EvaluationSet:
     split: str
     pairs: ParallelText
     memory: tuple[MemoryMatch, ...] = ()
-    more: tuple[list[str], ...] = ()
     where: str = "the text"
+    files: tuple[str, ...] = ()
     src_lang: str | None = None
-
-    @property
-    def references(self) -> list[list[str]]:
-        """All references, each a list of lines."""
-        return [self.pairs.tgt, *self.more]
 
 
 def look_up(train: ParallelText, sources: Sequence[str]) -> tuple[MemoryMatch, ...]:
@@ -96,8 +94,11 @@ def write_evaluation_set(folder: Path, evaluation_set: EvaluationSet, src_lang: 
     src, tgt, metadata_file = (folder / f"{evaluation_set.split}.{each}" for each in (src_ending, tgt_ending, "json"))
     write_lines(src, evaluation_set.pairs.src)
     write_lines(tgt, evaluation_set.pairs.tgt)
-    memory = [[match.similarity, match.target] for match in evaluation_set.memory]
-    write_json(metadata_file, {"name": evaluation_set.name, "memory": memory})
+    metadata: dict[str, Any] = {"name": evaluation_set.name}
+    metadata["memory"] = [[match.similarity, match.target] for match in evaluation_set.memory]
+    if evaluation_set.pairs.more:
+        metadata["references"] = evaluation_set.pairs.more  # no files: their names could be those of other files
+    write_json(metadata_file, metadata)
     return [src, tgt, metadata_file]
 
 
@@ -115,9 +116,21 @@ def read_evaluation_set(folder: Path, split: str, src_lang: str, tgt_lang: str) 
     try:
         content = json.loads("\n".join(read_lines(metadata_file)))
         memory = tuple(MemoryMatch(target, similarity) for similarity, target in content["memory"])
-        return EvaluationSet(content["name"], split, read_parallel(src, tgt, split), memory, where=str(tgt))
+        pairs = replace(read_parallel(src, tgt, split), more=_stored_references(content.get("references", [])))
+        return EvaluationSet(content["name"], split, pairs, memory, where=str(tgt), files=(str(tgt),))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{metadata_file}: damaged ({error})") from None
+
+
+def _stored_references(more: Any) -> tuple[list[str | None], ...]:
+    """Return the further references that `write_evaluation_set` wrote.
+
+    Raises:
+        ValueError: they are not lists of lines.
+    """
+    if not all(isinstance(line, (str, type(None))) for lines in more for line in lines):
+        raise ValueError("a reference is not text")
+    return tuple(map(list, more))
 
 
 def _find_stored_sides(folder: Path, split: str, src_lang: str, tgt_lang: str) -> tuple[Path, Path] | None:
@@ -144,10 +157,11 @@ class Hypotheses(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """A system to compare with, and its name."""
+    """A system to compare with, its name, and its ledger if it is a checkpoint that opens a test set."""
 
     name: str
     system: Translator | Hypotheses
+    ledger: Ledger | None = None
 
 
 def read_lines_for(key: str, path: str, evaluation_set: EvaluationSet) -> list[str]:
@@ -163,9 +177,7 @@ def read_lines_for(key: str, path: str, evaluation_set: EvaluationSet) -> list[s
     """
     refuse_address(key, path)
     lines = read_lines(Path(path).expanduser())
-    if len(lines) != len(evaluation_set.pairs):
-        counts = f"{key}={path} has {len(lines)} lines, {evaluation_set.where} has {len(evaluation_set.pairs)}"
-        raise UserError(f"{counts}; the numbers must be equal")
+    check_count(key, path, len(lines), len(evaluation_set.pairs), evaluation_set.where)
     return lines
 
 
@@ -186,6 +198,7 @@ def evaluate(
     folder: Path,
     is_repeated: bool = False,
     baseline: Baseline | None = None,
+    ledger: Ledger | None = None,
 ) -> dict[str, Any]:
     """Translate and score a text, and write sources, hypotheses, references and results.
 
@@ -197,6 +210,7 @@ def evaluate(
         is_repeated: whether a killed process may already have started this evaluation. If so, an existing folder is
             reused if its results are missing, damaged or the same.
         baseline: system to compare with; None: there is none.
+        ledger: if the text is a test set: records that it was opened, before anything is written or returned.
 
     Returns:
         The contents of results.json.
@@ -204,29 +218,30 @@ def evaluate(
     Raises:
         UserError: the text has no pairs.
     """
-    pairs, references = evaluation_set.pairs, evaluation_set.references
+    pairs, references = evaluation_set.pairs, evaluation_set.pairs.references
     if not len(pairs):
         raise UserError(f"{evaluation_set.name}: there are no {evaluation_set.split} pairs")
+    cut: list[bool] | None = None
+    visible_sources = pairs.src
     if isinstance(system, Translator):
         src_lang, tgt_lang = system.record.get("src_lang", "src"), system.tgt_lang or "tgt"
         translations = system.translate_all(pairs.src, show=True)
         hypotheses = [translation.text for translation in translations]
+        cut = [translation.cut for translation in translations]
+        sources = zip(pairs.src, translations, strict=True)
+        # A source without tokens (see `Encoded`) counts as empty.
+        visible_sources = [source if translation.source_tokens else "" for source, translation in sources]
     else:
         src_lang, tgt_lang = system.src_lang, system.tgt_lang
         translations, hypotheses = None, system.lines
     src_lang = evaluation_set.src_lang or src_lang
-    cut = None if translations is None else [translation.cut for translation in translations]
-    visible_sources = pairs.src
-    if translations is not None:  # a source without tokens (see `Encoded`) counts as empty
-        sources = zip(pairs.src, translations, strict=True)
-        visible_sources = [source if translation.source_tokens else "" for source, translation in sources]
     results: dict[str, Any] = {
         "set": masked(evaluation_set.name),
         "split": evaluation_set.split,
         "sentences": len(pairs),
         "references": len(references),
         "scores": _as_plain_data(scorer(hypotheses, *references)),
-        "forms": {"outputs": count_forms(hypotheses), "references": count_forms(chain.from_iterable(references))},
+        "forms": {"outputs": count_forms(hypotheses), "references": count_forms(pairs.reference_lines)},
         "outputs": output_counts(visible_sources, hypotheses, cut, writing_of(src_lang, pairs.src), scorer.writing),
         "has_four_tokens": scorer.has_bleu(hypotheses),
         "by_length": by_length(scorer, pairs.src, hypotheses, references, src_lang),
@@ -247,12 +262,20 @@ def evaluate(
                 "scores": scorer.score_part([hypotheses[i] for i in far], *far_references),
                 "translation_memory": scorer.score_part([answers[i] for i in far], *far_references),
             }
+    if ledger is not None:
+        results["openings"] = ledger.record(evaluation_set.name, pairs, results["scores"])
+    if baseline is not None and baseline.ledger is not None:
+        baseline_scores = _as_plain_data(scorer(baseline_lines, *references))
+        results["baseline"]["openings"] = baseline.ledger.record(evaluation_set.name, pairs, baseline_scores)
     if not (is_repeated and _has_same_results(folder, results)):
         folder = numbered_folder(folder)
     tgt = ending_of(tgt_lang)
     write_lines(folder / f"hypotheses.{tgt}", hypotheses)
     for number, lines in enumerate(references, start=1):
-        write_lines(folder / (f"references.{tgt}" if number == 1 else f"references.{number}.{tgt}"), lines)
+        write_lines(
+            folder / (f"references.{tgt}" if number == 1 else f"references.{number}.{tgt}"),
+            [line or "" for line in lines],
+        )
     write_lines(folder / f"sources.{ending_of(src_lang)}", pairs.src)
     if baseline is not None:
         write_lines(folder / f"baseline.{tgt}", baseline_lines)
@@ -271,7 +294,7 @@ def _output_lines(system: Translator | Hypotheses, sources: Sequence[str]) -> li
 def _model_results(
     translator: Translator,
     sources: Sequence[str],
-    references: Sequence[Sequence[str]],
+    references: References,
     translations: Sequence[Translation],
 ) -> dict[str, Any]:
     """Return the results that require the model, not just its output."""
@@ -293,8 +316,9 @@ def _model_results(
 
 def _has_same_results(folder: Path, results: dict[str, Any]) -> bool:
     """Return whether a folder exists, and its results are missing, damaged or the same."""
+    others = {"folder": None, "openings": None}  # these describe the evaluation, not the system
     try:
-        return {**json.loads((folder / "results.json").read_bytes()), "folder": None} == {**results, "folder": None}
+        return {**json.loads((folder / "results.json").read_bytes()), **others} == {**results, **others}
     except (OSError, ValueError, TypeError, RecursionError):
         return folder.is_dir()
 
@@ -329,7 +353,7 @@ def table(results: dict[str, Any]) -> list[str]:
     lines += _error_lines(results)
     if "baseline" in results:
         lines += _comparison_lines(results["baseline"], results["sentences"])
-    return lines
+    return lines + _opening_lines(results)
 
 
 def _error_lines(results: dict[str, Any]) -> list[str]:
@@ -346,6 +370,14 @@ def _error_lines(results: dict[str, Any]) -> list[str]:
             f"Search errors: {errors['n_search_errors']:,} of {errors['of']:,} ({errors['share']:.1%}), where the "
             f"model scores a reference higher; model errors: {errors['n_model_errors']:,}"
         )
+    return lines
+
+
+def _opening_lines(results: dict[str, Any]) -> list[str]:
+    """Format how often the test set was opened, by the system and by the baseline, as lines to print."""
+    lines = [told(results["openings"])] if "openings" in results else []
+    if "openings" in (baseline := results.get("baseline", {})):
+        lines.append(f"Baseline: {told(baseline['openings'])}")
     return lines
 
 

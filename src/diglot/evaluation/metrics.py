@@ -54,6 +54,22 @@ class TargetLanguage(NamedTuple):
     tokenizer: str
 
 
+# Lists of references, each with one line per sentence. As for sacreBLEU, None stands for a missing reference.
+References = Sequence[Sequence[str | None]]
+NReferences = int | Literal["var"]  # the number of references of every sentence; var: sentences differ
+
+
+def existing(references: References) -> list[list[str]]:
+    """Return the references of each sentence."""
+    return [[line for line in lines if line is not None] for lines in zip(*references, strict=True)]
+
+
+def n_references(references: References) -> NReferences:
+    """Return the number of references of each sentence."""
+    numbers = {len(lines) for lines in existing(references)}
+    return numbers.pop() if len(numbers) == 1 else "var"
+
+
 class Metric(ABC):
     """Base class of metrics whose value on a corpus is a function of sums over sentences.
 
@@ -85,16 +101,17 @@ class Metric(ABC):
     def score(self, sums: Sequence[float]) -> float:
         """Return the value of the metric for the summed statistics of at least one sentence."""
 
-    def corpus_statistics(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Any:
+    def corpus_statistics(self, hypotheses: Sequence[str], references: References) -> Any:
         """Return the statistics of all sentences, one row per sentence.
 
         Args:
             hypotheses: N lines.
             references: one or more lists of N lines.
         """
-        return [self.statistics(hypothesis, lines) for hypothesis, *lines in zip(hypotheses, *references, strict=True)]
+        given = existing(references)
+        return [self.statistics(hypothesis, lines) for hypothesis, lines in zip(hypotheses, given, strict=True)]
 
-    def signature(self, n_references: int) -> str:
+    def signature(self, n_references: NReferences) -> str:
         """Return the version and the settings of the metric, in the form of sacreBLEU's signatures."""
         return f"nrefs:{n_references}|class:{type(self).__module__}.{type(self).__qualname__}"
 
@@ -127,13 +144,13 @@ class _SacrebleuMetric(Metric):
         (row,) = self.corpus_statistics([hypothesis], [[line] for line in references])
         return row  # type: ignore[no-any-return]
 
-    def corpus_statistics(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Any:
+    def corpus_statistics(self, hypotheses: Sequence[str], references: References) -> Any:
         return self.metric._extract_corpus_statistics(list(hypotheses), [list(lines) for lines in references])
 
     def score(self, sums: Sequence[float]) -> float:
         return float(self.metric._compute_score_from_stats(list(sums)).score)
 
-    def signature(self, n_references: int) -> str:
+    def signature(self, n_references: NReferences) -> str:
         return str(self.metric.get_signature())  # `corpus_statistics` has set the number of references
 
     def _with_metric(self, metric: sacrebleu.metrics.base.Metric) -> "_SacrebleuMetric":
@@ -188,7 +205,7 @@ class Accuracy(Metric):
     def score(self, sums: Sequence[float]) -> float:
         return 100 * sums[0] / sums[1]
 
-    def signature(self, n_references: int) -> str:
+    def signature(self, n_references: NReferences) -> str:
         return f"nrefs:{n_references}|match:line|diglot:{__version__}"
 
 
@@ -215,7 +232,7 @@ class EditRate(Metric):
             return 100.0 if n_edits else 0.0
         return 100 * n_edits / length
 
-    def signature(self, n_references: int) -> str:
+    def signature(self, n_references: NReferences) -> str:
         return f"nrefs:{n_references}|unit:{self.unit}|edits:levenshtein|diglot:{__version__}"
 
 
@@ -278,7 +295,7 @@ class Rouge(Metric):
     def score(self, sums: Sequence[float]) -> float:
         return 100 * sums[0] / sums[1]
 
-    def signature(self, n_references: int) -> str:
+    def signature(self, n_references: NReferences) -> str:
         return f"nrefs:{n_references}|tok:{self.tokenizer}|stem:no|rouge-score:{version('rouge-score')}"
 
     def note(self, references: Sequence[str]) -> str | None:
@@ -320,9 +337,7 @@ def _checked_bleu(tokenizer: str, language: str) -> sacrebleu.metrics.BLEU:
     return bleu
 
 
-def statistics_of(
-    name: str, metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-) -> np.ndarray:
+def statistics_of(name: str, metric: Metric, hypotheses: Sequence[str], references: References) -> np.ndarray:
     """Return a metric's statistics of N sentences (N, n_statistics).
 
     Args:

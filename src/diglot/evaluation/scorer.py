@@ -22,8 +22,10 @@ from diglot.evaluation.metrics import (
     Bleu,
     Chrf,
     Metric,
+    References,
     TargetLanguage,
     Ter,
+    n_references,
     statistics_of,
     value_of,
 )
@@ -159,14 +161,18 @@ class Scorer:
         return Scorer(self.tgt_lang, references, self.tokenizer, self.chosen)
 
     def __call__(
-        self, hypotheses: Sequence[str], references: Sequence[str], *more: Sequence[str], with_slow: bool = True
+        self,
+        hypotheses: Sequence[str],
+        references: Sequence[str | None],
+        *more: Sequence[str | None],
+        with_slow: bool = True,
     ) -> list[Score]:
         """Score a corpus, each hypothesis against the references of the same line.
 
         Args:
             hypotheses: N lines.
             references: N lines.
-            more: further references, N lines each.
+            more: further references, N lines each; None: the sentence does not have it.
             with_slow: whether to compute all metrics; otherwise, only those of `in_validations`.
 
         Raises:
@@ -178,11 +184,11 @@ class Scorer:
         scores = []
         for name in self.metrics if with_slow else self.in_validations:
             table = self.statistics(name, hypotheses, [references, *more])
-            signature = self.metrics[name].signature(1 + len(more))
+            signature = self.metrics[name].signature(n_references([references, *more]))
             scores.append(Score(label(name), value_of(name, self.metrics[name], table.sum(axis=0)), signature))
         return scores
 
-    def statistics(self, name: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
+    def statistics(self, name: str, hypotheses: Sequence[str], references: References) -> np.ndarray:
         """Return a metric's statistics of N sentences (N, n_statistics)."""
         return statistics_of(name, self.metrics[name], hypotheses, references)
 
@@ -195,7 +201,7 @@ class Scorer:
         return self.metrics["bleu"].is_defined(hypotheses) if "bleu" in self.metrics else None
 
     def score_part(
-        self, hypotheses: Sequence[str], *references: Sequence[str], with_slow: bool = True
+        self, hypotheses: Sequence[str], *references: Sequence[str | None], with_slow: bool = True
     ) -> list[dict[str, Any]]:
         """Score a part of a corpus like `__call__`, as plain data. BLEU is None if no hypothesis has four tokens."""
         scores = [score._asdict() for score in self(hypotheses, *references, with_slow=with_slow)]

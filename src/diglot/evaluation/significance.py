@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from diglot.evaluation.metrics import References, n_references
 from diglot.evaluation.scorer import Scorer, label
 
 # Tests of few sentences are meaningless: all resamples of a single sentence are equal, so that any difference would be
@@ -22,7 +23,7 @@ Value = Callable[[np.ndarray], float]  # a metric's value for summed statistics
 
 
 def compare(
-    scorer: Scorer, hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[Sequence[str]]
+    scorer: Scorer, hypotheses: Sequence[str], baseline: Sequence[str], references: References
 ) -> dict[str, Any]:
     """Run paired bootstrap resampling (Koehn, 2004) and approximate randomisation (Riezler and Maxwell, 2005).
 
@@ -61,7 +62,7 @@ def compare(
             shuffled = _randomisation(tables, value, np.random.default_rng(generator_seed))
             p_values = [_p_value(differences, difference, metric.counts_ties) for differences in (resampled, shuffled)]
         # As in sacreBLEU's signatures, the test comes after the number of references.
-        nrefs, *settings = metric.signature(len(references)).split("|")
+        nrefs, *settings = metric.signature(n_references(references)).split("|")
         for test, p_value, kind in zip((bootstrap, randomisation), p_values, ("bs", "ar"), strict=True):
             test_settings = [f"{kind}:{test['n']}", f"seed:{seed}"] if has_enough else []
             sides = {
@@ -90,12 +91,16 @@ def _bootstrap(
         The differences on the resamples, centred (RESAMPLES,), and the mean and interval of each system (see
         `_interval`).
     """
-    n_sentences = len(tables[0])
-    resamples = random.choice(n_sentences, size=(RESAMPLES, n_sentences), replace=True)
-    counts = np.stack([np.bincount(row, minlength=n_sentences) for row in resamples])
+    counts = resampled_counts(len(tables[0]), random, RESAMPLES)
     samples = [np.array([value(sums) for sums in counts @ table]) for table in tables]
     differences = np.abs(samples[1] - samples[0])
     return differences - differences.mean(), [_interval(each) for each in samples]
+
+
+def resampled_counts(n_sentences: int, random: np.random.Generator, resamples: int) -> np.ndarray:
+    """Return how often each sentence is in each resample of `n_sentences` sentences (resamples, n_sentences)."""
+    chosen = random.choice(n_sentences, size=(resamples, n_sentences), replace=True)
+    return np.stack([np.bincount(row, minlength=n_sentences) for row in chosen])
 
 
 def _randomisation(tables: Sequence[np.ndarray], value: Value, random: np.random.Generator) -> np.ndarray:

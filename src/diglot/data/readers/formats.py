@@ -1,12 +1,12 @@
 """Interface of the formats of files that hold both sides of a text."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from diglot.data.readers.opening import open_file
 from diglot.data.readers.sides import Languages, Side
 
-Pair = tuple[str, str]
+Pair = tuple[str, str, *tuple[str | None, ...]]  # source, target, and further references; None: the source has none
 HEAD = 2**16  # number of bytes at the start of a file that decide its format
 SAMPLE = 1000  # number of rows or units at the start of a file that decide which languages it holds
 
@@ -33,13 +33,12 @@ class Format(ABC):
         """Return the languages or columns of a file, as its first rows or units show them."""
 
     @abstractmethod
-    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
+    def pairs(self, path: str, sides: Sequence[Side], exact: Collection[str] = ()) -> Iterator[Pair]:
         """Yield the pairs of a file in order, including those with a blank side. A side has no line breaks.
 
         Args:
             path: path of the file.
-            src: columns or language of the source.
-            tgt: columns or language of the target.
+            sides: columns or language of the source, of the target, and of each further reference.
             exact: language codes that the user typed. A side that is one of them does not stand for other variants of
                 its language.
         """
@@ -47,6 +46,11 @@ class Format(ABC):
     def describe(self, path: str) -> str:
         """Return the name of the format, with details such as the separator of its columns."""
         return self.name
+
+
+def given(text: str) -> str | None:
+    """Return a further reference; None if it is blank, because a source may have fewer references than others."""
+    return text if text.strip() else None
 
 
 def read_head(path: str) -> bytes:

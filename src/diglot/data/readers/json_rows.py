@@ -8,10 +8,10 @@ import codecs
 import itertools
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from diglot.data.readers.formats import SAMPLE, Format, Pair
+from diglot.data.readers.formats import SAMPLE, Format, Pair, given
 from diglot.data.readers.opening import open_file
 from diglot.data.readers.sides import Languages, Side
 from diglot.data.readers.units import one_line
@@ -45,10 +45,11 @@ class Json(Format):
             keys |= dict.fromkeys(_columns(row))
         return Languages(list(keys), are_columns=True)
 
-    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
+    def pairs(self, path: str, sides: Sequence[Side], exact: Collection[str] = ()) -> Iterator[Pair]:
         for line_number, row in json_objects(path):
             columns = _columns(row)
-            yield _side_text(columns, src, path, line_number), _side_text(columns, tgt, path, line_number)
+            src, tgt, *more = [_side_text(columns, side, path, line_number) for side in sides]
+            yield src, tgt, *map(given, more)
 
 
 def _columns(row: dict[str, Any]) -> dict[str, Any]:

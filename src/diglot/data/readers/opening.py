@@ -6,11 +6,12 @@ import gzip
 import io
 import lzma
 import re
+import stat
 import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,13 @@ _INDEX = re.compile(r".*\.(ids|xml|info|scores?|md)", re.IGNORECASE)
 # A member of more than _BOMB_SIZE bytes that is more than _BOMB_RATIO times as large as its compressed form is no text.
 # Even repetitive text is only about 100 times as large.
 _BOMB_SIZE, _BOMB_RATIO = 2**24, 300
+
+
+def is_pipe(path: str) -> bool:
+    """Return whether a path is a named pipe, which can be read only once."""
+    with suppress(OSError, ValueError):
+        return stat.S_ISFIFO(Path(path).stat().st_mode)
+    return False
 
 
 @contextmanager

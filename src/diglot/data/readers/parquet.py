@@ -1,10 +1,11 @@
 """Reading of Parquet files with a column per language, or with a struct column "translation" of languages."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from diglot.data.readers.formats import SAMPLE, Format, Pair
+from diglot.data.readers.formats import SAMPLE, Format, Pair, given
 from diglot.data.readers.opening import open_file
 from diglot.data.readers.sides import Languages, Side
 from diglot.data.readers.units import one_line
@@ -29,21 +30,25 @@ class Parquet(Format):
         with _open_parquet(path) as file:
             return Languages(list(_columns(file.schema_arrow)), are_columns=True)
 
-    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
+    def pairs(self, path: str, sides: Sequence[Side], exact: Collection[str] = ()) -> Iterator[Pair]:
         with _open_parquet(path) as file:
             columns = _columns(file.schema_arrow)
-            for column in (*src, *tgt):
+            for column in chain.from_iterable(sides):
                 if str(column) not in columns:
                     raise UserError(f"{path}: no column {column!r}; it has {', '.join(columns)}")
-            field_paths = [columns[str(column)] for column in (*src, *tgt)]
+            field_paths = [[columns[str(column)] for column in side] for side in sides]
+            names = [".".join(field_path) for field_path in chain.from_iterable(field_paths)]
             n_rows = 0
-            for batch in file.iter_batches(SAMPLE, columns=[".".join(field_path) for field_path in field_paths]):
+            for batch in file.iter_batches(SAMPLE, columns=names):
                 try:
-                    sides = [_column_texts(batch.column(field_path[0]), field_path[1:]) for field_path in field_paths]
+                    src, tgt, *more = [
+                        _join_columns([_column_texts(batch.column(root), subfields) for root, *subfields in side])
+                        for side in field_paths
+                    ]
                 except UnicodeDecodeError:
                     raise UserError(f"{path}, rows {n_rows + 1} to {n_rows + batch.num_rows}: not UTF-8") from None
                 n_rows += batch.num_rows
-                yield from zip(_join_columns(sides[: len(src)]), _join_columns(sides[len(src) :]), strict=True)
+                yield from zip(src, tgt, *(map(given, lines) for lines in more), strict=True)
 
 
 @contextmanager

@@ -2,18 +2,18 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from diglot.data.readers.formats import Format, Pair, read_head
+from diglot.data.readers.formats import Format, Pair, given, read_head
 from diglot.data.readers.json_rows import Json
 from diglot.data.readers.opening import list_texts, open_file
 from diglot.data.readers.parquet import Parquet
 from diglot.data.readers.rows import Csv, Tsv
-from diglot.data.readers.sides import Side, SideRequest, choose_sides
+from diglot.data.readers.sides import Side, SideRequest, check_references, choose_sides
 from diglot.data.readers.unit_formats import UNIT_FORMATS, is_sgm
-from diglot.data.readers.wmt import join_sides, read_sgm
+from diglot.data.readers.wmt import Segment, join_sides, read_sgm
 from diglot.data.readers.zip_pair import ZipPair
 from diglot.data.text import ParallelText
 from diglot.errors import UserError
@@ -28,7 +28,7 @@ class Reader(ABC):
     """Base class of a reader for a file format of your own, which `data.reader` selects."""
 
     @abstractmethod
-    def pairs(self, path: str) -> Iterable[Pair]:
+    def pairs(self, path: str) -> Iterable[tuple[str, str]]:
         """Yield the pairs of a file as (source, target), in order and without line breaks.
 
         It may raise UserError with a one-line message.
@@ -39,13 +39,21 @@ class FileReader:
     """Reader of files that hold both sides.
 
     Args:
-        request: columns or languages of the two sides.
+        request: columns or languages of the two sides, and of further references.
         format: format of all files; None: detected from the content of each file.
         columns_only: whether the sides are `request.columns`, regardless of the languages in the file.
+        all_references: whether to read all references; otherwise, only the first.
     """
 
-    def __init__(self, request: SideRequest, format: Format | None = None, columns_only: bool = False) -> None:
+    def __init__(
+        self,
+        request: SideRequest,
+        format: Format | None = None,
+        columns_only: bool = False,
+        all_references: bool = False,
+    ) -> None:
         self.request, self.format, self.columns_only = request, format, columns_only
+        self.all_references = all_references
 
     def detect_format(self, path: str) -> Format:
         """Return the format of a file."""
@@ -61,7 +69,15 @@ class FileReader:
         """Yield the pairs of a file in order, at most `size` at a time."""
         path = shard[0]
         exact = [code for code in (self.request.src_lang, self.request.tgt_lang) if code]
-        return blocks_of(self.detect_format(path).pairs(path, *self.sides(path), exact), path, size)
+        sides = (*self.sides(path), *self._references(path))
+        return blocks_of(self.detect_format(path).pairs(path, sides, exact), path, size, self.all_references)
+
+    def _references(self, path: str) -> tuple[Side, ...]:
+        """Return the columns or languages of further references."""
+        references = self.request.references
+        if references:
+            check_references(self.detect_format(path).languages(path), self.sides(path), references, path)
+        return references
 
     def describe(self, path: str) -> str | None:
         """Return what was detected in a file, its format and its sides, for a message; None if nothing was."""
@@ -69,8 +85,9 @@ class FileReader:
         if self.columns_only:
             was_detected = isinstance(file_format, Csv) and file_format.separator(path) != "comma"
             return file_format.describe(path) if was_detected else None
-        src, tgt = (" and ".join(map(str, side)) for side in self.sides(path))
-        return f"{file_format.describe(path)}: source {src}, target {tgt}"
+        src, tgt, *more = (" and ".join(map(str, side)) for side in (*self.sides(path), *self.request.references))
+        further = f", further references {', '.join(more)}" if more else ""
+        return f"{file_format.describe(path)}: source {src}, target {tgt}{further}"
 
 
 class CustomReader:
@@ -83,7 +100,7 @@ class CustomReader:
         """Yield the pairs of a file in order, at most `size` at a time."""
         return blocks_of(self._checked_pairs(shard[0]), shard[0], size)
 
-    def _checked_pairs(self, path: str) -> Iterator[Pair]:
+    def _checked_pairs(self, path: str) -> Iterator[tuple[str, str]]:
         source = f"data.reader: {type(self.reader).__qualname__}.pairs({path!r})"
         n_pairs = 0
         try:
@@ -100,14 +117,28 @@ class CustomReader:
 
 
 class SgmReader:
-    """Reader of WMT test sets in SGML, which have a file for each side. Segments are paired by their ids."""
+    """Reader of WMT test sets in SGML, which have a file for each side. Segments are paired by their ids.
+
+    Args:
+        all_references: whether to read all references of a segment; otherwise, only the first.
+    """
+
+    def __init__(self, all_references: bool = False) -> None:
+        self.all_references = all_references
 
     def blocks(self, shard: tuple[str, ...], size: int) -> Iterator[ParallelText]:
-        """Yield the pairs of two files in order, at most `size` at a time, each with its first reference."""
+        """Yield the pairs of two files in order, at most `size` at a time."""
         src_path, tgt_path = shard
-        with open_file(src_path) as src_file, open_file(tgt_path) as tgt_file:
-            units = join_sides(read_sgm(src_file, src_path), read_sgm(tgt_file, tgt_path), src_path, tgt_path)
-            yield from blocks_of(((unit.texts["src"][0], unit.texts["tgt"][0]) for unit in units), src_path, size)
+        units = join_sides(segments(src_path), segments(tgt_path), src_path, tgt_path)
+        texts = (unit.texts for unit in units)
+        pairs: Iterator[Pair] = ((text["src"][0], text["tgt"][0], *map(given, text["tgt"][1:])) for text in texts)
+        yield from blocks_of(pairs, src_path, size, self.all_references)
+
+
+def segments(path: str) -> Iterator[Segment]:
+    """Yield the segments of one side of a test set in SGML."""
+    with open_file(path) as file:
+        yield from read_sgm(file, path)
 
 
 def _pair_error(pair: Any) -> str | None:
@@ -151,8 +182,8 @@ def detect_format(path: str) -> Format:
     return file_format
 
 
-def blocks_of(pairs: Iterable[Pair], path: str, size: int) -> Iterator[ParallelText]:
-    """Yield pairs in blocks of at most `size`.
+def blocks_of(pairs: Iterable[Pair], path: str, size: int, all_references: bool = False) -> Iterator[ParallelText]:
+    """Yield pairs in blocks of at most `size`, with their further references if `all_references` is true.
 
     Raises:
         UserError: there are no pairs.
@@ -160,7 +191,8 @@ def blocks_of(pairs: Iterable[Pair], path: str, size: int) -> Iterator[ParallelT
     pairs, n_pairs = iter(pairs), 0
     while block := list(islice(pairs, size)):
         n_pairs += len(block)
-        src, tgt = zip(*block)
-        yield ParallelText(list(src), list(tgt))
+        columns: tuple[Any, ...] = tuple(zip_longest(*block))
+        more = columns[2:] if all_references else ()
+        yield ParallelText(list(columns[0]), list(columns[1]), tuple(map(list, more)))
     if not n_pairs:
         raise UserError(f"{path}: the file has no pairs")

@@ -6,7 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from diglot.data.readers.formats import Format, Pair, head_lines, read_head
+from diglot.data.readers.formats import Format, Pair, given, head_lines, read_head
 from diglot.data.readers.sides import Languages, Side, format_names, has_names
 from diglot.data.text import sentence_blocks
 from diglot.errors import UserError
@@ -31,17 +31,11 @@ class Rows(Format):
     def languages(self, path: str) -> Languages:
         return Languages(_header(self.rows(path)), are_columns=True, are_numbered=True)
 
-    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
+    def pairs(self, path: str, sides: Sequence[Side], exact: Collection[str] = ()) -> Iterator[Pair]:
         rows = self.rows(path)
-        if has_names((src, tgt)):
-            header = _header(rows)
-            for column in (*src, *tgt):
-                if column not in header:
-                    raise UserError(f"{path}: no column {column!r} in its first row, which has {format_names(header)}")
-            src, tgt = (tuple(header.index(str(column)) for column in side) for side in (src, tgt))
-        indices = [int(column) for column in (*src, *tgt)]
-        n_columns = max(indices) + 1
-        get_src, get_tgt = _side_getter(indices[: len(src)]), _side_getter(indices[len(src) :])
+        indices = _column_indices(sides, _header(rows) if has_names(sides) else [], path)
+        n_columns = max(map(max, indices)) + 1
+        get_src, get_tgt, *get_more = map(_side_getter, indices)
         is_empty = True
         for line_number, row in rows:
             if len(row) < n_columns:
@@ -50,7 +44,7 @@ class Rows(Format):
                     raise UserError(f"{path}, line {line_number}: {len(row)} {columns}, {n_columns} needed")
                 row.extend([""] * (n_columns - len(row)))  # a blank line is a pair with blank sides
             is_empty = False
-            yield get_src(row), get_tgt(row)
+            yield get_src(row), get_tgt(row), *[given(get(row)) for get in get_more]
         if is_empty:
             raise UserError(f"{path}: no rows below the header")
 
@@ -58,6 +52,23 @@ class Rows(Format):
 def _header(rows: Iterator[Row]) -> list[str]:
     """Read the first row that is not blank; return its fields without the spaces around them, or [] without a row."""
     return [name.strip() for name in next((row for _, row in rows if any(map(str.strip, row))), [])]
+
+
+def _column_indices(sides: Sequence[Side], header: Sequence[str], path: str) -> list[list[int]]:
+    """Return the indices of the columns of each side.
+
+    Args:
+        sides: columns of each side.
+        header: names of all columns; empty if the sides have numbers only.
+        path: name of the file in errors.
+
+    Raises:
+        UserError: a name is not in the header.
+    """
+    for column in itertools.chain.from_iterable(sides):
+        if isinstance(column, str) and column not in header:
+            raise UserError(f"{path}: no column {column!r} in its first row, which has {format_names(header)}")
+    return [[header.index(column) if isinstance(column, str) else column for column in side] for side in sides]
 
 
 def _side_getter(indices: Sequence[int]) -> Callable[[list[str]], str]:

@@ -42,16 +42,45 @@ class SideRequest(NamedTuple):
         columns: value of data.columns.
         src_lang: value of data.src_lang; None: not given.
         tgt_lang: value of data.tgt_lang; None: not given.
+        references: columns or language of each further reference.
     """
 
     columns: tuple[Side, Side] = DEFAULT_COLUMNS
     src_lang: str | None = None
     tgt_lang: str | None = None
+    references: tuple[Side, ...] = ()
 
 
 def has_names(columns: Sequence[Side]) -> bool:
     """Return whether columns are given by name."""
     return any(isinstance(column, str) for side in columns for column in side)
+
+
+def typed(sides: Sequence[Side]) -> str:
+    """Return sides as the user types them."""
+    return str([side[0] if len(side) == 1 else list(side) for side in sides])
+
+
+def sides_of(key: str, columns: Sequence[Column | Sequence[Column]]) -> tuple[Side, ...]:
+    """Return columns, and lists of columns, as sides.
+
+    Args:
+        key: config key of the columns, for errors.
+        columns: the columns.
+
+    Raises:
+        UserError: a side is not a column or a list of columns, or the columns mix names and numbers.
+    """
+    sides = tuple((column,) if isinstance(column, (int, str)) else tuple(column) for column in columns)
+    names = [column for side in sides for column in side]
+    argument = f"{key}={typed(sides)}"
+    if not all(sides) or not all(isinstance(column, (int, str)) for column in names):
+        raise UserError(f"{argument}: a side is a column or a list of columns, as in [[lemma,features],form]")
+    if len({isinstance(column, str) for column in names}) > 1:
+        raise UserError(f"{argument}: must be numbers only, or names only")
+    if any(isinstance(column, int) and column < 0 for column in names):
+        raise UserError(f"{argument}: column numbers must be at least 0")
+    return sides
 
 
 def choose_sides(languages: Languages, request: SideRequest, path: str) -> tuple[Side, Side]:
@@ -90,6 +119,37 @@ def choose_sides(languages: Languages, request: SideRequest, path: str) -> tuple
     if languages.are_numbered and len(_language_names(languages)) < 2:
         return DEFAULT_COLUMNS
     raise UserError(f"{path}: {_ask_for_sides(languages)}")
+
+
+def check_references(languages: Languages, sides: tuple[Side, Side], references: Sequence[Side], path: str) -> None:
+    """Check that a file has the columns of further references, and that they differ from the two sides.
+
+    Args:
+        languages: languages or columns of the file.
+        sides: source and target side of the file.
+        references: columns or language of each further reference.
+        path: name of the file in errors.
+
+    Raises:
+        UserError: the file lacks a column, or a reference is the same as another side. The message lists the languages
+            or columns of the file.
+    """
+    argument = f"{path}: reference_columns={typed(references)}"
+    if has_names(references) != has_names(sides):
+        names = [column for side in sides for column in side if isinstance(column, str)]
+        form = f"by name, {format_names(names)}" if names else "by number"
+        raise UserError(f"{argument}: source and target are given {form}: give further references in the same way")
+    requested = [column for side in references for column in side if isinstance(column, str)]
+    if missing := [name for name in requested if name not in languages.names]:
+        raise UserError(f"{argument}: there is no {missing[0]!r}; it has {format_names(languages.names)}")
+    if not languages.are_columns and any(len(side) > 1 for side in references):
+        raise UserError(f"{argument}: languages cannot be joined: type one per reference")
+    used = [*sides]
+    for side in references:
+        if side in used:
+            name = " and ".join(map(str, side))
+            raise UserError(f"{argument}: {name} is already the source, the target or a reference")
+        used.append(side)
 
 
 def _sides_of_codes(languages: Languages, request: SideRequest, path: str) -> tuple[Side, Side] | None:

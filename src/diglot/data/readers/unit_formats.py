@@ -62,10 +62,13 @@ class Units(Format):
         source = find_language(names, match[1].decode(errors="replace"), path) if match else None
         return Languages(names, source)
 
-    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
-        """Yield the pairs. A unit with only one of the two languages is a pair with a blank side."""
-        requested = str(src[0]), str(tgt[0])
-        codes = tuple(map(normalise_code, requested))
+    def pairs(self, path: str, sides: Sequence[Side], exact: Collection[str] = ()) -> Iterator[Pair]:
+        """Yield the pairs. A unit with only one of the two languages is a pair with a blank side.
+
+        Further alternatives of the target are further references.
+        """
+        requested = str(sides[0][0]), str(sides[1][0])
+        codes = [normalise_code(str(side[0])) for side in sides]
         exact = set(map(normalise_code, exact))
         spellings: dict[str, str] = {}
         with open_file(path, as_utf8=False) as file:
@@ -75,11 +78,13 @@ class Units(Format):
                     if code not in codes:
                         open_requests = [side for side in requested if normalise_code(side) not in exact]
                         _check_variant(language, requested, open_requests, f"{path}, {unit.place}")
-                texts: dict[str, str] = {}
+                texts: dict[str, list[str]] = {}
                 for language, alternatives in unit.texts.items():
-                    texts.setdefault(spellings[language], alternatives[0])
+                    texts.setdefault(spellings[language], []).extend(alternatives)
+                src, tgt = texts.get(codes[0], [""]), texts.get(codes[1], [""])
+                more = [*tgt[1:], *(text for code in codes[2:] for text in texts.get(code, ()))]
                 if codes[0] in texts or codes[1] in texts:
-                    yield texts.get(codes[0], ""), texts.get(codes[1], "")
+                    yield src[0], tgt[0], *filter(None, more)
 
 
 def _check_variant(language: str, requested: tuple[str, str], open_requests: Sequence[str], place: str) -> None:

@@ -1,9 +1,9 @@
 """Reading of ZIP archives with one file per language whose lines correspond. OPUS distributes corpora in this form."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, zip_longest
 
-from diglot.data.readers.formats import Format, Pair
+from diglot.data.readers.formats import Format, Pair, given
 from diglot.data.readers.opening import list_texts, open_file
 from diglot.data.readers.sides import Languages, Side, format_names
 from diglot.data.text import line_blocks
@@ -26,19 +26,20 @@ class ZipPair(Format):
             raise UserError(f"{path}: files with the same extension: {names}; unpack those that you want")
         return Languages(endings)
 
-    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
+    def pairs(self, path: str, sides: Sequence[Side], exact: Collection[str] = ()) -> Iterator[Pair]:
         members = {member.rpartition(".")[2]: member for member in list_texts(path)}
-        sides = [_member_lines(path, members[str(side[0])]) for side in (src, tgt)]
-        for n_pairs, pair in enumerate(zip_longest(*sides)):
+        names = [members[str(side[0])] for side in sides]
+        texts = [_member_lines(path, name) for name in names]
+        for n_pairs, pair in enumerate(zip_longest(*texts)):
             if None in pair:
-                shorter = pair.index(None)
-                names = [members[str(side[0])] for side in (src, tgt)]
-                n_longer = n_pairs + 1 + sum(1 for _ in sides[1 - shorter])
+                shorter, longer = pair.index(None), [line is not None for line in pair].index(True)
+                n_longer = n_pairs + 1 + sum(1 for _ in texts[longer])
                 raise UserError(
-                    f"{path}: {names[shorter]} has {n_pairs} lines and {names[1 - shorter]} has {n_longer} lines; "
+                    f"{path}: {names[shorter]} has {n_pairs} lines and {names[longer]} has {n_longer} lines; "
                     "both must have one line per pair"
                 )
-            yield pair[0], pair[1]
+            src, tgt, *more = pair
+            yield src, tgt, *map(given, more)
 
 
 def _member_lines(path: str, member: str) -> Iterator[str]:
