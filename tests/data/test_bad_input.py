@@ -392,7 +392,7 @@ BLANK = ["", " ", "\u0085\u2028", "\t"]
 @pytest.mark.parametrize(
     ("src", "tgt", "clean", "message"),
     [
-        (BLANK, BLANK, Cleaning(), r"left out: 4 with a blank side|none of 8 lines is usable: they are blank"),
+        (BLANK, BLANK, Cleaning(), r"left out: 4 with a blank side|none of 8 lines is usable: all are blank"),
         (TEXT.src, BLANK * 15, Cleaning(), r"no train pair left: train: 0 of 60 pairs kept, left out: 60 with a blank"),
         (TEXT.src, TEXT.src, Cleaning(identical=True), r"no train pair left: .*, left out: 60 identical"),
         (TEXT.src, ["a\x07"] * 60, Cleaning(control=True), r"no train pair left: .*, left out: 60 control"),
