@@ -349,8 +349,8 @@ def test_a_checkpoint_is_scored_on_references_of_its_own_and_compared(tmp_path):
     assert_equal(results["scores"], sacrebleu(tmp_path / "s", *files, "-i", "hypotheses.bol"))
     # A wildcard does not count the references of data.test twice.
     of_test, wildcard = "data.test.references=second.bol", "references=[third.bol,'second.*']"
-    type_command(*words, of_test, wildcard, "search.beam_size=4", "output=t", cwd=tmp_path)
-    assert json.loads((tmp_path / "t" / "results.json").read_text())["scores"] == results["scores"]
+    type_command(*words, of_test, wildcard, "search.beam_size=4", "output=u", cwd=tmp_path)
+    assert json.loads((tmp_path / "u" / "results.json").read_text())["scores"] == results["scores"]
     assert "nrefs:3" in done.stdout.decode()
     assert read_lines(tmp_path / "s" / "baseline.bol") == read_lines(tmp_path / "other.bol")
     errors = results["search_errors"]
