@@ -276,7 +276,7 @@ def test_all_references_of_a_test_set_in_sgml_are_read_from_one_file_and_from_se
     assert load(node) == ParallelText(PAIRS.src, PAIRS.tgt, (["1", "2", None],))
     further = {**node, "references": [path["more.sgm"], path["lines"]]}
     assert load(further).more == (["1", "2", None], THIRD, ["x", "y", "z"])
-    with pytest.raises(UserError, match=r"fewer\.sgm: document b, segment 1 is missing, and is in \S+s\.de\.sgm"):
+    with pytest.raises(UserError, match=r"fewer\.sgm: document b, segment 1 is missing, but \S+s\.de\.sgm has it"):
         load({**node, "references": path["fewer.sgm"]})
     assert Files(train=node).given()["train"].load() == PAIRS
 
