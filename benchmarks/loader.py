@@ -19,7 +19,7 @@ VOCAB_SIZE, BUDGET, SECONDS = 32_000, 8192, 10.0
 
 
 def generate(folder: Path, n_pairs: int) -> None:
-    from diglot.data.shards import Rows, ShardWriter, finish
+    from diglot.data.shards import Rows, ShardWriter, write_metadata
 
     random = np.random.default_rng(0)
     writer = ShardWriter(folder, VOCAB_SIZE)
@@ -33,7 +33,7 @@ def generate(folder: Path, n_pairs: int) -> None:
     writer.position()
     writer.close()
     counts = {"read": n_pairs, "kept": n_pairs, "dropped": {}}
-    finish(folder, {"corpora": {"generated": counts}, "versions": 1}, VOCAB_SIZE)
+    write_metadata(folder, {"corpora": {"generated": counts}, "versions": 1}, VOCAB_SIZE)
 
 
 def private_memory() -> float:

@@ -1,6 +1,6 @@
-"""Draws the README's picture of a run from its TensorBoard events: the dev BLEU curve beside an attention map.
+"""Draw the README's picture of a run from its TensorBoard events: the dev BLEU curve beside an attention map.
 
-python docs/picture.py runs/NAME docs/run.png
+.venv/bin/python docs/picture.py runs/NAME docs/run.png
 """
 
 import io

@@ -2,8 +2,8 @@
 
     .venv/bin/python docs/tour.py [FOLDER] [--updates 600]
 
-It trains a small model on the sample corpus and writes the pictures into FOLDER (build/tour). Everything but the
-seconds is the same in each run on a machine. docs/transformer.md has the terms, classes and keys.
+It trains a small model on the sample corpus and writes the pictures into FOLDER (build/tour). Except for times, its
+output is the same in each run on a machine. docs/transformer.md has the terms, classes and keys.
 """
 
 import argparse
@@ -69,7 +69,7 @@ class Tour:
         targets = self.tokenizer.encode_targets(dev.tgt, sources)
         plain = [i for i, source in enumerate(sources) if not source.placeholders]
         sides = ([sources[i].ids for i in plain], [targets[i] for i in plain])
-        self.pairs = Pairs(*(FlatIds.of(side, self.tokenizer.src_vocab_size) for side in sides))
+        self.pairs = Pairs(*(FlatIds.from_sequences(side, self.tokenizer.src_vocab_size) for side in sides))
         self.pictures: list[str] = []
 
     def batch(self, numbers: Sequence[int]) -> Batch:
@@ -83,9 +83,11 @@ class Tour:
         return np.argsort(distance, kind="stable")[:n].tolist()
 
     def pieces(self, ids: Tensor, side: Any = "src") -> list[str]:
+        """Return token ids as text."""
         return self.tokenizer.pieces(ids.tolist(), side)
 
     def save(self, figure: Figure, name: str) -> None:
+        """Write a figure as a picture, with few colours so that the file is small."""
         figure.set_dpi(min(WIDTH / figure.get_figwidth(), 160))
         Image.fromarray(pixels(figure)).quantize(256).save(self.folder / name, optimize=True)
         self.pictures.append(name)
@@ -93,6 +95,7 @@ class Tour:
 
 
 def say(text: str) -> None:
+    """Print a text in lines of at most 100 characters."""
     print(
         textwrap.fill(" ".join(text.split()), 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
     )
@@ -105,6 +108,7 @@ def plots(columns: int = 2, height: float = 3.6) -> tuple[Figure, Any]:
 
 
 def label(axes: Any, title: str, x: str, y: str) -> None:
+    """Add a title, the names of the axes, a grid and a legend to a plot."""
     axes.set_title(title, fontsize=11)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
@@ -164,7 +168,7 @@ def heads(tour: Tour) -> None:
     source, target = tour.pieces(batch.src[0]), tour.pieces(batch.tgt_in[0], "tgt")
     say(
         f"""A head has its own projections, so each attends differently. Entropy of the cross-attention of the last
-        layer over 32 sentences, by head, from 0 (one token) to 1 (all alike): {entropies}."""
+        layer over 32 sentences, by head, from 0 (one token) to 1 (all tokens equally): {entropies}."""
     )
     for kind, rows, columns in (("cross", target, source), ("encoder", source, source)):
         maps = getattr(weights, kind)[-1][0]
@@ -175,7 +179,7 @@ def heads(tour: Tour) -> None:
 
 
 def masks(tour: Tour) -> None:
-    """Masks: a token may not see the future, and nobody sees padding."""
+    """Masks: a target token does not see later ones, and no token sees padding."""
     short, long = tour.near(1, 7)[0], tour.near(1, 11)[0]
     batch = tour.batch([short, long])
     n, m = batch.tgt_in.size(1), batch.src.size(1)
@@ -422,7 +426,7 @@ def recurrence(tour: Tour) -> None:
 
 
 def chain_length(loss: Tensor) -> int:
-    """Return the number of operations on the longest way back from a loss, in the graph that autograd recorded."""
+    """Return the number of operations on the longest path back from a loss, in the graph that autograd recorded."""
     longest: dict[Any, int] = {}
     waiting = [loss.grad_fn]
     while waiting:
@@ -496,7 +500,7 @@ def trained(updates: int, folder: Path) -> Translator:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Go through all steps.
+    """Train the model and show all steps.
 
     Raises:
         UserError: the number of updates is not positive, or the training fails.

@@ -43,7 +43,7 @@ class Entry:
 
     @property
     def is_required(self) -> bool:
-        """Whether the key has no default, so that the user must give a value."""
+        """Return whether the key has no default, so that the user must give a value."""
         return self.default == "???"
 
 
@@ -69,7 +69,7 @@ class Choice:
 
     @property
     def summary(self) -> str:
-        """The first sentence of the meaning, without its period."""
+        """Return the first sentence of the meaning, without its period."""
         return re.split(r"\.\s", self.meaning, maxsplit=1)[0].rstrip(".")
 
 
@@ -113,7 +113,7 @@ class Row:
 
     @property
     def explained(self) -> str:
-        """The meaning, preceded by the choices that have the key unless all do."""
+        """Return the meaning, preceded by the choices that have the key unless all do."""
         return f"({', '.join(self.only)}) {self.meaning}" if self.only else self.meaning
 
     def default(self, quote: Callable[[str], str] = str) -> str:

@@ -239,7 +239,7 @@ def test_a_hostile_file_is_refused(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.reliability
 def test_content_that_would_not_be_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container, "MOST_TENSORS", 2)
+    monkeypatch.setattr(container, "MAX_TENSORS", 2)
     with pytest.raises(UserError, match="5 tensors, more than 2"):
         container.check_tree([torch.ones(1) for _ in range(5)])
     with pytest.raises(UserError, match="too many values"):

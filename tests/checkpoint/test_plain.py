@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from diglot.checkpoint.plain import DEEPEST, DTYPES, MOST_DIGITS, decode, encode, layout
+from diglot.checkpoint.plain import DTYPES, MAX_DEPTH, MAX_DIGITS, decode, encode, layout
 from diglot.errors import UserError
 from support.made import same
 
@@ -77,8 +77,8 @@ def test_any_tree_is_restored_exactly(tree: Any) -> None:
     [
         *(0, -0.0, 1e300, 5e-324, float("inf"), -float("inf"), from_bits(0x7FF0000000000001), from_bits(2**64 - 1)),
         *(
-            10 ** (MOST_DIGITS - 1),
-            -(10 ** (MOST_DIGITS - 1)),
+            10 ** (MAX_DIGITS - 1),
+            -(10 ** (MAX_DIGITS - 1)),
             True,
             "\ud83d\ude00",
             "\0",
@@ -164,7 +164,7 @@ LOOP.append(LOOP)
         (defaultdict(int), "collections.defaultdict: write dict(value)"),
         (Counter(), "collections.Counter: write dict(value)"),
         (object(), "object: write plain data and tensors"),
-        pytest.param(10**MOST_DIGITS, "an integer of more than 4,300 digits: write it as bytes", id="digits"),
+        pytest.param(10**MAX_DIGITS, "an integer of more than 4,300 digits: write it as bytes", id="digits"),
         (torch.nn.Parameter(torch.ones(1)), "Parameter: write value.detach()"),
         (SUBCLASS, "Mine: write a plain torch.Tensor"),
         (torch.ones(1, requires_grad=True), "a tensor that requires grad: write tensor.detach()"),
@@ -183,7 +183,7 @@ LOOP.append(LOOP)
         ({torch.ones(1): 1}, "a key or member is torch.Tensor"),
         ({(1, Colour.RED): 1}, "test_plain.Colour"),
         ({Text("a"): 1}, "test_plain.Text"),
-        (LOOP, f"nested more than {DEEPEST} levels deep, or contains itself"),
+        (LOOP, f"nested more than {MAX_DEPTH} levels deep, or contains itself"),
     ],
 )
 def test_values_that_would_not_be_restored_exactly_are_refused_by_name(value: Any, said: str) -> None:

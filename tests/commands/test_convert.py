@@ -73,7 +73,7 @@ def test_nothing_is_done_while_a_run_is_at_work(
     content: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write_old_checkpoint(tmp_path / "last.ckpt", content)
-    monkeypatch.setattr(folders, "HOLD_ATTEMPTS", 1)
+    monkeypatch.setattr(folders, "LOCK_ATTEMPTS", 1)
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:

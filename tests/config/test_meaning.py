@@ -49,6 +49,7 @@ WHOLE: dict[str, Any] = {
             {"resume": "x", "objective": "dev/chrf", "trust": ["mine"], "run.folder": "x", "data.cache_dir": "x"},
             "be5257424082",
         ),
+        ({"run.test": False}, "be5257424082"),
         ({"sweep.folder": "x", "sweep.stop_at_first_failure": True}, "be5257424082"),
         (
             {"data.train.src": "./text/more/../train.de", "tokenizer.model": "spm.model", "init_from": "first.ckpt"},

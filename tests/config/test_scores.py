@@ -79,6 +79,16 @@ def test_other_scores_are_better_if_lower(score: str) -> None:
         (["metric=per", "objective=dev/bleu"], r"objective=dev/bleu: .* it computes dev/per, dev/loss"),
         (["objective=chrf"], r"objective=chrf: .* did you mean dev/chrf\?"),
         (["callbacks=early_stopping", "callbacks.early_stopping.monitor=dev/los"], r"monitor=dev/los: .*dev/loss\?"),
+        (
+            ["objective=test/bleu"],
+            r"objective=test/bleu: nothing may be chosen by test scores; type objective=dev/bleu",
+        ),
+        (["objective=test", "metric=[per,bleu]"], r"objective=test: .* type objective=dev/per"),
+        (["run.monitor=test/chrf"], r"run\.monitor=test/chrf: nothing .* type run\.monitor=chrf$"),
+        (
+            ["callbacks=early_stopping", "callbacks.early_stopping.monitor=test/loss"],
+            r"callbacks\.early_stopping\.monitor=test/loss: nothing .*\.monitor=dev/loss$",
+        ),
         (["+metric.loss._target_=diglot.evaluation.metrics.Per"], r"metric\.loss: this name is taken"),
         (["+metric.my-own._target_=diglot.evaluation.metrics.Per"], r"metric\.my-own: this name"),
     ],

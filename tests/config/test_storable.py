@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from diglot.checkpoint import container
 from diglot.checkpoint import file as checkpoint
 from diglot.config import build, check_language, check_parts, resolved, trial_build, trusted, without_folders
-from diglot.data.pieces import opened, without_paths
+from diglot.data.pieces import load_processor, without_paths
 from diglot.errors import UserError
 from support.made import write_checkpoint
 
@@ -301,5 +301,5 @@ def test_a_checkpoint_s_tokenizer_does_not_say_where_it_was_trained(tmp_path):
     stripped = without_paths(model)
     assert str(tmp_path).encode() not in stripped
     assert b"alice" not in stripped
-    assert opened(stripped).encode("one two") == opened(model).encode("one two")
+    assert load_processor(stripped).encode("one two") == load_processor(model).encode("one two")
     assert without_paths(stripped) == stripped

@@ -480,7 +480,7 @@ def report(chosen: Sequence[Cell], results: Mapping[Cell, Mapping[str, Any]], se
 
     meaning = (
         "A model variant conforms if it learns simple tasks that every correct implementation learns, and fails at "
-        "those that it cannot solve in principle; whoever adds or changes a variant, or doubts one, needs this page."
+        "those that it cannot solve in principle. This page is for readers who add, change or check a variant."
     )
     about = (
         "Each row of the table is one model. It is trained on three tasks at once: to copy, to reverse and to sort "

@@ -180,8 +180,8 @@ class Transformer(Reference):
 
     def end(self, stack: str, x: Tensor) -> Tensor:
         """Apply the final norm if the last sum of the stack is not normalised (Xiong et al., 2020)."""
-        unseen = class_of(self.part(stack, "residual")) in ("PreNorm", "SandwichNorm")
-        return self.norm(f"{stack}_norm", x) if unseen else x
+        needs_norm = class_of(self.part(stack, "residual")) in ("PreNorm", "SandwichNorm")
+        return self.norm(f"{stack}_norm", x) if needs_norm else x
 
     def feed_forward(self, name: str, x: Tensor) -> Tensor:
         node = self.part(name.partition(".")[0], "feed_forward")

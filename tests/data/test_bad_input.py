@@ -227,7 +227,7 @@ def test_a_file_of_column_names_and_no_row_is_refused(
     assert not list((tmp_path / "cache").rglob(".*.partial"))
 
 
-def test_of_several_files_and_corpora_the_wrong_one_is_named(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_an_error_names_the_invalid_file_of_several(tmp_path: Path, tokenizer: Tokenizer) -> None:
     dev = good(tmp_path, "dev")
     first, second = good(tmp_path, "first"), unequal(tmp_path)
     both: Paths = {side: [str(first[side]), str(second[side])] for side in ("src", "tgt")}
@@ -268,7 +268,7 @@ ODD = [
 @pytest.mark.parametrize(
     "form", ["lf", "crlf", "mark", "no end", "gz", "zst", "xz", "bz2", "no ending", "utf-16", "tsv", "tsv crlf", "csv"]
 )
-def test_odd_text_is_trained_on_as_it_stands(tmp_path: Path, tokenizer: Tokenizer, form: str) -> None:
+def test_unusual_text_is_trained_on_unchanged(tmp_path: Path, tokenizer: Tokenizer, form: str) -> None:
     src, tgt = (list(side) for side in zip(*ODD))
     end = "\r\n" if "crlf" in form else "\n"
     sides = [joined(side, end) for side in (src, tgt)]
@@ -293,7 +293,7 @@ def test_odd_text_is_trained_on_as_it_stands(tmp_path: Path, tokenizer: Tokenize
     assert kept(data(Files(train=train, dev=dev, test=train), tokenizer, tmp_path)) == ODD
 
 
-def test_a_blank_line_takes_its_pair_along_and_moves_no_other(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_blank_line_removes_only_its_own_pair(tmp_path: Path, tokenizer: Tokenizer) -> None:
     src, tgt = list(TEXT.src), list(TEXT.tgt)
     for i, blank in ((0, ""), (7, "  "), (8, "\t"), (30, "\u00a0\u3000")):
         src[i] = blank
@@ -333,7 +333,7 @@ def test_test_pairs_in_dev_are_counted(tmp_path: Path, tokenizer: Tokenizer) -> 
 
 
 @pytest.mark.parametrize("missing", [1, 30])
-def test_unequal_files_are_refused_with_the_place_from_which_on_they_differ(
+def test_unequal_files_are_refused_with_the_line_from_which_they_differ(
     tmp_path: Path, tokenizer: Tokenizer, missing: int
 ) -> None:
     src, tgt = TRAIN.src[:3000], TRAIN.tgt[:1300] + TRAIN.tgt[1300 + missing : 3000]
@@ -371,7 +371,7 @@ def test_blank_pairs_are_counted_when_dev_and_test_are_split_off_from_train(
     assert re.search(r"\b3\b.* blank side", " ".join(made.notes))
 
 
-def test_held_out_text_is_never_filtered_whatever_it_holds(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_held_out_text_is_never_filtered(tmp_path: Path, tokenizer: Tokenizer) -> None:
     long = " ".join(TEXT.src)
     pairs = [("", "x"), ("y", " "), (long, "z"), ("same", "same"), ("same", "same"), ("a\x07", "мир"), ("", "")]
     odd = two_files(tmp_path, "odd", *(joined(list(side)) for side in zip(*pairs)))
@@ -392,13 +392,13 @@ BLANK = ["", " ", "\u0085\u2028", "\t"]
 @pytest.mark.parametrize(
     ("src", "tgt", "clean", "message"),
     [
-        (BLANK, BLANK, Cleaning(), r"left out: 4 with a blank side|none of 8 lines is usable: they are blank"),
+        (BLANK, BLANK, Cleaning(), r"left out: 4 with a blank side|none of 8 lines is usable: all are blank"),
         (TEXT.src, BLANK * 15, Cleaning(), r"no train pair left: train: 0 of 60 pairs kept, left out: 60 with a blank"),
         (TEXT.src, TEXT.src, Cleaning(identical=True), r"no train pair left: .*, left out: 60 identical"),
         (TEXT.src, ["a\x07"] * 60, Cleaning(control=True), r"no train pair left: .*, left out: 60 control"),
     ],
 )
-def test_when_no_pair_is_left_one_line_says_why(
+def test_a_train_text_of_which_no_pair_is_left_is_refused_with_the_reason(
     tmp_path: Path, tokenizer: Tokenizer, use: str, src: list[str], tgt: list[str], clean: Cleaning, message: str
 ) -> None:
     dev = good(tmp_path, "dev")
@@ -429,7 +429,7 @@ def test_weights_that_leave_no_pair_of_a_pass_are_refused(tmp_path: Path, tokeni
 # ----------------------------------------------------------------------------------------------------- prepared files
 
 
-def test_a_file_that_breaks_and_is_mended_is_not_tokenised_twice(
+def test_a_file_with_restored_content_is_not_tokenised_again(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dev = good(tmp_path, "dev")
@@ -503,9 +503,7 @@ def test_a_broken_dev_file_ends_a_training_with_status_2_and_no_run(tmp_path: Pa
 
 @pytest.mark.reliability
 @pytest.mark.end_to_end
-def test_a_run_does_not_go_on_with_a_training_text_that_is_another_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_cannot_resume_with_another_training_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refuse it: its tokenizer would differ but have the same size, so the weights would load without an error."""
     train = {side: read_lines(SAMPLE / f"train.{lang}") for side, lang in (("src", "avi"), ("tgt", "bol"))}
     for side, lines in train.items():
@@ -528,7 +526,7 @@ def test_a_run_does_not_go_on_with_a_training_text_that_is_another_one(
 
 @pytest.mark.reliability
 @pytest.mark.end_to_end
-def test_two_commands_at_once_prepare_odd_rows_once(tmp_path: Path) -> None:
+def test_two_simultaneous_commands_prepare_the_text_once(tmp_path: Path) -> None:
     """Run two commands at once; each trains the tokenizer and tokenises the text, or finds the other's result."""
     rows = ["NA\tkeine", "null\tnichts", '"open\tzitat', "b\tb2"]
     one_file(tmp_path, "train", joined(rows))

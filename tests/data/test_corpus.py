@@ -22,7 +22,7 @@ def write_pair(folder: Path, split: str, n: int, blank: int = 0) -> dict[str, st
     return {"src": str(folder / f"{split}.de"), "tgt": str(folder / f"{split}.en"), "tsv": None}
 
 
-def test_files_are_read_as_they_are(tmp_path: Path) -> None:
+def test_files_are_read_unchanged(tmp_path: Path) -> None:
     train, dev, test = (write_pair(tmp_path, split, 20, blank=3) for split in ("train", "dev", "test"))
     corpus = Files(train=train, dev=dev, test=test)
     splits = corpus.load(tmp_path)
@@ -50,7 +50,7 @@ def test_a_given_test_is_used_when_only_dev_is_split_off(tmp_path: Path) -> None
     assert (len(splits["train"]), len(splits["dev"]), len(splits["test"])) == (96, 4, 5)
 
 
-def test_tsv_files_are_a_corpus_too(tmp_path: Path) -> None:
+def test_tsv_files_are_a_corpus(tmp_path: Path) -> None:
     write_lines(tmp_path / "t.tsv", ["eins\tone", "zwei\ttwo"])
     paths = {"tsv": str(tmp_path / "t.tsv")}
     corpus = Files(train=paths, dev=paths, test=paths)
@@ -172,7 +172,7 @@ def test_of_two_preparations_the_first_to_finish_wins(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be created"), atomic_folder(tmp_path / "file" / "corpus"):
         pass
@@ -185,7 +185,7 @@ def test_splits_are_written_by_language_and_read_back(tmp_path: Path) -> None:
     assert {split: text.load() for split, text in read_splits(tmp_path, "en", "zh-Hans").items()} == splits
 
 
-def test_splits_of_languages_whose_names_meet_are_read_back(tmp_path: Path) -> None:
+def test_splits_of_languages_with_colliding_names_are_read_back(tmp_path: Path) -> None:
     for number, languages in enumerate([("en", "en"), ("EN", "en"), ("json", "en"), ("gz", "en")]):
         splits = {"train": ParallelText(["a"], ["b"]), "test": ParallelText(["c"], ["d"])}
         write_splits(tmp_path / str(number), splits, *languages)
@@ -194,7 +194,7 @@ def test_splits_of_languages_whose_names_meet_are_read_back(tmp_path: Path) -> N
         assert {split: text.load() for split, text in found.items()} == splits
 
 
-def test_other_options_are_another_folder_and_labels_are_plain_names(tmp_path: Path) -> None:
+def test_the_folder_depends_on_the_options_and_has_a_safe_label(tmp_path: Path) -> None:
     one, same, other = (prepared_folder(tmp_path, "hub", "../a b/c", options) for options in ([1], [1], [2]))
     assert one == same != other
     assert one.parent == tmp_path / "hub"
@@ -204,7 +204,7 @@ def test_other_options_are_another_folder_and_labels_are_plain_names(tmp_path: P
 # ------------------------------------------------------------------------------------------------- forms of files
 
 
-def test_files_may_be_compressed_and_stand_in_shards(tmp_path: Path) -> None:
+def test_files_may_be_compressed_and_divided_into_shards(tmp_path: Path) -> None:
     for i, pack in enumerate((gzip.compress, zstd.compress, bytes)):
         suffix = (".gz", ".zst", "")[i]
         for side in ("de", "en"):
@@ -248,9 +248,7 @@ def test_wildcards_that_match_nothing_or_unequal_numbers_are_refused(tmp_path: P
         (("en", "de"), [("says, yes", 'sagt "ja"'), ("NA", "zwei Zeilen")]),
     ],
 )
-def test_comma_separated_columns_are_as_the_standard_has_them(
-    tmp_path: Path, columns: tuple, rows: list[tuple[str, str]]
-) -> None:
+def test_csv_follows_the_standard(tmp_path: Path, columns: tuple, rows: list[tuple[str, str]]) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b'\xef\xbb\xbfde,en,id\r\n"sagt ""ja""","says, yes",1\r\n"zwei\nZeilen",NA,2\r\n')
     paths = {"csv": str(path)}
@@ -322,7 +320,7 @@ def test_wrong_mixtures_are_refused_naming_the_key(corpora: dict, dev: dict, mes
         Mixed(corpora=corpora, dev=dev)
 
 
-def test_corpora_of_several_languages_are_told_apart(tmp_path: Path) -> None:
+def test_corpora_of_several_languages_get_tags(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"eins\tun\n")
     one, two = ({"src": "a.de", "tgt": "a.en"}, {"tsv": f"{tmp_path}/b", "src_lang": "de", "tgt_lang": "fr"})
     dev = {"src": "d.de", "tgt": "d.fr"}
@@ -347,7 +345,7 @@ def test_a_corpus_whose_file_names_contradict_its_languages_is_refused() -> None
     }
 
 
-def test_a_file_whose_name_may_be_two_languages_is_not_taken_for_a_third() -> None:
+def test_a_file_named_after_two_languages_is_refused_for_a_third() -> None:
     one, dev = {"src": "a.en", "tgt": "a.de"}, {"src": "d.en", "tgt": "d.de"}
     swedish = Mixed(corpora={"a": one, "b": {"src": "b.en", "tgt": "b.sv-se"}}, dev=dev)
     assert swedish.tgt_langs == {"a": "de", "b": "sv-se"}
@@ -364,7 +362,7 @@ def test_a_file_whose_name_may_be_two_languages_is_not_taken_for_a_third() -> No
 
 
 @pytest.mark.parametrize("dev", [{"tsv": "d"}, {"src": "d.de", "tgt": "d.en"}])
-def test_files_that_do_not_say_their_language_have_that_of_the_others(dev: dict) -> None:
+def test_a_corpus_without_a_language_gets_that_of_the_others(dev: dict) -> None:
     mixed = Mixed(corpora={"news": {"src": "a.de", "tgt": "a.en"}, "web": {"tsv": "b"}}, dev=dev)
     assert (mixed.src_lang, mixed.tgt_lang, mixed.tgt_langs) == ("de", "en", {})
     with pytest.raises(

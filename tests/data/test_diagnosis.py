@@ -37,7 +37,7 @@ def test_a_healthy_corpus_has_no_faults(corpus: dict[str, ParallelText], tokeniz
 
 
 @pytest.mark.parametrize("by", [1, -2, 10])
-def test_lost_lines_are_found_where_they_are_missing(
+def test_the_place_of_missing_lines_is_found(
     corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path, by: int
 ) -> None:
     """Remove lines inside one side, and as many at the end of the other."""
@@ -54,7 +54,7 @@ def test_lost_lines_are_found_where_they_are_missing(
     assert moved == -by
 
 
-def test_a_fault_is_of_the_corpus_and_the_line_where_it_is(
+def test_a_fault_names_its_corpus_and_line(
     corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     train = corpus["train"]
@@ -70,7 +70,7 @@ def test_a_fault_is_of_the_corpus_and_the_line_where_it_is(
     assert found.corpora["whole"]["mean_tokens"]["src"] == pytest.approx(sum(lengths) / 1000)
 
 
-def test_a_shifted_dev_is_found_too(corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_shift_in_dev_is_found(corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path) -> None:
     dev = ParallelText(corpus["dev"].src[1:], corpus["dev"].tgt[:-1])
     found = diagnosed(corpus["train"], tokenizer, tmp_path, dev=dev)
     assert [(split, by) for split, _, by in found.shifts] == [("dev", 1)]
@@ -78,7 +78,21 @@ def test_a_shifted_dev_is_found_too(corpus: dict[str, ParallelText], tokenizer: 
     assert found.faults == [told]
 
 
-def test_held_out_pairs_in_train_are_found_however_they_are_written(
+def test_further_references_are_looked_at_too(
+    corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    train, dev = corpus["train"], corpus["dev"]
+    second: list[str | None] = [f"x {i}" for i in range(len(dev))]
+    second[3], second[5] = "another translation", None
+    leaked = ParallelText([*train.src, dev.src[3], dev.src[5]], [*train.tgt, "Another translation!", ""])
+    found = diagnosed(leaked, tokenizer, tmp_path, dev=ParallelText(dev.src, dev.tgt, (second,)))
+    assert f"dev: 1 of {len(dev):,} pairs are also in train" in found.faults
+    shifted = ParallelText(dev.src, dev.tgt, ([*dev.tgt[1:], None],))
+    (fault,) = diagnosed(train, tokenizer, tmp_path, dev=shifted).faults
+    assert fault.startswith("dev, reference 2: from about line 1 on, source and target match better when shifted by -1")
+
+
+def test_held_out_pairs_in_train_are_found_in_any_spelling(
     corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     train, dev = corpus["train"], corpus["dev"]
@@ -91,7 +105,9 @@ def test_held_out_pairs_in_train_are_found_however_they_are_written(
     assert found.overlap["dev"].examples == [(dev.src[3], leaked.src[-2])]
 
 
-def test_eight_words_in_a_row_are_near(corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_sources_that_share_eight_consecutive_words_are_near(
+    corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
     words = "one two three four five six seven eight nine"
     dev = ParallelText([f"{words} ten", "a b c", words.replace("two", "2")], ["x"] * 3)
     train = corpus["train"]
@@ -127,7 +143,7 @@ def test_a_report_is_made_once_for_the_same_data(
     assert len(list((tmp_path / "doctor").iterdir())) == 2
 
 
-def test_unrelated_sides_are_reported_but_are_no_fault(
+def test_unrelated_sides_are_reported_but_not_as_a_fault(
     corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     train = corpus["train"]
@@ -150,11 +166,11 @@ def test_many_shifts_of_a_text_are_reported_briefly(
     assert len(found.shifts) == 8
     assert {by for _, _, by in found.shifts} == {-1}
     assert len(found.faults) == 6
-    assert found.faults[-1] == "and so on: 8 such places in total"
+    assert found.faults[-1] == "8 such places in total"
 
 
 @pytest.mark.parametrize("by", [30, 200])
-def test_lines_that_fit_no_more_are_found_however_many_are_missing(
+def test_a_shift_beyond_the_greatest_offset_is_found(
     corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path, by: int
 ) -> None:
     train = corpus["train"]
@@ -166,9 +182,7 @@ def test_lines_that_fit_no_more_are_found_however_many_are_missing(
     assert found.faults == [f"train: from about line {line:,} on, source and target no longer match"]
 
 
-def test_the_last_lines_are_looked_at_too(
-    corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_the_last_lines_are_examined(corpus: dict[str, ParallelText], tokenizer: Tokenizer, tmp_path: Path) -> None:
     train = corpus["train"].select(range(2350))
     shifted = ParallelText(train.src[:2050] + train.src[2051:], train.tgt[:-1])
     ((_, line, by),) = diagnosed(shifted, tokenizer, tmp_path, dev=corpus["dev"]).shifts

@@ -58,21 +58,21 @@ def composing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_forms_of_one_text_compare_as_one(text: str) -> None:
+def test_both_forms_of_a_text_are_equal(text: str) -> None:
     forms = [text, composed(text), decomposed(text), f"\ufeff{text}\u200b", text.replace(" ", "\u200d \u200c")]
     assert {comparable(form) for form in forms} == {composed(text)}
     assert len({normalise(form) for form in forms}) == 1
     assert len({hash_pair(form, form) for form in forms}) == 1
 
 
-def test_texts_that_look_different_are_different() -> None:
+def test_texts_that_look_different_are_not_equal() -> None:
     assert comparable("ﬁ") != comparable("fi")  # compatibility characters stay
     assert comparable("a b") != comparable("ab")
     assert comparable("é") != comparable("e")
     assert comparable("A") != comparable("a")
 
 
-def test_the_form_of_a_text_is_that_of_all_of_it() -> None:
+def test_the_form_of_a_text_depends_on_every_character() -> None:
     assert [form_of(text) for text in ("plain", "中文", "", "क")] == [None] * 4
     assert [form_of(text) for text in ("é", "한", "ế 中")] == ["composed"] * 3
     assert [form_of(text) for text in ("e\u0301", "é e\u0301", "\u212b")] == ["decomposed"] * 3
@@ -96,11 +96,13 @@ def test_pairs_that_differ_only_in_form_stay_in_one_split() -> None:
     assert not keys[1] & keys[2]
 
 
-def test_pairs_that_differ_in_form_alone_are_repeated_and_sides_identical(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_pairs_that_differ_only_in_form_are_duplicates_and_such_sides_identical(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
     word = "né à Orléans"
     text = ParallelText(["Ka é", decomposed("Ka é"), "Ka\u200b é", word], ["Lo", "Lo", "Lo", decomposed(word)])
     shards = prepare(text, tokenizer, tmp_path, max_len=100, cleaning=Cleaning(duplicates=True, identical=True))
-    assert shards.about["corpora"]["train"] == {"read": 4, "kept": 1, "dropped": {"duplicates": 2, "identical": 1}}
+    assert shards.metadata["corpora"]["train"] == {"read": 4, "kept": 1, "dropped": {"duplicates": 2, "identical": 1}}
 
 
 # --------------------------------------------------------------------------------------------------------------- doctor
@@ -158,9 +160,7 @@ MARKS = st.text(st.sampled_from("\u0300\u0301\u0302\u0303\u0304\u0306\u0308\u030
 
 
 @given(st.lists(st.tuples(MARKED, MARKS.map(lambda marks: marks[:2])), max_size=6))
-def test_two_marks_on_a_letter_are_composed_in_whatever_order_they_stand(
-    composing: Tokenizer, letters: list[tuple[str, str]]
-) -> None:
+def test_two_marks_on_a_letter_are_composed_in_any_order(composing: Tokenizer, letters: list[tuple[str, str]]) -> None:
     text = "".join(base + marks for base, marks in letters)
     assert composing.decode(composing.encode([text])[0].ids) == composed(text)
 
@@ -187,7 +187,7 @@ def test_any_number_of_marks_in_any_order_is_read_as_its_composed_form(
 
 
 @given(st.text(st.characters(categories=["Mn", "Mc", "Lo"]), max_size=9))
-def test_whatever_marks_there_are_text_is_read_as_its_composed_form(composing: Tokenizer, text: str) -> None:
+def test_text_with_any_marks_is_read_as_its_composed_form(composing: Tokenizer, text: str) -> None:
     assert composing.encode([text])[0].ids == composing.encode([composed(text)])[0].ids
 
 
@@ -198,7 +198,7 @@ def test_the_model_file_alone_composes_the_points_of_hebrew_and_arabic(composing
             assert alone.decode(alone.encode(letter + "".join(order))) == composed(letter + marks)
 
 
-def test_a_model_file_for_composed_text_says_so_wherever_it_goes(composing: Tokenizer, tokenizer: Tokenizer) -> None:
+def test_a_model_file_for_composed_text_stays_marked(composing: Tokenizer, tokenizer: Tokenizer) -> None:
     assert is_composing(composing.model)
     assert is_composing(adopt(composing.model, ["<2de>"]))
     assert not is_composing(tokenizer.model)
@@ -207,7 +207,7 @@ def test_a_model_file_for_composed_text_says_so_wherever_it_goes(composing: Toke
 
 @example("{a}")
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc", "Co"], exclude_characters="\u2581"), max_size=12))
-def test_composed_text_comes_back_from_a_composing_tokenizer_as_it_went_in(composing: Tokenizer, text: str) -> None:
+def test_a_composing_tokenizer_decodes_composed_text_unchanged(composing: Tokenizer, text: str) -> None:
     (encoded,) = composing.encode([composed(text)])
     assert composing.decode(encoded.ids, encoded.placeholders) == composed(text)
 
@@ -217,7 +217,7 @@ def test_joiners_and_blanks_stay_in_text(composing: Tokenizer) -> None:
     assert composing.decode(composing.encode([text])[0].ids) == text
 
 
-def test_placeholders_that_differ_in_form_alone_are_one(composing: Tokenizer) -> None:
+def test_placeholders_that_differ_only_in_form_have_the_same_slot(composing: Tokenizer) -> None:
     sources = composing.encode(["Où {né} ?"])
     (target,) = composing.encode_targets([decomposed("là {né}")], sources)
     assert composing.decode(target, sources[0].placeholders) == "là {né}"

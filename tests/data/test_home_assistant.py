@@ -52,7 +52,7 @@ def test_nested_texts_are_read_by_component_and_key_path(wheel: Path) -> None:
     assert len(texts) == 63
 
 
-def test_cleaning_keeps_the_first_of_what_is_long_enough_and_translated() -> None:
+def test_short_untranslated_and_repeated_texts_are_left_out() -> None:
     english = {
         ("b", "x"): "one  two\nthree",
         ("a", "y"): "one two three",
@@ -119,19 +119,19 @@ def test_a_given_wheel_is_prepared_once_and_read_from_then_on(
     assert HomeAssistant(pair="en-zh-Hans").load(cache) == splits
 
 
-def test_other_options_are_prepared_apart(wheel: Path, tmp_path: Path) -> None:
+def test_other_options_are_prepared_in_another_folder(wheel: Path, tmp_path: Path) -> None:
     for options in ({}, {"split_seed": 2}, {"dev_size": 2}):
         HomeAssistant(wheel=str(wheel), **options).prepare(tmp_path / "cache")
     assert len(list((tmp_path / "cache" / "home_assistant").iterdir())) == 3
 
 
-def test_text_that_is_not_prepared_is_asked_for(tmp_path: Path) -> None:
+def test_text_that_is_not_prepared_is_refused_with_the_command(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"home_assistant en-de is not prepared .* `make prepare`"):
         HomeAssistant().load(tmp_path)
 
 
 @pytest.mark.parametrize("src", LANGUAGES)
-def test_every_pair_of_languages_is_understood(src: str) -> None:
+def test_every_pair_of_languages_is_parsed(src: str) -> None:
     others = [tgt for tgt in LANGUAGES if tgt != src]
     assert [split_pair(f"{src}-{tgt}") for tgt in others] == [(src, tgt) for tgt in others]
 
@@ -148,7 +148,7 @@ def test_every_pair_of_languages_is_understood(src: str) -> None:
         ("de-de", r"the same language"),
     ],
 )
-def test_an_unknown_language_is_refused_with_the_nearest_offered(pair: str, message: str) -> None:
+def test_an_unknown_language_is_refused_with_the_most_similar_ones(pair: str, message: str) -> None:
     with pytest.raises(UserError, match=rf"data\.pair={pair}: .*{message}"):
         HomeAssistant(pair=pair)
 

@@ -148,7 +148,7 @@ READERS = [
 
 
 @pytest.mark.parametrize(("reader", "name", "write"), READERS)
-def test_every_reader_gives_what_is_in_the_file(
+def test_every_reader_returns_the_text_of_the_file(
     tmp_path: Path, reader: str, name: str, write: Callable[[Path, list[Row]], None]
 ) -> None:
     """Read more rows than fit into one batch, with texts that occur only in late rows."""
@@ -164,7 +164,7 @@ def test_every_reader_gives_what_is_in_the_file(
     assert [path.name for path in (tmp_path / "cache" / "hub").iterdir()] == [corpus._folder(tmp_path / "cache").name]
 
 
-def test_a_column_a_language_becomes_pairs(tmp_path: Path) -> None:
+def test_a_column_per_language_becomes_pairs(tmp_path: Path) -> None:
     rows = [row["translation"] for row in NESTED]
     as_parquet(tmp_path / "rows.parquet", rows)
     json_lines(tmp_path / "rows.jsonl", rows)
@@ -239,10 +239,10 @@ def test_a_local_set_in_the_hubs_layout_is_loaded_by_its_path(tmp_path: Path) ->
         ("train[8:]+train[:1]", [8, 9, 0]),
     ],
 )
-def test_slices_choose_rows(
+def test_slices_select_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str, name: str, chosen: list[int]
 ) -> None:
-    monkeypatch.setattr(hub, "_BATCH", 3)
+    monkeypatch.setattr(hub, "_BATCH_SIZE", 3)
     {"json": as_json, "parquet": as_parquet}[reader](tmp_path / "rows", TEN)
     corpus = Hub(
         path=reader,
@@ -262,8 +262,8 @@ def test_a_limit_takes_the_first_train_rows(tmp_path: Path) -> None:
     assert read["dev"].src == ["de 8", "de 9"]
 
 
-def test_only_as_much_is_read_as_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "_BATCH", 2)
+def test_rows_after_the_slice_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "_BATCH_SIZE", 2)
     corpus = json_hub(tmp_path / "rows.jsonl", TEN, max_train_pairs=4)
     with (tmp_path / "rows.jsonl").open("a") as file:
         file.write("{not json")
@@ -296,7 +296,7 @@ def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, monkeypatch: p
     corpus = Hub(
         path="parquet", data_files=str(tmp_path / "rows.parquet"), splits=ONLY_TRAIN, src_lang="de", tgt_lang="en"
     )
-    monkeypatch.setattr(hub, "_BATCH", 2)
+    monkeypatch.setattr(hub, "_BATCH_SIZE", 2)
     whole = hub._one_line
 
     def interrupted(text: str | None) -> str:
@@ -352,7 +352,7 @@ def test_anything_missing_from_the_dataset_is_refused_in_one_line(tmp_path: Path
 
 
 @pytest.mark.parametrize(("value", "kind"), [(["a"], "list"), (5, "int"), (False, "bool"), ({"a": "b"}, "dict")])
-def test_a_sentence_that_is_no_text_is_refused_with_its_line(tmp_path: Path, value: object, kind: str) -> None:
+def test_a_sentence_that_is_not_text_is_refused_with_its_line(tmp_path: Path, value: object, kind: str) -> None:
     rows = [*NESTED, {"translation": {"de": "a", "en": value}}]
     corpus = json_hub(tmp_path / "rows.jsonl", rows)
     with pytest.raises(UserError, match=rf"rows\.jsonl, line 6: a sentence has type {kind}, not text"):
@@ -376,7 +376,7 @@ def test_a_column_of_a_parquet_file_that_is_no_text_is_refused(tmp_path: Path) -
         ('{"translation": "text"}', r"data\.column=translation: not a column of languages"),
     ],
 )
-def test_a_line_that_is_no_row_is_refused_in_one_line(tmp_path: Path, line: str, message: str) -> None:
+def test_a_line_that_is_not_an_object_is_refused(tmp_path: Path, line: str, message: str) -> None:
     corpus = json_hub(tmp_path / "rows.jsonl", NESTED)
     with (tmp_path / "rows.jsonl").open("a") as file:
         file.write(f"{line}\n")
@@ -418,7 +418,7 @@ def test_a_language_that_a_row_lacks_is_blank_there(tmp_path: Path) -> None:
     assert prepared(json_hub(tmp_path / "rows.jsonl", rows), tmp_path / "cache")["train"] == ParallelText(["c"], ["b"])
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_removed(tmp_path: Path) -> None:
     rows = [{"translation": {"de": "\ufeff \ufeffa", "en": "\ufeffb"}}, {"translation": {"de": "\ufeff", "en": "c"}}]
     assert prepared(json_hub(tmp_path / "rows.jsonl", rows), tmp_path / "cache")["train"] == ParallelText(["a"], ["b"])
 
@@ -431,7 +431,7 @@ def test_a_configuration_that_a_folder_does_not_have_is_refused(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["train.csv", "train.txt"])
-def test_a_folder_of_text_or_csv_is_for_files(tmp_path: Path, name: str) -> None:
+def test_a_folder_of_text_or_csv_is_refused_with_data_files(tmp_path: Path, name: str) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / name).write_text("de,en\nNA,none\n")
     with pytest.raises(UserError, match=r"reads only JSON Lines, Parquet and Arrow.*data=files"):
@@ -546,7 +546,7 @@ RECIPES = sorted(path.stem for path in (CONF / "data").glob("*.yaml") if "defaul
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_recipes_are_whole(name: str, compose_train: Callable[..., DictConfig]) -> None:
+def test_recipes_are_complete(name: str, compose_train: Callable[..., DictConfig]) -> None:
     config = compose_train(f"data={name}")
     assert set(config.data) == set(compose_train("data=hub").data)
     corpus = build_corpus(config.data)
@@ -557,7 +557,7 @@ def test_recipes_are_whole(name: str, compose_train: Callable[..., DictConfig]) 
     assert turned.src_lang == "en"
 
 
-def test_there_are_recipes() -> None:
+def test_recipes_exist() -> None:
     assert {"wmt14_de_en", "wmt14_fr_en", "wmt16_ro_en", "wmt17_de_en", "iwslt2017_de_en"} <= set(RECIPES)
 
 

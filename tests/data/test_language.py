@@ -93,7 +93,7 @@ def test_a_column_s_name_may_be_a_language() -> None:
 
 
 @pytest.mark.parametrize("code", [" zh", "ZH ", "zh_CN.UTF-8", "zho-Hant", "cmn", "yue", "nan"])
-def test_case_blanks_and_what_a_locale_adds_change_nothing(code: str) -> None:
+def test_case_blanks_and_the_suffix_of_a_locale_have_no_effect(code: str) -> None:
     assert writing_of_code(code) == CHINESE
 
 
@@ -120,9 +120,7 @@ def test_case_blanks_and_what_a_locale_adds_change_nothing(code: str) -> None:
         ("xx", [], SPACED),
     ],
 )
-def test_a_code_of_alphabetic_letters_gives_way_to_a_text_in_others(
-    code: str, lines: list[str], writing: Writing
-) -> None:
+def test_a_text_in_another_script_overrides_an_alphabetic_code(code: str, lines: list[str], writing: Writing) -> None:
     assert writing_of(code, lines) == writing
 
 
@@ -138,7 +136,7 @@ def test_a_code_of_alphabetic_letters_gives_way_to_a_text_in_others(
         ([], None),
     ],
 )
-def test_the_script_of_most_of_a_text_says_how_it_is_written(lines: list[str], writing: Writing | None) -> None:
+def test_the_main_script_of_a_text_determines_its_writing_system(lines: list[str], writing: Writing | None) -> None:
     assert writing_of_text(lines) == writing
 
 

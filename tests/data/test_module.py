@@ -19,7 +19,14 @@ from diglot.data.batching import WIDTH_STEP
 from diglot.data.corpus import Corpus, Files, Sample
 from diglot.data.flat import FlatIds
 from diglot.data.mixed import Mixed
-from diglot.data.module import TimedLoader, TranslationData, eval_batches, unknown_tokens
+from diglot.data.module import (
+    TimedLoader,
+    TranslationData,
+    eval_batches,
+    find_faults,
+    references_in,
+    unknown_tokens,
+)
 from diglot.data.options import DataOptions
 from diglot.data.sampling import Sampling
 from diglot.data.shards import ABOUT
@@ -116,13 +123,13 @@ def test_pairs_without_ids_that_an_earlier_version_kept_are_left_out_now(
     text = corpus(tmp_path, train=([*sample_lines[:40], "\u200b"], [*sample_lines[:40], "Ka"]))
     normalising = TokenizerTrainer(model_type="unigram", vocab_size=310, normalisation="nmt_nfkc")
     with monkeypatch.context() as patched:
-        patched.setattr(preparation, "_is_done", lambda folder: (folder / ABOUT).exists())
+        patched.setattr(preparation, "_is_complete", lambda folder: (folder / ABOUT).exists())
         patched.setattr(Encoded, "is_blank", False)
         assert data(text, normalising, tmp_path).sizes["train"] == 41
     assert data(text, normalising, tmp_path).sizes["train"] == 40
 
 
-def test_a_batch_holds_the_ids_of_its_pairs(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_batch_contains_the_ids_of_its_pairs(tmp_path: Path, tokenizer: Tokenizer) -> None:
     made = data(corpus(tmp_path), tokenizer, tmp_path)
     sources = tokenizer.encode(made.train_text.load().src)
     targets = tokenizer.encode_targets(made.train_text.load().tgt, sources)
@@ -135,7 +142,7 @@ def test_a_batch_holds_the_ids_of_its_pairs(tmp_path: Path, tokenizer: Tokenizer
             assert (batch.src_mask[row].sum(), batch.tgt_mask[row].sum()) == (len(src) + 1, len(tgt) + 1)
 
 
-def test_masks_are_true_on_tokens_and_all_else_is_padding(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_masks_are_true_on_tokens_and_false_on_padding(tmp_path: Path, tokenizer: Tokenizer) -> None:
     made = data(corpus(tmp_path), tokenizer, tmp_path)
     padded = 0
     for batch in batches(made.train_dataloader()) + batches(made.val_dataloader()):
@@ -158,7 +165,7 @@ def test_masks_are_true_on_tokens_and_all_else_is_padding(tmp_path: Path, tokeni
     assert padded
 
 
-def test_the_decoder_is_given_what_it_should_have_said_before(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_the_decoder_input_is_the_target_shifted_by_one(tmp_path: Path, tokenizer: Tokenizer) -> None:
     for batch in batches(data(corpus(tmp_path), tokenizer, tmp_path).train_dataloader()):
         assert (batch.tgt_in[:, 0] == BOS).all()
         for given, said, mask in zip(batch.tgt_in, batch.labels, batch.tgt_mask):
@@ -168,7 +175,7 @@ def test_the_decoder_is_given_what_it_should_have_said_before(tmp_path: Path, to
             assert EOS not in given.tolist()
 
 
-def test_a_batch_of_buckets_is_filled_up_and_what_fills_it_counts_nowhere(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_batch_is_padded_to_its_bucket_and_padding_rows_do_not_count(tmp_path: Path, tokenizer: Tokenizer) -> None:
     made = data(corpus(tmp_path), tokenizer, tmp_path, shapes="buckets", tokens_per_batch=300)
     found = batches(made.train_dataloader())
     sizes = {(batch.src.shape, batch.labels.shape) for batch in found}
@@ -188,7 +195,7 @@ def test_a_batch_of_buckets_is_filled_up_and_what_fills_it_counts_nowhere(tmp_pa
     assert any(len(batch.pairs) < len(batch.src) for batch in found)
 
 
-def test_a_batch_says_where_it_stands(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_batch_has_its_position_in_the_stream(tmp_path: Path, tokenizer: Tokenizer) -> None:
     made = data(corpus(tmp_path), tokenizer, tmp_path, batches_per_update=2)
     found = batches(made.train_dataloader())
     assert len(found) == 2 * made.n_updates
@@ -205,15 +212,15 @@ def test_a_batch_says_where_it_stands(tmp_path: Path, tokenizer: Tokenizer) -> N
         assert len(batch.pairs) * max(batch.src.size(1), batch.labels.size(1)) <= 120
 
 
-def test_many_sequences_in_one_array_come_back_one_by_one() -> None:
+def test_flat_ids_return_each_sequence() -> None:
     sequences = [[5, 6], [], [65_535], [7, 8, 9]]
     for vocab_size, dtype in ((2**16, np.uint16), (2**16 + 1, np.uint32)):
-        flat = FlatIds.of(sequences, vocab_size)
+        flat = FlatIds.from_sequences(sequences, vocab_size)
         assert [row.tolist() for row in map(flat.__getitem__, range(len(flat)))] == sequences
         assert np.asarray(flat.lengths).tolist() == [3, 1, 2, 4]
         assert flat.lengths[np.array([3, 0])].tolist() == [4, 3]
         assert flat.lengths.max() == 4
-        assert flat.ended(np.array([1, 0])).tolist() == [[EOS, PAD, PAD], [5, 6, EOS]]
+        assert flat.padded(np.array([1, 0])).tolist() == [[EOS, PAD, PAD], [5, 6, EOS]]
         assert flat.ids.dtype == dtype
 
 
@@ -259,7 +266,7 @@ def test_no_pair_short_enough_is_refused(tmp_path: Path, tokenizer: Tokenizer) -
         data(corpus(tmp_path), tokenizer, tmp_path, max_len=2)
 
 
-def test_dev_is_scored_whole_however_long_or_blank_its_lines(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_dev_keeps_long_and_blank_lines(tmp_path: Path, tokenizer: Tokenizer) -> None:
     made = data(corpus(tmp_path), tokenizer, tmp_path, max_len=12, tokens_per_batch=12, eval_tokens_per_batch=5)
     assert max(lengths(tokenizer, made.held_out["dev"])) > 12
     found = batches(made.val_dataloader())
@@ -305,7 +312,7 @@ def test_a_number_of_batches_not_divisible_by_the_processes_is_refused_with_the_
     assert fitting % world_size == 0
 
 
-def test_other_text_gets_another_order(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_other_text_has_another_order(tmp_path: Path, tokenizer: Tokenizer) -> None:
     src = [f"lan {'a' * (i % 7)}" for i in range(40)]
     orders = []
     one = [f"{line} x" for line in src]
@@ -324,7 +331,18 @@ def test_passes_are_counted_in_updates(tmp_path: Path, tokenizer: Tokenizer) -> 
 # -------------------------------------------------------------------------------------------------------------- notes
 
 
-def test_notes_say_what_became_of_the_text(tmp_path: Path) -> None:
+def test_notes_count_references_and_pairs_of_any_reference() -> None:
+    dev = ParallelText(["a", "b"], ["x", "y"], (["1", None], ["I", "II"]))
+    test = ParallelText(["a", "b", "c"], ["z", "y2", "w"], (["I", None, None],))
+    assert references_in({"dev": dev, "test": ParallelText(["a"], ["b"])}) == [
+        "dev: up to 3 references per source; 1 of 2 sources have fewer"
+    ]
+    assert references_in({"test": dev.select([0])}) == ["test: 3 references per source"]
+    told = "test: 1 of 3 pairs are also in dev, which selects the best checkpoint"
+    assert find_faults({"dev": dev, "test": test}) == [told]
+
+
+def test_notes_report_how_the_text_was_prepared(tmp_path: Path) -> None:
     train = Sample().read(tmp_path)["train"].load()
     src, tgt = [*train.src[:300], "", "lan"], [*train.tgt[:300], "x", " "]
     trainer = TokenizerTrainer(model_type="bpe", vocab_size=350)
@@ -338,7 +356,7 @@ def test_notes_say_what_became_of_the_text(tmp_path: Path) -> None:
         "train: 300 of 302 pairs kept, left out: 2 with a blank side",
         made.notes[5],
     ]
-    assert made.notes[2].startswith("test: ")
+    assert made.notes[2] == "test: 3 of 3 pairs are also in dev, which selects the best checkpoint"
     assert made.notes[5].startswith("doctor: 300 pairs, 0 repeated")
     assert made.tokenizer.src_vocab_size == made.tokenizer.tgt_vocab_size == 350
 
@@ -356,7 +374,7 @@ def test_the_sample_corpus_makes_batches(tmp_path: Path, tokenizer: Tokenizer) -
 # ------------------------------------------------------------------------------------------- samples, tags, two models
 
 
-def test_passes_take_turns_in_the_versions_of_sampled_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_passes_cycle_through_the_versions_of_sampled_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
     made = data(Sample(), tokenizer, tmp_path, tokens_per_batch=600, sampling=Sampling(2, 0.2, 1))
     n = made.sizes["train"]
     assert len(made.shards.src) == 2 * n
@@ -414,7 +432,7 @@ def test_a_ready_tokenizer_without_the_tags_is_refused(tmp_path: Path, tokenizer
         data(Mixed(corpora=corpora, dev=dev, src_lang="de", tgt_lang="en"), tokenizer, tmp_path)
 
 
-def test_sides_with_vocabularies_of_their_own_come_back_as_text(tmp_path: Path) -> None:
+def test_separate_vocabularies_decode_to_the_text(tmp_path: Path) -> None:
     trainer = TokenizerTrainer(model_type="bpe", vocab_size=400, joint=False, tgt_vocab_size=430)
     made = data(Sample(), trainer, tmp_path, tokens_per_batch=600)
     train = made.train_text.load()
@@ -434,7 +452,7 @@ def test_the_doctor_does_not_run_on_large_text_in_every_run(
     assert data(Sample(), tokenizer, tmp_path, tokens_per_batch=600).notes[-1] == f"doctor: {report.summary()}"
 
 
-def test_a_loader_s_process_maps_the_files_itself(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_loader_process_maps_the_files_itself(tmp_path: Path, tokenizer: Tokenizer) -> None:
     made = data(Sample(), tokenizer, tmp_path, tokens_per_batch=600)
     sent = pickle.dumps(made.train_pairs)
     assert len(sent) < 2_000
@@ -507,7 +525,7 @@ class Deadly(torch.utils.data.Dataset):
         return 8
 
 
-def test_the_loader_knows_how_its_workers_ended():
+def test_the_loader_records_exit_statuses_of_its_workers():
     handler = signal.getsignal(signal.SIGCHLD)
     loader = TimedLoader(Deadly(), batch_size=None, num_workers=2, persistent_workers=True)
     try:

@@ -18,16 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diglot.data import preparation
-from diglot.data.corpus import Sample
+from diglot.data.corpus import Files, Sample
 from diglot.data.mixed import Mixed
 from diglot.data.module import TranslationData
-from diglot.data.noise import KINDS, Noise, joined, mistyped, sentence_ends, split, with_copy
+from diglot.data.noise import KINDS, Noise, NoisyText, add_typos, copy_span, join_texts, sentence_ends, split_pair
 from diglot.data.options import DataOptions
-from diglot.data.preparation import Cleaning, noise_counts, prepare
+from diglot.data.preparation import Cleaning, noise_notes, prepare
 from diglot.data.sampling import Sampling
 from diglot.data.shards import Shards
 from diglot.data.text import ParallelText, write_lines
-from diglot.data.tokenizer import Tokenizer
+from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 
 ALL = Noise(upper=0.1, title=0.1, typos=0.1, no_punctuation=0.1, merge=0.1, split=0.1, copy=0.1)
 SOURCE_ONLY = ("upper", "title", "typos", "no_punctuation")
@@ -126,7 +126,7 @@ def test_punctuation_is_removed_everywhere_or_at_the_end(src: str, last: str | N
         "aa",
     ],
 )
-def test_typing_errors_are_made_with_the_letters_of_the_line(src: str) -> None:
+def test_typing_errors_use_the_letters_of_the_line(src: str) -> None:
     found = {noisy("typos", src, block=str(i)) for i in range(60)} - {None}
     units = Counter(re.findall(r"\w[\u0300-\u036f]*|\W", src))
     for pair in found:
@@ -148,9 +148,9 @@ def test_the_share_of_wrong_letters_is_the_rate() -> None:
     line = "abcdefghijklmnopqrst"
     for rate in (0.0, 0.1, 0.2):
         # Half of the errors, dropped and replaced letters, remove a letter; a replaced one seldom brings it back.
-        missing = [len({*line} - {*mistyped(line, rate, Random(i))}) for i in range(2000)]
+        missing = [len({*line} - {*add_typos(line, rate, Random(i))}) for i in range(2000)]
         assert np.mean(missing) == pytest.approx((len(line) * rate + 1 - rate) / 2, rel=0.1)
-    lengths = [len(mistyped("abcdefghij", 0.0, Random(i))) for i in range(4000)]
+    lengths = [len(add_typos("abcdefghij", 0.0, Random(i))) for i in range(4000)]
     assert Counter(lengths)[9] / 4000 == pytest.approx(0.25, abs=0.03)  # dropped
     assert Counter(lengths)[11] / 4000 == pytest.approx(0.275, abs=0.03)  # doubled, also for a swap of the last letter
 
@@ -164,9 +164,9 @@ def test_pairs_are_merged_with_a_neighbour_on_both_sides() -> None:
         (3, "你好。c", "再见。C"),
     ]
     assert not Noise(merge=1.0).apply(pairs, [2], "0 0", "en", placeholders)
-    assert joined("नमस्ते", "दुनिया") == "नमस्ते दुनिया"
-    assert joined("สวัสดี", "โลก") == "สวัสดีโลก"
-    assert joined("42", "{n}") == "42 {n}"
+    assert join_texts("नमस्ते", "दुनिया") == "नमस्ते दुनिया"
+    assert join_texts("สวัสดี", "โลก") == "สวัสดีโลก"
+    assert join_texts("42", "{n}") == "42 {n}"
 
 
 @pytest.mark.parametrize(
@@ -182,27 +182,27 @@ def test_pairs_are_merged_with_a_neighbour_on_both_sides() -> None:
         ("", [""]),
     ],
 )
-def test_sentences_end_where_a_reader_sees_it(line: str, parts: list[str]) -> None:
+def test_sentence_ends_are_found(line: str, parts: list[str]) -> None:
     ends = [0, *sentence_ends(line), len(line)]
     assert [line[start:end] for start, end in pairwise(ends)] == parts
 
 
 def test_both_sides_are_cut_at_the_same_sentence() -> None:
-    found = {split("Eins. Zwei. Drei.", "一。二。三。", Random(i)) for i in range(40)}
+    found = {split_pair("Eins. Zwei. Drei.", "一。二。三。", Random(i)) for i in range(40)}
     assert found == {
         ("Eins.", "一。"),
         ("Zwei. Drei.", "二。三。"),
         ("Eins. Zwei.", "一。二。"),
         ("Drei.", "三。"),
     }
-    assert split("Eins. Zwei.", "One and two.", Random(1)) is None
-    assert split("Eins", "One", Random(1)) is None
+    assert split_pair("Eins. Zwei.", "One and two.", Random(1)) is None
+    assert split_pair("Eins", "One", Random(1)) is None
     assert noisy("split", "Eins. Zwei.", "One, two.") is None
 
 
 def test_a_part_of_a_long_word_is_copied_to_the_same_end_of_both_sides() -> None:
     src, tgt = "Die Hauptstraße {longname} ist zu.", "主街关闭。"
-    found = [with_copy(src, tgt, Random(i), ["{longname}"]) for i in range(60)]
+    found = [copy_span(src, tgt, Random(i), ["{longname}"]) for i in range(60)]
     spans = set()
     for pair in found:
         assert pair is not None
@@ -250,7 +250,9 @@ LINE = st.lists(
     lang=st.sampled_from(["en", "tr", "el", "??"]),
     seed=st.integers(0, 3),
 )
-def test_noise_keeps_what_must_stay(pairs: list[tuple[str, str]], kind: str, lang: str, seed: int) -> None:
+def test_noise_changes_only_what_its_kind_may_change(
+    pairs: list[tuple[str, str]], kind: str, lang: str, seed: int
+) -> None:
     text = ParallelText([src for src, _ in pairs], [tgt for _, tgt in pairs])
     noise = Noise(**{kind: 1.0}, seed=seed)  # type: ignore[arg-type]
     kept = list(range(len(pairs)))
@@ -286,7 +288,7 @@ def test_each_kind_is_as_frequent_as_its_probability() -> None:
         assert counts[kind] / n == pytest.approx(share, abs=5 * np.sqrt(share * (1 - share) / n)), kind
 
 
-def test_a_pair_gets_the_same_noise_whatever_other_pairs_are_kept() -> None:
+def test_the_noise_of_a_pair_does_not_depend_on_other_pairs() -> None:
     pairs = sentences(200)
     noise = replace(ALL, merge=0.0)
     every = noise.apply(pairs, range(200), "0 0", "de", placeholders)
@@ -345,17 +347,17 @@ def test_prepared_pairs_are_the_ids_of_the_noisy_text(text: ParallelText, tokeni
                 src[60 * number + pair.number], tgt[60 * number + pair.number] = pair.src, pair.tgt
                 counts[pair.kind] += 1
         assert rows == ids(tokenizer, src, tgt)
-    about = shards.about["noise"]
+    about = shards.metadata["noise"]
     assert {kind: count["pairs"] for kind, count in about.items()} == counts
     assert all(len(count["examples"]) == 3 and count["examples"][0][0] in text.src for count in about.values())
-    (line,) = noise_counts(shards.about)
+    (line,) = noise_notes(shards.metadata)
     assert line.startswith(f"noise (data.noise): {counts['upper']} upper, {counts['title']} title, ")
     assert line.endswith(", of 400 train pairs, in 2 versions")
     english = prepare(text, tokenizer, tmp_path, noise=noise, **options | {"src_langs": {"train": "en"}})  # type: ignore[arg-type]
     assert english.key != shards.key
 
 
-def test_without_noise_the_prepared_files_are_those_of_before(
+def test_without_noise_the_prepared_files_are_those_of_earlier_versions(
     text: ParallelText, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     plain = prepare(text, tokenizer, tmp_path, max_len=100)
@@ -363,8 +365,8 @@ def test_without_noise_the_prepared_files_are_those_of_before(
     assert not off.is_on
     again = prepare(text, tokenizer, tmp_path, max_len=100, noise=off, src_langs={"train": "tr"})
     assert again.folder == plain.folder
-    assert plain.about.keys() == {"corpora", "tokens", "versions", "vocab_size"}
-    assert noise_counts(plain.about) == []
+    assert plain.metadata.keys() == {"corpora", "tokens", "versions", "vocab_size"}
+    assert noise_notes(plain.metadata) == []
 
 
 def test_a_noisy_pair_that_a_rule_would_leave_out_stays_as_it_is(
@@ -376,13 +378,13 @@ def test_a_noisy_pair_that_a_rule_would_leave_out_stays_as_it_is(
     (rows,) = versions(merged)
     as_before = [row == before for row, before in zip(rows, plain, strict=True)]
     assert 0 < sum(as_before) < 200
-    assert merged.about["noise"]["merge"]["pairs"] == 200 - sum(as_before)
+    assert merged.metadata["noise"]["merge"]["pairs"] == 200 - sum(as_before)
     assert max(len(side) for row in rows for side in row) < longest
-    assert merged.about["corpora"]["train"]["kept"] == 200
+    assert merged.metadata["corpora"]["train"]["kept"] == 200
     # In upper case, the sample has other and more tokens.
     uneven = prepare(text, tokenizer, tmp_path, max_len=300, noise=Noise(upper=1.0), cleaning=Cleaning(max_ratio=1.5))
     assert all(2 * max(len(a), len(b)) + 2 <= 3 * (min(len(a), len(b)) + 1) for a, b in versions(uneven)[0])
-    assert 0 < uneven.about["noise"]["upper"]["pairs"] < uneven.count("kept")
+    assert 0 < uneven.metadata["noise"]["upper"]["pairs"] < uneven.count("kept")
 
 
 def test_noise_and_random_segmentation_work_together(text: ParallelText, tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -391,7 +393,7 @@ def test_noise_and_random_segmentation_work_together(text: ParallelText, tokeniz
         both = prepare(text, tokenizer, tmp_path, max_len=200, noise=noise, sampling=Sampling(samples, 0.3, 1))
         plain = prepare(text, tokenizer, tmp_path, max_len=200, noise=replace(noise, samples=n))
         assert both.n_versions == plain.n_versions == n
-        assert both.about["noise"] == plain.about["noise"]
+        assert both.metadata["noise"] == plain.metadata["noise"]
         for rows, unsampled in zip(versions(both), versions(plain), strict=True):
             spelled = [[tokenizer.decode(src, ["1"] * 8) for src, _ in each] for each in (rows, unsampled)]
             assert spelled[0] == spelled[1]
@@ -413,7 +415,7 @@ class Killed(ParallelText):
 def test_a_killed_preparation_continues_with_the_same_noise(
     text: ParallelText, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparation, "_SECONDS", 0.0)
+    monkeypatch.setattr(preparation, "_PROGRESS_INTERVAL", 0.0)
     options = {"max_len": 100, "block_size": 40, "noise": replace(ALL, samples=2)}
     whole = prepare(text, tokenizer, tmp_path / "whole", **options)  # type: ignore[arg-type]
     for after in (1, 3, 4):
@@ -501,3 +503,49 @@ def test_each_corpus_of_a_mixture_has_the_case_of_its_language(tokenizer: Tokeni
     module.prepare_data()
     sources = [tokenizer.decode(src.tolist(), (), "src") for src in module.shards.src]
     assert sources == [f"İKİ {i} BİRİM TR" for i in range(20)] + [f"IKI {i} BIRIM DE" for i in range(20)]
+
+
+def test_a_tokenizer_is_trained_on_the_text_with_its_noise(tmp_path: Path) -> None:
+    states = {"en": ("on", "off"), "de": ("an", "aus")}
+    for lang, (on, off) in states.items():
+        lines = [f"the lamp in room {i} is {on if i % 2 else off} and {{name}} sees it" for i in range(400)]
+        write_lines(tmp_path / f"train.{lang}", lines)
+        write_lines(tmp_path / f"dev.{lang}", lines[:20])
+    held_out = {"src": str(tmp_path / "dev.en"), "tgt": str(tmp_path / "dev.de")}
+    lengths, placeholders = [], []
+    for noise in (None, Noise(upper=0.5)):
+        module = TranslationData(
+            corpus=Files(
+                train={"src": str(tmp_path / "train.en"), "tgt": str(tmp_path / "train.de")},
+                dev=held_out,
+                test=held_out,
+                src_lang="en",
+                tgt_lang="de",
+            ),
+            tokenizer=TokenizerTrainer(model_type="bpe", vocab_size=380, must_fit=False, placeholder=r"\{\w+\}"),
+            seed=1,
+            options=DataOptions(max_len=100, cache_dir=str(tmp_path / "cache"), noise=noise),
+        )
+        module.prepare_data()
+        encoded = module.tokenizer.encode(["THE LAMP IN ROOM 7 IS OFF AND {name} SEES IT"])[0]
+        lengths.append(len(encoded.ids))
+        placeholders.append(encoded.placeholders)
+    assert lengths[1] < 0.7 * lengths[0]
+    assert placeholders == [("{name}",)] * 2
+
+
+def test_the_hash_of_a_noisy_text_depends_on_all_that_changes_it() -> None:
+    text = ParallelText(["some text"], ["ein Text"])
+
+    def digest(noise: Noise, langs: dict[str, str] | None = None, text: ParallelText = text) -> str:
+        return NoisyText(text, noise, langs or {"train": "en"}, lambda line: []).digest()
+
+    plain = digest(Noise(upper=0.5))
+    assert digest(Noise(upper=0.5, samples=3)) == plain  # the tokenizer is trained on the first version alone
+    others = [
+        digest(Noise(upper=0.6)),
+        digest(Noise(upper=0.5, seed=2)),
+        digest(Noise(upper=0.5), {"train": "tr"}),
+        digest(Noise(upper=0.5), text=ParallelText(["other text"], ["ein Text"])),
+    ]
+    assert len({plain, *others}) == 5

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from diglot.data.placeholders import LONGEST, Placeholders, check_placeholder
+from diglot.data.placeholders import MAX_PATTERN_LENGTH, Placeholders, check_placeholder
 from diglot.errors import UserError
 
 PATTERNS = [
@@ -46,14 +46,14 @@ LINES = [
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("line", LINES)
-def test_what_is_found_is_what_re_finds(pattern: str, line: str) -> None:
+def test_matches_equal_those_of_re(pattern: str, line: str) -> None:
     placeholders, wanted = Placeholders(pattern), [match[0] for match in re.finditer(pattern, line)]
     assert placeholders.find(line) == wanted
     assert placeholders.occurs_in(line) == bool(wanted)
     assert placeholders.replace(line, lambda name: f"<{name}>") == re.sub(pattern, r"<\g<0>>", line)
 
 
-def test_more_is_found_beside() -> None:
+def test_matches_of_the_extra_pattern_are_found() -> None:
     assert Placeholders(r"\{\w+\}", "[xy]").find("{x} y z") == ["{x}", "y"]
 
 
@@ -69,16 +69,16 @@ def test_more_is_found_beside() -> None:
         (r"x[xa]*a*#", "x" * 4_000 + "a" * 4_000 + "!#"),
     ],
 )
-def test_a_search_ends_whatever_the_pattern(monkeypatch: pytest.MonkeyPatch, pattern: str, line: str) -> None:
-    monkeypatch.setattr("diglot.data.placeholders.SECONDS", 0.05)
+def test_a_search_with_any_pattern_ends(monkeypatch: pytest.MonkeyPatch, pattern: str, line: str) -> None:
+    monkeypatch.setattr("diglot.data.placeholders.TIME_LIMIT", 0.05)
     placeholders = Placeholders(pattern)
     for search in (placeholders.find, placeholders.occurs_in, lambda line: placeholders.replace(line, str)):
         with contextlib.suppress(UserError):  # raised unless the engine avoids the backtracking
             search(line)
 
 
-def test_a_search_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diglot.data.placeholders.SECONDS", 0.05)
+def test_an_endless_search_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diglot.data.placeholders.TIME_LIMIT", 0.05)
     with pytest.raises(UserError, match=r"placeholder \(x\[xa\]\*a\*#\|y\) takes more than 0\.05 seconds in a line"):
         Placeholders(r"x[xa]*a*#|y").find("x" * 4_000 + "a" * 4_000 + "!#")
 
@@ -92,7 +92,7 @@ def test_a_search_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         ("(", "not a regular expression"),
         ("(" * 900, "not a regular expression"),
         (r"\p{L}", "not a regular expression"),
-        ("x" * (LONGEST + 1), "1,001 characters"),
+        ("x" * (MAX_PATTERN_LENGTH + 1), "1,001 characters"),
         ("(a|b" * 1_000_000, "characters"),
     ],
 )
@@ -102,5 +102,5 @@ def test_an_invalid_pattern_is_refused(pattern: str, said: str) -> None:
     assert len(str(error.value)) < 300
 
 
-def test_no_pattern_is_fine() -> None:
+def test_none_is_a_valid_pattern() -> None:
     check_placeholder(None)

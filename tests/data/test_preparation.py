@@ -41,11 +41,11 @@ def test_prepared_pairs_are_the_texts_ids_for_any_number_of_processes(
 ) -> None:
     alone = prepared(text, tokenizer, tmp_path / "1")
     assert rows(alone) == expected(text, tokenizer)
-    assert alone.about["corpora"] == {"train": {"read": 300, "kept": 300, "dropped": {}}}
-    assert alone.about["tokens"] == sum(len(src) + len(tgt) + 2 for src, tgt in rows(alone))
+    assert alone.metadata["corpora"] == {"train": {"read": 300, "kept": 300, "dropped": {}}}
+    assert alone.metadata["tokens"] == sum(len(src) + len(tgt) + 2 for src, tgt in rows(alone))
     together = prepared(text, tokenizer, tmp_path / "2", n_processes=2)
     assert rows(together) == rows(alone)
-    assert together.about == alone.about
+    assert together.metadata == alone.metadata
     assert together.key == alone.key
 
 
@@ -62,10 +62,10 @@ class Killed(ParallelText):
 
 
 @pytest.mark.parametrize("noted", [0.0, 1e9])  # seconds between two records of the progress: after each block, or never
-def test_a_killed_preparation_goes_on_and_gives_the_same(
+def test_a_killed_preparation_continues_to_the_same_files(
     text: ParallelText, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: float
 ) -> None:
-    monkeypatch.setattr(preparation, "_SECONDS", noted)
+    monkeypatch.setattr(preparation, "_PROGRESS_INTERVAL", noted)
     cleaning = Cleaning(duplicates=False, max_ratio=1.5, keep_dropped=True)
     whole = prepared(text, tokenizer, tmp_path / "whole", cleaning=cleaning)
     encoded: list[int] = []
@@ -79,7 +79,7 @@ def test_a_killed_preparation_goes_on_and_gives_the_same(
     went_on = prepared(text, tokenizer, tmp_path / "killed", cleaning=cleaning)
     assert len(encoded) == (8 if noted == 0 else 1 + 3 + 4 + 7 + 8)  # recorded blocks are not encoded again
     assert rows(went_on) == rows(whole)
-    assert went_on.about == whole.about
+    assert went_on.metadata == whole.metadata
     files = [sorted((tmp_path / kind / "prepared").glob("*/*")) for kind in ("whole", "killed")]
     assert [path.name for path in files[0]] == [path.name for path in files[1]]
     assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
@@ -89,7 +89,7 @@ def test_progress_recorded_but_not_on_disk_is_redone(
     text: ParallelText, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut a file short, as a power failure may, or damage the record of the progress."""
-    monkeypatch.setattr(preparation, "_SECONDS", 0.0)
+    monkeypatch.setattr(preparation, "_PROGRESS_INTERVAL", 0.0)
     monkeypatch.setattr(Killed, "after", 4)
     for damage in ("src.ids", "progress.json"):
         with pytest.raises(KeyboardInterrupt):
@@ -102,7 +102,7 @@ def test_progress_recorded_but_not_on_disk_is_redone(
 def prepare_and_count(folder: Path, lines: list[str], model: bytes, encoded: "multiprocessing.Queue[int]") -> None:
     encode = preparation.encode
 
-    def slow(block: preparation.Block) -> preparation.Done:
+    def slow(block: preparation.Block) -> preparation.EncodedBlock:
         encoded.put(len(block.pairs))
         time.sleep(0.2)
         return encode(block)
@@ -113,7 +113,7 @@ def prepare_and_count(folder: Path, lines: list[str], model: bytes, encoded: "mu
 
 
 @pytest.mark.reliability
-def test_of_two_at_once_one_waits_for_the_other(text: ParallelText, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_second_process_waits_for_the_first(text: ParallelText, tokenizer: Tokenizer, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     encoded: multiprocessing.Queue[int] = context.Queue()
     arguments = (tmp_path, text.src[:120], tokenizer.model, encoded)
@@ -128,7 +128,7 @@ def test_of_two_at_once_one_waits_for_the_other(text: ParallelText, tokenizer: T
     assert len(list((tmp_path / "prepared").iterdir())) == 1  # neither a lock nor a partial folder is left
 
 
-def test_everything_that_matters_makes_other_files_and_the_rest_does_not(
+def test_the_folder_depends_on_everything_that_changes_the_result(
     text: ParallelText, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     files = [tmp_path / f"{side}.txt" for side in "st"]
@@ -151,7 +151,9 @@ def test_everything_that_matters_makes_other_files_and_the_rest_does_not(
     assert len({shards.key for shards in (first, *others)}) == 5
 
 
-def test_text_that_changes_under_the_hand_is_refused(text: ParallelText, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_text_that_changes_during_the_preparation_is_refused(
+    text: ParallelText, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
     class Changing(ParallelText):
         def digest(self) -> str:
             return str(time.monotonic_ns())
@@ -161,7 +163,7 @@ def test_text_that_changes_under_the_hand_is_refused(text: ParallelText, tokeniz
     assert not list((tmp_path / "prepared").glob("*/*"))
 
 
-def test_rules_leave_out_what_they_say_and_count_it(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_each_rule_leaves_out_and_counts_its_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     pairs = [
         ("ka gun ne", "sog sa por"),
         ("", "sog"),
@@ -178,7 +180,7 @@ def test_rules_leave_out_what_they_say_and_count_it(tokenizer: Tokenizer, tmp_pa
     everything = Cleaning(control=True, identical=True, duplicates=True, scripts=True, max_ratio=3, keep_dropped=True)
     found = prepared(text, tokenizer, tmp_path, cleaning=everything, max_len=40)
     rules = ["control", "duplicates", "empty", "identical", "max_len", "max_ratio", "scripts"]
-    assert found.about["corpora"]["train"]["dropped"] == dict.fromkeys(rules, 1)
+    assert found.metadata["corpora"]["train"]["dropped"] == dict.fromkeys(rules, 1)
     assert rows(found) == expected(text.select([0, 7, 9]), tokenizer)
     (dropped,) = (tmp_path / "prepared").glob(f"*/{DROPPED}")
     lines = [line.split("\t") for line in dropped.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
@@ -187,7 +189,7 @@ def test_rules_leave_out_what_they_say_and_count_it(tokenizer: Tokenizer, tmp_pa
         *(("max_ratio", 7), ("max_len", 9)),
     ]
     assert lines[4][3:] == ["ka gun", "ка гун"]
-    assert preparation.left_out(found.about, 40) == [
+    assert preparation.left_out_notes(found.metadata, 40) == [
         "train: 3 of 10 pairs kept, left out: 1 control, 1 duplicates, 1 with a blank side, 1 identical, "
         "1 over data.max_len=40 tokens, 1 max_ratio, 1 scripts"
     ]
@@ -198,7 +200,7 @@ def test_each_corpus_has_its_own_scripts(tokenizer: Tokenizer, tmp_path: Path) -
     mixture = MixedText({"there": there, "back": ParallelText(there.tgt, there.src)}, {})
     found = prepared(mixture, tokenizer, tmp_path, cleaning=Cleaning(scripts=True))  # type: ignore[arg-type]
     wanted = {"read": 3, "kept": 2, "dropped": {"scripts": 1}}
-    assert found.about["corpora"] == {"there": wanted, "back": wanted}
+    assert found.metadata["corpora"] == {"there": wanted, "back": wanted}
 
 
 def test_only_the_first_of_equal_pairs_stays_however_far_apart(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -225,7 +227,7 @@ def test_the_script_of_a_text_is_that_of_most_letters(line: str, script: str | N
 
 
 @pytest.mark.parametrize("file", ["src.ids", "tgt.offsets"])
-def test_files_cut_short_are_not_read(text: ParallelText, tokenizer: Tokenizer, tmp_path: Path, file: str) -> None:
+def test_truncated_files_are_refused(text: ParallelText, tokenizer: Tokenizer, tmp_path: Path, file: str) -> None:
     prepared(text, tokenizer, tmp_path)
     (path,) = (tmp_path / "prepared").glob(f"*/{file}")
     path.write_bytes(path.read_bytes()[:-8])
@@ -233,7 +235,9 @@ def test_files_cut_short_are_not_read(text: ParallelText, tokenizer: Tokenizer, 
         open_shards(path.parent)
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(text: ParallelText, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused_in_one_line(
+    text: ParallelText, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
     (tmp_path / "prepared").write_text("")
     with pytest.raises(UserError, match="cannot be created"):
         prepared(text, tokenizer, tmp_path)
@@ -251,20 +255,20 @@ def test_corpora_of_a_mixture_are_counted_one_by_one(text: ParallelText, tokeniz
     parts = {"news": text.select(range(90)), "web": ParallelText(["ka", "", "gun"], ["sog", "sa", "por"])}
     mixed = MixedText(parts, {"web": 2.5})
     found = prepared(mixed, tokenizer, tmp_path, cleaning=Cleaning(keep_dropped=True))
-    assert found.about["corpora"] == {
+    assert found.metadata["corpora"] == {
         "news": {"read": 90, "kept": 90, "dropped": {}},
         "web": {"read": 3, "kept": 2, "dropped": {"empty": 1}},
     }
     assert rows(found) == expected(parts["news"], tokenizer) + expected(parts["web"].select([0, 2]), tokenizer)
     (dropped,) = (tmp_path / "prepared").glob(f"*/{DROPPED}")
     assert dropped.read_text() == "web\tempty\t2\t\tsa\n"
-    assert preparation.left_out(found.about, 100) == [
+    assert preparation.left_out_notes(found.metadata, 100) == [
         "news: 90 of 90 pairs kept",
         "web: 2 of 3 pairs kept, left out: 1 with a blank side",
     ]
 
 
-def test_text_that_cannot_be_read_leaves_nothing_behind(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_text_that_cannot_be_read_leaves_no_files(tokenizer: Tokenizer, tmp_path: Path) -> None:
     src, tgt = tmp_path / "a", tmp_path / "b"
     src.write_bytes(b"ka\n" * 100 + b"\xff\n")
     tgt.write_bytes(b"sog\n" * 101)

@@ -87,7 +87,7 @@ def write_files(folder: Path, parts: list[list[tuple[str, str]]], form: str, pac
 
 @some
 @given(LINES, st.sampled_from(["lines", "tsv", "csv"]), st.sampled_from(list(PACKERS)), st.integers(1, 12), st.data())
-def test_files_hold_the_pairs_that_were_written_in_any_form_and_any_number_of_shards(
+def test_written_pairs_are_read_back_from_any_format_and_number_of_shards(
     pairs: list[tuple[str, str]], form: str, packed: str, size: int, draw: st.DataObject
 ) -> None:
     if form == "tsv":  # tabs cannot be text there
@@ -123,7 +123,7 @@ ODD_LINE = st.lists(ODD | LINE, max_size=6).map("".join)
 
 @some
 @given(st.lists(st.tuples(ODD_LINE, ODD_LINE), min_size=1, max_size=8))
-def test_what_is_prepared_spells_the_text_on_both_sides(either: Tokenizer, pairs: list[tuple[str, str]]) -> None:
+def test_prepared_ids_decode_to_the_text_on_both_sides(either: Tokenizer, pairs: list[tuple[str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = rows(prepare(text_of(pairs), either, Path(folder), max_len=1000, block_size=3))
     wanted = [(src, tgt) for src, tgt in pairs if src.strip() and tgt.strip()]
@@ -173,7 +173,9 @@ def content(batches: Sequence[MicroBatch]) -> list[tuple]:
 
 @some
 @given(streams(), st.integers(0, 3))
-def test_each_pair_comes_as_often_as_it_should_and_no_batch_is_over_budget(stream: Any, pass_number: int) -> None:
+def test_each_pair_occurs_according_to_its_weight_and_no_batch_exceeds_the_budget(
+    stream: Any, pass_number: int
+) -> None:
     made, longest, allowed = stream
     pools = [made.pool(pass_number, number) for number in range(made.n_pools)]
     counts = Counter(i for pool in pools for batch, _ in pool for i in batch.tolist())
@@ -191,7 +193,7 @@ def test_each_pair_comes_as_often_as_it_should_and_no_batch_is_over_budget(strea
 
 @some
 @given(streams(), st.integers(0, 40))
-def test_a_stream_goes_on_the_same_from_wherever_it_is_entered(stream: Any, skipped: int) -> None:
+def test_a_stream_continues_identically_from_any_position(stream: Any, skipped: int) -> None:
     made, _, _ = stream
     whole = list(itertools.islice(made.stream(), skipped + 6))
     entered = made.stream(whole[skipped - 1].next if skipped else StreamPosition())
@@ -202,7 +204,7 @@ def test_a_stream_goes_on_the_same_from_wherever_it_is_entered(stream: Any, skip
 
 @some
 @given(streams(), st.sampled_from([None, 4, 8]), st.sampled_from([1, 2, 4]), st.integers(0, 5))
-def test_any_number_of_processes_makes_the_same_updates_wherever_they_begin(
+def test_any_number_of_processes_makes_the_same_updates_from_any_start(
     stream: Any, per_update: int | None, world_size: int, start: int
 ) -> None:
     made, _, _ = stream
@@ -348,7 +350,7 @@ def reasons(
     st.sampled_from([-1, 0, 99]),
     st.integers(1, 20),
 )
-def test_what_is_left_out_and_what_is_kept_is_what_the_rules_say(
+def test_the_rules_determine_which_pairs_are_kept(
     tokenizer: Tokenizer,
     parts: list[ParallelText],
     cleaning: Cleaning,
@@ -371,11 +373,11 @@ def test_what_is_left_out_and_what_is_kept_is_what_the_rules_say(
     corpora = reasons(parts, tokenizer, cleaning, max_len, block_size)
     kept = [(src, tgt) for pairs in corpora for rules, src, tgt in pairs if not rules]
     assert rows(found) == kept
-    assert found.about["tokens"] == sum(len(src) + len(tgt) + 2 for src, tgt in kept)
+    assert found.metadata["tokens"] == sum(len(src) + len(tgt) + 2 for src, tgt in kept)
     names = list(mixed(parts).parts) if len(parts) > 1 else ["train"]
-    assert list(found.about["corpora"]) == names
+    assert list(found.metadata["corpora"]) == names
     for name, pairs in zip(names, corpora, strict=True):
-        counts = found.about["corpora"][name]
+        counts = found.metadata["corpora"][name]
         lines = {int(line): rule for corpus, rule, line in noted if corpus == name}
         assert set(lines) == {i for i, (rules, _, _) in enumerate(pairs, start=1) if rules}
         assert all(rule in pairs[line - 1][0] for line, rule in lines.items())
@@ -416,7 +418,7 @@ class Cut(BaseException):
 
 
 STEPS: list[tuple[Any, str]] = [
-    *((preparation, name) for name in ("encode", "write_bytes", "finish")),
+    *((preparation, name) for name in ("encode", "write_bytes", "write_metadata")),
     *((ShardWriter, name) for name in ("append", "position", "close")),
     *((Path, name) for name in ("mkdir", "unlink", "rename", "replace")),
     (ParallelText, "__post_init__"),  # called when a block is read
@@ -472,14 +474,14 @@ def whole(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> dic
     st.lists(st.tuples(st.integers(0, 150), st.booleans()), min_size=1, max_size=4),
     st.sampled_from([0.0, 1e9]),  # seconds between two records of the progress
 )
-def test_a_preparation_cut_off_anywhere_goes_on_to_the_same_files(
+def test_an_interrupted_preparation_continues_to_the_same_files(
     tokenizer: Tokenizer,
     whole: dict[Cleaning, dict[str, str]],
     cleaning: Cleaning,
     cuts: list[tuple[int, bool]],
     seconds: float,
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(preparation, "_SECONDS", seconds):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(preparation, "_PROGRESS_INTERVAL", seconds):
         cache = Path(folder)
         for cut in cuts:
             is_cut(lambda: prepare_mixture(tokenizer, cache, cleaning), *cut)
@@ -513,7 +515,7 @@ if __name__ == "__main__":
             time.sleep(60)
 
     preparation.ShardWriter.append = counted
-    preparation._SECONDS = 0.0 if at % 2 else 1e9
+    preparation._PROGRESS_INTERVAL = 0.0 if at % 2 else 1e9
     files = {name: (str(folder / f"{name}.s"), str(folder / f"{name}.t")) for name in ("first", "second")}
     parts = {name: PairFiles(name, [shard]) for name, shard in files.items()}
     preparation.prepare(
@@ -562,7 +564,7 @@ N_BLOCKS = 8 + 7  # of the mixture
 
 
 @pytest.mark.reliability
-def test_a_process_killed_again_and_again_leaves_the_files_of_one_that_was_not(
+def test_repeatedly_killed_processes_give_the_same_files(
     apart: Callable[..., subprocess.Popen], tmp_path: Path
 ) -> None:
     """Kill it with SIGKILL, so that all buffered output is lost."""
@@ -627,11 +629,11 @@ def encode(block):
 
 
 @pytest.mark.reliability
-def test_when_a_process_that_tokenises_is_killed_the_same_command_goes_on(
+def test_the_same_command_continues_after_a_tokenising_process_is_killed(
     tokenizer: Tokenizer, tmp_path: Path, whole: dict[Cleaning, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kill a process in the middle of a block; after the death of an idle one, the other would do all the rest."""
-    monkeypatch.setattr(preparation, "_SECONDS", 0.0)
+    monkeypatch.setattr(preparation, "_PROGRESS_INTERVAL", 0.0)
     append, n_done = ShardWriter.append, 0
 
     def counted(self: ShardWriter, *sides: Any) -> None:
@@ -658,7 +660,7 @@ def test_when_a_process_that_tokenises_is_killed_the_same_command_goes_on(
 # ---------------------------------------------------------------------------------------------------------- stale files
 
 
-def test_each_option_has_files_of_its_own(tokenizer: Tokenizer, either: Tokenizer, tmp_path: Path) -> None:
+def test_each_option_has_separate_files(tokenizer: Tokenizer, either: Tokenizer, tmp_path: Path) -> None:
     text = SAMPLE.select(range(30))
     keys = [prepare(text, tokenizer, tmp_path, max_len=40).key]
     assert prepare(text.select(range(30)), tokenizer, tmp_path, max_len=40, n_processes=2).key == keys[0]
@@ -693,7 +695,7 @@ def test_other_text_has_another_hash(
         assert (named[0] == named[1]) == (pairs == one)
 
 
-def test_the_same_bytes_read_in_another_way_are_another_text(tmp_path: Path) -> None:
+def test_the_same_bytes_read_with_other_options_have_another_hash(tmp_path: Path) -> None:
     for name in ("a.tsv", "a.csv", "b.tsv"):
         (tmp_path / name).write_bytes(b"x\ty,z\tw,v\n" * 2)
 

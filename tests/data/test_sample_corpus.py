@@ -17,12 +17,12 @@ def test_the_generator_reproduces_the_files():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_both_sides_have_as_many_lines_as_promised():
+def test_both_sides_have_the_documented_number_of_lines():
     lengths = {(split, language): len(read(split, language)) for split in SIZES for language in ("avi", "bol")}
     assert lengths == {(split, language): size for split, size in SIZES.items() for language in ("avi", "bol")}
 
 
-def test_no_sentence_stands_twice():
+def test_no_sentence_occurs_twice():
     for language in ("avi", "bol"):
         lines = [line for split in SIZES for line in read(split, language)]
         assert len(set(lines)) == len(lines)

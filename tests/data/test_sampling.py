@@ -62,7 +62,7 @@ def drawn(tokenizer: Tokenizer, text: str, alpha: float, n: int) -> Counter[tupl
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.2, 1.0])
-def test_unigram_segmentations_come_as_often_as_their_probabilities_say(unigram: Tokenizer, alpha: float) -> None:
+def test_unigram_segmentations_have_their_probabilities(unigram: Tokenizer, alpha: float) -> None:
     """Compare with Kudo (2018), section 3.2: proportional to P(x)^alpha, over all segmentations."""
     content = read_model(unigram.model)
     scores = {piece.piece: piece.score for piece in content.pieces if piece.type == 1}
@@ -91,7 +91,7 @@ def bpe_dropout(word: str, ranks: dict[str, float], dropped: float, random: np.r
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
 
 
-def test_bpe_leaves_merges_out_as_its_authors_do(bpe: Tokenizer) -> None:
+def test_bpe_segmentations_have_the_frequencies_of_bpe_dropout(bpe: Tokenizer) -> None:
     content = read_model(bpe.model)
     ranks = {piece.piece: piece.score for piece in content.pieces if piece.type == 1}
     n, random = 20_000, np.random.default_rng(1)
@@ -103,7 +103,7 @@ def test_bpe_leaves_merges_out_as_its_authors_do(bpe: Tokenizer) -> None:
         assert found[parts] / n == pytest.approx(share, abs=6 * np.sqrt(2 * share * (1 - share) / n) + 5e-4)
 
 
-def test_without_chance_it_is_the_plain_segmentation(
+def test_without_randomness_the_segmentation_is_the_plain_one(
     unigram: Tokenizer, bpe: Tokenizer, sample_lines: list[str]
 ) -> None:
     """Check that the unigram model's best path, and BPE without dropped merges, are SentencePiece's segmentation."""
@@ -113,7 +113,7 @@ def test_without_chance_it_is_the_plain_segmentation(
             assert sampler(encoded.ids, random) == encoded.ids
 
 
-def test_with_all_merges_left_out_characters_remain(bpe: Tokenizer) -> None:
+def test_without_any_merge_characters_remain(bpe: Tokenizer) -> None:
     assert drawn(bpe, "femo", 1.0, 3) == {("\u2581", "f", "e", "m", "o"): 3}
 
 
@@ -173,14 +173,14 @@ def versions(shards: Shards) -> list[list[tuple[list[int], list[int]]]]:
     ]
 
 
-def test_versions_hold_the_same_pairs_in_other_segmentations(
+def test_versions_contain_the_same_pairs_in_other_segmentations(
     either: Tokenizer, text: ParallelText, tmp_path: Path
 ) -> None:
     shards = prepare(text, either, tmp_path, max_len=100, sampling=Sampling(3, 0.2, 1), block_size=60)
     found = versions(shards)
     assert len(found) == shards.n_versions == 3
     assert len(shards.src) == 600
-    assert shards.about["corpora"]["train"] == {"read": 200, "kept": 200, "dropped": {}}
+    assert shards.metadata["corpora"]["train"] == {"read": 200, "kept": 200, "dropped": {}}
     sources = either.encode(text.src)
     targets = either.encode_targets(text.tgt, sources)
     for version in found:
@@ -192,7 +192,7 @@ def test_versions_hold_the_same_pairs_in_other_segmentations(
     assert sum(len(src) for version in found for src, _ in version) > 1.1 * 3 * plain
 
 
-def test_a_sample_that_is_too_long_gives_way_to_the_plain_one(
+def test_the_plain_segmentation_replaces_a_random_one_that_is_too_long(
     either: Tokenizer, text: ParallelText, tmp_path: Path
 ) -> None:
     sources = either.encode(text.src)
@@ -246,7 +246,7 @@ def test_every_process_draws_the_same(either: Tokenizer, text: ParallelText, tmp
     assert other.src.ids.tobytes() != here.src.ids.tobytes()
 
 
-def test_what_cannot_be_sampled_is_refused_before_the_work(
+def test_a_model_that_cannot_be_sampled_is_refused_before_the_preparation(
     bpe: Tokenizer, text: ParallelText, sample_lines: list[str], tmp_path: Path
 ) -> None:
     made = io.BytesIO()
@@ -255,7 +255,7 @@ def test_what_cannot_be_sampled_is_refused_before_the_work(
     )
     for tokenizer, alpha, message in (
         (Tokenizer(adopt(made.getvalue()), None), 0.1, "a char model has only one segmentation"),
-        (bpe, 5.0, r"tokenizer\.alpha=5: for a bpe model, the share of dropped merges, at most 1"),
+        (bpe, 5.0, r"tokenizer\.alpha=5: the share of dropped merges of a bpe model must be at most 1"),
     ):
         with pytest.raises(UserError, match=message):
             prepare(

@@ -32,14 +32,14 @@ def numbered(n: int) -> ParallelText:
         ("!?", "..."),
     ],
 )
-def test_what_differs_in_case_numbers_placeholders_and_outer_marks_is_alike(one: str, other: str) -> None:
+def test_texts_that_differ_in_case_numbers_placeholders_and_outer_marks_are_equal(one: str, other: str) -> None:
     assert normalise(one) == normalise(other)
 
 
 @pytest.mark.parametrize(
     ("one", "other"), [("Set {name}", "Set"), ("Set {x}", "Set x"), ("Set 1", "Set n"), ("a", "b")]
 )
-def test_what_differs_otherwise_is_not_alike(one: str, other: str) -> None:
+def test_texts_that_differ_otherwise_are_not_equal(one: str, other: str) -> None:
     assert normalise(one) != normalise(other)
 
 
@@ -62,7 +62,7 @@ def test_alternative_targets_stay_together_and_are_counted() -> None:
 
 
 @given(pairs=st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=80), seed=st.integers(0, 5))
-def test_no_normalised_text_stands_in_two_splits(pairs: list[tuple[str, str]], seed: int) -> None:
+def test_no_normalised_text_is_in_two_splits(pairs: list[tuple[str, str]], seed: int) -> None:
     corpus = ParallelText([src for src, _ in pairs], [tgt for _, tgt in pairs])
     try:
         splits, n_dropped = grouped_split(corpus, 5, 5, seed)
@@ -77,7 +77,7 @@ def test_no_normalised_text_stands_in_two_splits(pairs: list[tuple[str, str]], s
     assert sum(len(pairs) for pairs in splits.values()) + n_dropped == len(corpus)
 
 
-def test_sizes_are_met_and_order_is_kept() -> None:
+def test_splits_have_the_requested_sizes_and_keep_the_order() -> None:
     corpus = numbered(200)
     splits, n_dropped = grouped_split(corpus, 7, 13, seed=1)
     assert {split: len(pairs) for split, pairs in splits.items()} == {"train": 180, "dev": 7, "test": 13}

@@ -59,7 +59,7 @@ def test_the_vocabulary_of_characters_is_those_of_the_text_without_bytes(by_char
 
 
 @given(st.text(st.sampled_from(KNOWN), max_size=30))
-def test_known_characters_come_back_as_they_were_one_token_each(by_character: Tokenizer, text: str) -> None:
+def test_known_characters_are_decoded_unchanged_with_one_token_each(by_character: Tokenizer, text: str) -> None:
     (encoded,) = by_character.encode([text])
     assert len(encoded.ids) == len(text)
     assert UNK not in encoded.ids
@@ -195,7 +195,7 @@ def test_a_size_that_need_not_fit_becomes_the_largest_possible_one(
     most = int(str(refused.value).split()[-1])
     tokenizer, line = TokenizerTrainer(**given, must_fit=False).get(text, tmp_path)
     assert tokenizer.src_vocab_size == most
-    told = "tokenizer.vocab_size=8000 is more than this text can fill, so it has the most that fit"
+    told = "tokenizer.vocab_size=8000 is more than this text can fill: the largest possible size is used"
     assert line == f"tokenizer: 120 lines read, 120 used, 0 skipped; {told}; {most:,} pieces"
     with pytest.raises(UserError, match="too large"):  # whatever is in the cache
         TokenizerTrainer(**given, must_fit=True).get(text, tmp_path)
@@ -204,7 +204,7 @@ def test_a_size_that_need_not_fit_becomes_the_largest_possible_one(
     assert (again[0].model, again[1]) == (tokenizer.model, line)
 
 
-def test_a_size_that_fits_is_the_same_tokenizer_whether_it_must_or_not(
+def test_must_fit_has_no_effect_on_a_size_that_fits(
     sample_lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, given = ParallelText(sample_lines[:60], sample_lines[:60]), {"model_type": "bpe", "vocab_size": 310}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from diglot.data.readers.opening import utf_16_of, zstd
 from diglot.data.readers.reading import FileReader
 from diglot.data.readers.rows import Tsv
-from diglot.data.readers.sides import Wanted
+from diglot.data.readers.sides import SideRequest
 from diglot.data.text import (
     PairFiles,
     ParallelText,
@@ -28,7 +28,7 @@ from diglot.system import atomic as whole
 
 
 def read_tsv(path: Path, src_column: int = 0, tgt_column: int = 1) -> ParallelText:
-    reader = FileReader(Wanted(((src_column,), (tgt_column,))), Tsv(), columns_only=True)
+    reader = FileReader(SideRequest(((src_column,), (tgt_column,))), Tsv(), columns_only=True)
     return PairFiles("train", [(str(path),)], reader).load()
 
 
@@ -84,7 +84,7 @@ def test_a_missing_file_a_folder_and_an_impossible_path_are_refused(tmp_path: Pa
 @given(
     lines=st.lists(A_LINE.filter(lambda line: not line.endswith("\r") and not line.startswith("\ufeff")), min_size=1)
 )
-def test_what_is_written_reads_back_the_same(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+def test_written_lines_are_read_back(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     path = tmp_path_factory.mktemp("round") / "text"
     write_lines(path, lines)
     assert read_lines(path) == lines
@@ -97,7 +97,9 @@ def test_a_line_break_inside_a_line_is_refused_and_nothing_is_written(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_scraps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = written(tmp_path / "text", b"old\n")
 
     def full_disk(_: int) -> None:
@@ -121,12 +123,12 @@ def test_parallel_files_are_read_line_by_line(tmp_path: Path) -> None:
     assert read_parallel(src, tgt, "train") == ParallelText(["eins", "", "drei"], ["one", "", "three"])
 
 
-def test_unequal_sides_are_no_parallel_text() -> None:
+def test_unequal_sides_are_refused() -> None:
     with pytest.raises(ValueError, match="1 source sentences but 2"):
         ParallelText(["a"], ["b", "c"])
 
 
-def test_tsv_knows_no_quotes_and_no_missing_values(tmp_path: Path) -> None:
+def test_tsv_has_no_quotes_and_no_missing_values(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tsv", b'"a\tb"\textra\r\nNA\tnull\n"\t\n x \ra\t""y\n')
     assert read_tsv(path) == ParallelText(['"a', "NA", '"', " x \ra"], ['b"', "null", "", '""y'])
 
@@ -163,7 +165,7 @@ def test_damaged_compressed_files_are_refused_in_a_line(tmp_path: Path, pack: Ca
 
 
 @given(st.binary(max_size=60), st.integers(1, 5))
-def test_blocks_are_the_lines_of_the_whole(tmp_path_factory: pytest.TempPathFactory, content: bytes, size: int) -> None:
+def test_blocks_contain_all_lines(tmp_path_factory: pytest.TempPathFactory, content: bytes, size: int) -> None:
     path = tmp_path_factory.mktemp("blocks") / "text"
     others = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"PK\x05\x06")
     assume(not content.startswith(others) and utf_16_of(content) is None)
@@ -181,7 +183,7 @@ def test_blocks_are_the_lines_of_the_whole(tmp_path_factory: pytest.TempPathFact
     assert max(map(len, blocks)) <= size
 
 
-def test_a_broken_line_is_named_however_far_down(tmp_path: Path) -> None:
+def test_an_invalid_line_is_named_at_any_position(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"a\n" * 70 + b"\xc3(\n")
     with pytest.raises(UserError, match=r"text, line 71: not UTF-8 \(invalid continuation byte, byte 0xc3\)"):
@@ -189,9 +191,7 @@ def test_a_broken_line_is_named_however_far_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("n_src", "n_tgt"), [(50, 41), (41, 50), (40, 41), (45, 20)])
-def test_unequal_files_are_refused_with_both_counts_however_they_are_read(
-    tmp_path: Path, n_src: int, n_tgt: int
-) -> None:
+def test_unequal_files_are_refused_with_both_counts_for_any_block_size(tmp_path: Path, n_src: int, n_tgt: int) -> None:
     for name, n in (("s", n_src), ("t", n_tgt)):
         (tmp_path / name).write_text("x\n" * n)
     pairs = PairFiles("train", [(str(tmp_path / "s"), str(tmp_path / "t"))])

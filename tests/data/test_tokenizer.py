@@ -15,7 +15,7 @@ from diglot.data.text import ParallelText
 from diglot.data.tokenizer import (
     BOS,
     EOS,
-    LONGEST_LINE,
+    MAX_LINE_BYTES,
     PAD,
     SLOTS,
     UNK,
@@ -92,7 +92,7 @@ def test_text_that_looks_special_is_text(either: Tokenizer, text: str) -> None:
         "\ufeffmark",
     ],
 )
-def test_text_comes_back_as_it_went_in(either: Tokenizer, text: str) -> None:
+def test_text_is_decoded_unchanged(either: Tokenizer, text: str) -> None:
     assert there_and_back(either, text) == text
 
 
@@ -103,7 +103,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=["\u2
 @given(TEXT)
 @example("{a} {b} {c} {d} {e} {f} {g} {h} {i} {j} {a}")
 @example("{ a}{}{a}")
-def test_any_text_comes_back_as_it_went_in(tokenizer: Tokenizer, text: str) -> None:
+def test_any_text_is_decoded_unchanged(tokenizer: Tokenizer, text: str) -> None:
     assert there_and_back(tokenizer, text) == text
 
 
@@ -114,7 +114,7 @@ def test_the_one_character_that_changes_is_sentencepiece_s_own_mark_for_a_blank(
     assert there_and_back(either, text) == back
 
 
-def test_a_normalising_tokenizer_says_what_it_was_asked_to(sample_lines: list[str], tmp_path: Path) -> None:
+def test_a_normalising_tokenizer_decodes_normalised_text(sample_lines: list[str], tmp_path: Path) -> None:
     made, _ = trainer(normalisation="nfkc").train(sources(sample_lines), tmp_path, ["src"])
     assert there_and_back(made, " ２０２４  e\u0301 ") == "2024 é"
 
@@ -134,7 +134,7 @@ def test_a_normalising_tokenizer_says_what_it_was_asked_to(sample_lines: list[st
         "{a\ue001b} and {c}",
     ],
 )
-def test_placeholders_survive_whole(either: Tokenizer, text: str) -> None:
+def test_placeholders_are_decoded_unchanged(either: Tokenizer, text: str) -> None:
     assert there_and_back(either, text) == text
 
 
@@ -167,7 +167,7 @@ def test_a_raw_slot_character_that_has_no_slot_becomes_a_replacement_character(e
     assert there_and_back(either, nine) == nine.replace("\ue000", "\N{REPLACEMENT CHARACTER}")
 
 
-def test_a_slot_that_the_source_did_not_fill_is_dropped(either: Tokenizer) -> None:
+def test_a_slot_without_a_placeholder_is_dropped(either: Tokenizer) -> None:
     (encoded,) = either.encode(["{a} x {b}"])
     assert either.decode(encoded.ids, ("{z}",)) == "{z} x "
     assert either.decode(encoded.ids) == " x "
@@ -188,7 +188,7 @@ def test_without_a_pattern_nothing_is_a_placeholder(sample_lines: list[str], tmp
     assert made.find_placeholders("{name}") == []
 
 
-def test_placeholders_are_found_in_order_and_as_often_as_they_stand(tokenizer: Tokenizer) -> None:
+def test_placeholders_are_found_in_order_with_repetitions(tokenizer: Tokenizer) -> None:
     assert tokenizer.find_placeholders("{b} {a}, {b} {no name} \ue000") == ["{b}", "{a}", "{b}"]
 
 
@@ -281,7 +281,7 @@ def test_values_that_allow_no_training_are_refused_by_name(options: dict, named:
 
 
 def test_lines_that_cannot_be_trained_on_are_counted(sample_lines: list[str], tmp_path: Path) -> None:
-    kept, skipped = "漢" * (LONGEST_LINE // 3), "漢" * (LONGEST_LINE // 3 + 1)  # the limit counts bytes
+    kept, skipped = "漢" * (MAX_LINE_BYTES // 3), "漢" * (MAX_LINE_BYTES // 3 + 1)  # the limit counts bytes
     lines = [*sample_lines[:400], kept, skipped, "", "  \t"]
     made, told = trainer().train(sources(lines), tmp_path, ["src"])
     assert told == "tokenizer: 404 lines read, 401 used, 3 skipped"
@@ -294,11 +294,11 @@ def test_lines_that_cannot_be_trained_on_are_counted(sample_lines: list[str], tm
         ("zeppelin\N{LOWER FIVE EIGHTHS BLOCK}quixote", True),  # SentencePiece's mark for unknown characters
         ("zeppelin\u2581quixote", True),  # its mark for a space
         *((f"zeppelin{odd}quixote", True) for odd in ("\0", "\t", "\ufffd", "\uffff", "\ue000", "\u2047", "\u2028")),
-        ("z" * LONGEST_LINE, True),
-        ("z" * (LONGEST_LINE + 1), False),
+        ("z" * MAX_LINE_BYTES, True),
+        ("z" * (MAX_LINE_BYTES + 1), False),
         ("zeppelin " + "{name}" * 1000, True),  # the trainer reads a slot for each
-        ("zeppelin " + "{n}" * (LONGEST_LINE // 3 - 5) + " quixote", False),
-        ("#" * (LONGEST_LINE // 2), False),  # a slot is longer than this placeholder
+        ("zeppelin " + "{n}" * (MAX_LINE_BYTES // 3 - 5) + " quixote", False),
+        ("#" * (MAX_LINE_BYTES // 2), False),  # a slot is longer than this placeholder
         *((blank, False) for blank in ("\u2581", "\N{LOWER FIVE EIGHTHS BLOCK}", "\u3000", "\r")),
     ],
 )
@@ -309,7 +309,7 @@ def test_the_lines_that_are_counted_as_used_are_those_that_sentencepiece_learns_
     used, told = made._sample(sources([odd] * 20 + ["alpha beta gamma delta"] * 20), ["src"])
     assert told == f"tokenizer: 40 lines read, {40 if is_used else 20} used, {0 if is_used else 20} skipped"
     options = {"vocab_size": 290, "hard_vocab_limit": False, "byte_fallback": True, "model_type": "unigram"}
-    options |= {"normalization_rule_name": "identity", "max_sentence_length": LONGEST_LINE}
+    options |= {"normalization_rule_name": "identity", "max_sentence_length": MAX_LINE_BYTES}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(used), model_writer=io.BytesIO(), minloglevel=0, **options
     )
@@ -336,7 +336,7 @@ def test_text_beside_sentencepiece_s_unknown_mark_is_learnt(tmp_path: Path) -> N
     assert made.decode(found.ids) == f"zeppelin {mark} quixote"
 
 
-@pytest.mark.parametrize("lines", [[], ["", "   "], ["a" * (LONGEST_LINE + 1)]])
+@pytest.mark.parametrize("lines", [[], ["", "   "], ["a" * (MAX_LINE_BYTES + 1)]])
 def test_text_without_a_usable_line_is_refused(lines: list[str], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"none of {len(lines)} lines is usable"):
         trainer().train(sources(lines), tmp_path, ["src"])
@@ -371,7 +371,7 @@ def test_a_damaged_model_is_refused(tokenizer: Tokenizer, damage: object) -> Non
         Tokenizer(damage(tokenizer.model), None)  # type: ignore[operator]
 
 
-def test_a_line_break_spelt_in_bytes_is_a_blank(tokenizer: Tokenizer) -> None:
+def test_a_line_break_spelt_in_bytes_becomes_a_space(tokenizer: Tokenizer) -> None:
     newline = next(i for i in range(tokenizer.src_vocab_size) if tokenizer.pieces([i], "src") == ["<0x0A>"])
     ids = [*tokenizer.encode(["ab"])[0].ids, newline, *tokenizer.encode(["c"])[0].ids]
     assert "\n" not in tokenizer.decode(ids)
@@ -448,7 +448,7 @@ def test_a_model_of_any_origin_is_usable(
         assert not {made.encode([""], language)[0].ids[0] for language in languages} & set(made.encode([text])[0].ids)
 
 
-def test_a_model_without_pieces_for_placeholders_is_no_tokenizer_with_them(foreign: bytes) -> None:
+def test_a_model_without_slots_is_refused_with_placeholders(foreign: bytes) -> None:
     with pytest.raises(UserError, match="no pieces for placeholders"):
         Tokenizer(adopt(foreign), r"\{\w+\}")
 
@@ -462,7 +462,7 @@ def test_a_file_that_is_no_model_is_refused_by_name(content: bytes | None, tmp_p
         TokenizerFiles(model=str(path), tgt_model=str(path))._read("tgt_model", str(path), (), ())
 
 
-def test_a_tag_is_one_id_that_no_text_yields(either: Tokenizer, sample_lines: list[str]) -> None:
+def test_a_tag_is_one_id_that_does_not_occur_in_text(either: Tokenizer, sample_lines: list[str]) -> None:
     tagged = Tokenizer(adopt(either.model, ["<2bol>", "<2en>"]), either.placeholder, None, ["bol", "en"])
     assert tagged.src_vocab_size == either.src_vocab_size + 2
     plain = [encoded.ids for encoded in either.encode(sample_lines)]

@@ -106,9 +106,9 @@ def test_a_precision_that_gains_nothing_is_refused(monkeypatch: pytest.MonkeyPat
     check_precision("float32", gpu)
     check_precision("bfloat16", gpu)
     check_precision("bfloat16", cpu)
-    with pytest.raises(UserError, match="precision=int8: is for a CPU only, and device is cuda:1"):
+    with pytest.raises(UserError, match="precision=int8: only a CPU supports it, but device is cuda:1"):
         check_precision("int8", gpu)
-    with pytest.raises(UserError, match="precision=int8: this CPU and PyTorch are not faster"):
+    with pytest.raises(UserError, match="precision=int8: on this CPU, PyTorch is not faster in it than in float32"):
         check_precision("int8", cpu)
 
 

@@ -13,8 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import diglot
 from diglot.checkpoint import container
 from diglot.checkpoint import file as checkpoint
-from diglot.data.pieces import composing
-from diglot.data.text import read_lines
+from diglot.data.pieces import mark_composing
+from diglot.data.text import read_lines, write_lines
 from support.commands import ROOT, SMALL, scalars, type_command
 from support.made import same, write_checkpoint, write_old_checkpoint
 
@@ -111,7 +111,7 @@ def test_own_files_are_split_and_prepared(tmp_path):
     too_many = type_command("diglot-prepare", *words[:-1], "data.vocab_size=50000", cwd=tmp_path, code=2)
     found = re.search(r"vocab_size=50000 is too large for this text: at most (\d+)", too_many.stderr.decode())
     by_default = type_command("diglot-prepare", *words[:-1], cwd=tmp_path).stdout.decode()  # data.vocab_size is 8000
-    assert "tokenizer.vocab_size=8000 is more than this text can fill, so it has the most that fit" in by_default
+    assert "tokenizer.vocab_size=8000 is more than this text can fill: the largest possible size is used" in by_default
     assert f"; {int(found[1]):,} pieces" in by_default
 
 
@@ -243,9 +243,42 @@ def test_a_run_that_goes_on_keeps_its_scores_scale_and_its_tokenizer(tmp_path):
     assert results[0]["scores"] == results[1]["scores"]
 
     content = checkpoint.read(last)
-    other = composing(content["diglot"]["tokenizer"].numpy().tobytes())
+    other = mark_composing(content["diglot"]["tokenizer"].numpy().tobytes())
     content["diglot"]["tokenizer"] = torch.frombuffer(bytearray(other), dtype=torch.uint8)
     write_checkpoint(last, content)
     said = type_command("diglot-train", *words, "run.updates=6", "resume=run", cwd=tmp_path, code=2).stderr.decode()
     assert "resume=run: the tokenizer is no longer the one that the run began with" in said
     assert "init_from=run/last.ckpt begins a new run with its tokenizer" in said
+
+
+def test_several_references_count_in_validations_at_the_end_and_in_evaluations(tmp_path):
+    for split, n in (("train", 400), ("dev", 12), ("test", 12)):
+        for side in ("avi", "bol"):
+            lines = read_lines(ROOT / f"data/sample/{split}.{side}")[:n]
+            write_lines(tmp_path / f"{split}.{side}", lines)
+        write_lines(tmp_path / f"{split}.second.bol", [f"{line} sok" for line in lines])
+    names = [
+        (split, side, lang) for split in ("train", "dev", "test") for side, lang in (("src", "avi"), ("tgt", "bol"))
+    ]
+    words = [*SMALL, "data=files", "data.vocab_size=400", "run.validate_every=1", "data.dev.references=dev.*.bol"]
+    words += [f"data.{split}.{side}={split}.{lang}" for split, side, lang in names]
+    last = "data.test.references=test.second.bol"
+    done = type_command("diglot-train", *words, last, "run.updates=1", "run.folder=run", cwd=tmp_path).stdout.decode()
+    assert re.search(r"dev scores: BLEU nrefs:2\|", done)
+    assert "dev: 2 references per source" in done
+    results = json.loads((tmp_path / "run" / "results.json").read_text())["test"]
+    assert results["references"] == 2
+    assert all(score["signature"].startswith("nrefs:2|") for score in results["scores"])
+    for split in ("dev", "test"):
+        type_command("diglot-evaluate", "checkpoint=run", f"split={split}", f"output={split}", cwd=tmp_path)
+        again = json.loads((tmp_path / split / "results.json").read_text())
+        assert again["references"] == 2
+        assert read_lines(tmp_path / split / "references.2.bol") == read_lines(tmp_path / f"{split}.second.bol")
+    assert again["scores"] == results["scores"]
+
+    for changed, message in (
+        ([], "data.test.references was test.second.bol and is None"),
+        ([last, "data.dev.references=null"], "data.dev.references was dev.*.bol and is None"),
+    ):
+        command = ("diglot-train", *words, *changed, "run.updates=2", "resume=run")
+        assert message in type_command(*command, cwd=tmp_path, code=2).stderr.decode()

@@ -28,10 +28,10 @@ from diglot.evaluation.evaluate import (
     Hypotheses,
     MemoryMatch,
     evaluate,
-    keep_text,
-    kept_text,
+    read_evaluation_set,
     read_lines_for,
     table,
+    write_evaluation_set,
 )
 from diglot.evaluation.scorer import Scorer
 from diglot.inference.translator import Translator
@@ -72,8 +72,8 @@ def scored(
     folder: Path, *more: list[str], tgt_lang: str = "en", times: int = 1, **options: Any
 ) -> tuple[Path, dict[str, Any]]:
     """Evaluate OUTPUTS, repeated `times` times, and return the folder and the results."""
-    pairs = ParallelText(SOURCES * times, FIRST * times)
-    evaluated = EvaluationSet("few", "test", pairs, more=tuple(lines * times for lines in more))
+    pairs = ParallelText(SOURCES * times, FIRST * times, tuple(lines * times for lines in more))
+    evaluated = EvaluationSet("few", "test", pairs)
     system = Hypotheses(OUTPUTS * times, "de", tgt_lang)
     results = evaluate(system, evaluated, Scorer(tgt_lang), folder / "scored", **options)
     return folder / "scored", results
@@ -109,7 +109,7 @@ def test_chinese_with_two_references_is_cut_into_characters(tmp_path):
         ["我们今天去了公园。", "她喜欢吃红苹果。"],
         ["今天我们去公园。", "他爱苹果。"],
     )
-    evaluated = EvaluationSet("few", "test", ParallelText(["a b", "c"], zh[1]), more=(zh[2],))
+    evaluated = EvaluationSet("few", "test", ParallelText(["a b", "c"], zh[1], (zh[2],)))
     results = evaluate(Hypotheses(zh[0], "en", "zh"), evaluated, Scorer("zh-Hans"), tmp_path / "scored")
     words = ("references.zh", "references.2.zh", "-i", "hypotheses.zh", "--tokenize", "zh")
     words += ("--ter-normalized", "--ter-asian-support")
@@ -217,7 +217,7 @@ def test_without_spaces_a_loop_is_of_characters_and_a_number_counts_as_one(text,
         ("ten thousand", "10000", 0),
     ],
 )
-def test_each_side_s_loops_are_counted_in_its_own_language_s_words(source, output, n):
+def test_loops_are_counted_in_the_words_of_each_side_s_language(source, output, n):
     src, tgt = (writing_of("und", [text]) for text in (source, output))
     assert output_counts([source], [output], None, src, tgt)["repeated"] == n
 
@@ -347,6 +347,10 @@ def test_a_checkpoint_is_scored_on_references_of_its_own_and_compared(tmp_path):
     results = json.loads((tmp_path / "s" / "results.json").read_text())
     files = ("references.bol", "references.2.bol", "references.3.bol")
     assert_equal(results["scores"], sacrebleu(tmp_path / "s", *files, "-i", "hypotheses.bol"))
+    # A wildcard does not count the references of data.test twice.
+    of_test, wildcard = "data.test.references=second.bol", "references=[third.bol,'second.*']"
+    type_command(*words, of_test, wildcard, "search.beam_size=4", "output=u", cwd=tmp_path)
+    assert json.loads((tmp_path / "u" / "results.json").read_text())["scores"] == results["scores"]
     assert "nrefs:3" in done.stdout.decode()
     assert read_lines(tmp_path / "s" / "baseline.bol") == read_lines(tmp_path / "other.bol")
     errors = results["search_errors"]
@@ -426,7 +430,7 @@ def test_the_text_in_a_run_s_folder_takes_references_and_a_baseline_of_its_langu
     tmp_path, say, compose_train, tokenizer
 ):
     shutil.copy(GOLDEN, tmp_path / "best.ckpt")
-    keep_text(tmp_path / "text", EvaluationSet("few", "dev", ParallelText(SOURCES, FIRST)), "avi", "bol")
+    write_evaluation_set(tmp_path / "text", EvaluationSet("few", "dev", ParallelText(SOURCES, FIRST)), "avi", "bol")
     write_lines(tmp_path / "two.bol", ["a", "b"])
     said = say("checkpoint=best.ckpt", "references=two.bol")
     assert "references=two.bol has 2 lines, text/dev.bol has 5; the numbers must be equal" in said
@@ -441,7 +445,7 @@ def test_a_multilingual_model_is_scored_on_text_in_its_target_language(tmp_path,
     tagged = Tokenizer(adopt(tokenizer.model, list(map(tag, languages))), tokenizer.placeholder, languages=languages)
     config = compose_train("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40")
     write_checkpoint(tmp_path / "best.ckpt", checkpoint_content(config, tagged, languages=("en", "de")))
-    keep_text(tmp_path / "text", EvaluationSet("few", "dev", ParallelText(SOURCES, FIRST)), "en", "de")
+    write_evaluation_set(tmp_path / "text", EvaluationSet("few", "dev", ParallelText(SOURCES, FIRST)), "en", "de")
     said = say("checkpoint=best.ckpt", "tgt_lang=fr")
     assert "tgt_lang=fr: the dev text beside best.ckpt is in de; name the text to score on, data=files" in said
     assert "tgt_lang=it: this model translates into de, fr" in say("checkpoint=best.ckpt", "tgt_lang=it")
@@ -507,38 +511,60 @@ def test_outputs_in_a_different_unicode_form_than_the_references_are_reported(tm
     assert "NFC" not in "\n".join(table(same))
 
 
-LANGUAGES = ["de", "en", "EN", "json", "JSON", "src", "tgt", "gz", "gz.txt", "x.zst", "zip", "2.en", "translated.en"]
-LANGUAGES += ["translated.de", "source.en", "target.en", "txt", "source", "caf\N{LATIN SMALL LETTER E WITH ACUTE}"]
+def test_a_stored_set_keeps_its_references_and_damaged_ones_are_refused(tmp_path):
+    pairs = ParallelText(SOURCES, FIRST, (SECOND, [None, *THIRD[1:]]))
+    files = write_evaluation_set(tmp_path, EvaluationSet("few", "dev", pairs), "de", "en")
+    assert [file.name for file in files] == ["dev.de", "dev.en", "dev.json"]
+    assert read_evaluation_set(tmp_path, "dev", "de", "en").pairs == pairs
+    content = json.loads(files[-1].read_text())
+    for damaged in ([SECOND[:2]], [[3] * 5], 3, [3], ["abcde"[:4]]):
+        files[-1].write_text(json.dumps({**content, "references": damaged}))
+        with pytest.raises(UserError, match=r"dev\.json: damaged") as refused:
+            read_evaluation_set(tmp_path, "dev", "de", "en")
+        assert "\n" not in str(refused.value)
+
+
+def test_a_missing_reference_is_written_as_a_blank_line(tmp_path):
+    folder, results = scored(tmp_path, [None, *SECOND[1:]])
+    assert all(score["signature"].startswith("nrefs:var|") for score in results["scores"])
+    assert results["references"] == 2
+    assert read_lines(folder / "references.2.en") == ["", *SECOND[1:]]
+
+
+LANGUAGES = ["de", "en", "EN", "json", "JSON", "src", "tgt", "gz", "gz.txt", "x.zst", "zip", "2.en", "best.en"]
+LANGUAGES += ["translated.en", "translated.de", "source.en", "target.en", "txt", "source"]
+LANGUAGES += ["caf\N{LATIN SMALL LETTER E WITH ACUTE}"]
 LANGUAGES += ["cafe\N{COMBINING ACUTE ACCENT}", "en.txt", "dev", "translated.json", "straße", "STRASSE"]
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("src_lang", LANGUAGES)
-def test_kept_text_is_restored_whatever_the_language_codes(src_lang, tmp_path):
+def test_a_stored_set_is_restored_for_any_language_codes(src_lang, tmp_path):
     for number, tgt_lang in enumerate(LANGUAGES):
         folder = tmp_path / str(number)
         memory = tuple(MemoryMatch(line, 50.0) for line in FIRST)
         for split in ("dev", "test"):
             kept = EvaluationSet("few", split, ParallelText([f"{split} {s}" for s in SOURCES], FIRST), memory)
-            keep_text(folder, kept, src_lang, tgt_lang)
-        write_lines(folder / f"dev.translated.{ending_of(tgt_lang)}", OUTPUTS)  # as every validation does
+            write_evaluation_set(folder, kept, src_lang, tgt_lang)
+        for kind in ("translated", "best"):
+            write_lines(folder / f"dev.{kind}.{ending_of(tgt_lang)}", OUTPUTS)  # as validations do
         names = [unicodedata.normalize("NFD", path.name).casefold() for path in folder.iterdir()]
-        assert len(set(names)) == 7, (src_lang, tgt_lang)  # distinct even on a file system that ignores case
+        assert len(set(names)) == 8, (src_lang, tgt_lang)  # distinct even on a file system that ignores case
         for split in ("dev", "test"):
-            back = kept_text(folder, split, src_lang, tgt_lang)
+            back = read_evaluation_set(folder, split, src_lang, tgt_lang)
             assert back is not None
             assert back.pairs == ParallelText([f"{split} {s}" for s in SOURCES], FIRST)
             assert back.memory == memory
 
 
-def test_kept_text_of_json_objects_is_restored(tmp_path):
+def test_a_stored_set_of_json_objects_is_restored(tmp_path):
     pairs = ParallelText(["light on", "light off"], ['{"on": 1}', '{"on": 0}'])
-    keep_text(tmp_path, EvaluationSet("few", "dev", pairs), "en", "de")
-    assert kept_text(tmp_path, "dev", "en", "de").pairs == pairs
+    write_evaluation_set(tmp_path, EvaluationSet("few", "dev", pairs), "en", "de")
+    assert read_evaluation_set(tmp_path, "dev", "en", "de").pairs == pairs
 
 
-def test_kept_text_is_called_after_its_languages_where_that_is_clear(tmp_path):
-    keep_text(tmp_path, EvaluationSet("few", "test", ParallelText(SOURCES, FIRST)), "de", "en")
+def test_files_of_a_stored_set_are_named_after_its_languages_if_these_are_distinct(tmp_path):
+    write_evaluation_set(tmp_path, EvaluationSet("few", "test", ParallelText(SOURCES, FIRST)), "de", "en")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test.de", "test.en", "test.json"]
 
 
@@ -549,14 +575,14 @@ def test_text_of_an_earlier_version_is_read_unless_one_file_overwrote_another(tm
             write_lines(tmp_path / f"{split}.{language}", lines)
         (tmp_path / f"{split}.json").write_text('{"name": "old", "memory": []}')
     if len(list(tmp_path.iterdir())) == 5:  # a case-sensitive file system
-        assert kept_text(tmp_path, "dev", "EN", "en").pairs == ParallelText(SOURCES, FIRST)
-    assert kept_text(tmp_path, "test", "en", "en") is None  # the references have overwritten the sources
-    assert kept_text(tmp_path, "test", "en", "json") is None
+        assert read_evaluation_set(tmp_path, "dev", "EN", "en").pairs == ParallelText(SOURCES, FIRST)
+    assert read_evaluation_set(tmp_path, "test", "en", "en") is None  # the references have overwritten the sources
+    assert read_evaluation_set(tmp_path, "test", "en", "json") is None
 
 
 @pytest.mark.parametrize(("src_lang", "tgt_lang"), [("en", "en"), ("EN", "en"), ("json", "2.en"), ("gz", "zst")])
-def test_the_files_of_an_evaluation_are_distinct_whatever_the_language_codes(src_lang, tgt_lang, tmp_path):
-    evaluated = EvaluationSet("few", "test", ParallelText(SOURCES, FIRST), more=(SECOND, THIRD))
+def test_the_files_of_an_evaluation_are_distinct_for_any_language_codes(src_lang, tgt_lang, tmp_path):
+    evaluated = EvaluationSet("few", "test", ParallelText(SOURCES, FIRST, (SECOND, THIRD)))
     baseline = Baseline("other", Hypotheses(THIRD, src_lang, tgt_lang))
     evaluate(Hypotheses(OUTPUTS, src_lang, tgt_lang), evaluated, Scorer("en"), tmp_path / "scored", baseline=baseline)
     files = [path for path in (tmp_path / "scored").iterdir() if path.name != "results.json"]
@@ -569,7 +595,7 @@ def test_an_evaluation_does_not_follow_links_out_of_the_run_s_folder(tmp_path, s
     (tmp_path / "run" / "text").mkdir(parents=True)
     shutil.copy(GOLDEN, tmp_path / "run" / "best.ckpt")
     pairs = ParallelText(SOURCES, FIRST)
-    keep_text(tmp_path / "run" / "text", EvaluationSet("few", "dev", pairs), "avi", "bol")
+    write_evaluation_set(tmp_path / "run" / "text", EvaluationSet("few", "dev", pairs), "avi", "bol")
     (tmp_path / "run" / "evaluation").symlink_to(tmp_path / "mine")
     assert "a link on this path leads out of run" in say("checkpoint=run", "output=null")
     assert not list((tmp_path / "mine").iterdir())

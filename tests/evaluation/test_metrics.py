@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sacrebleu.metrics import BLEU, CHRF, TER
 
 from diglot.errors import UserError
 from diglot.evaluation.breakdown import by_length
@@ -82,13 +83,38 @@ def test_signatures_name_references_unit_and_version() -> None:
     assert Scorer("und", metrics={"r": Rouge("rouge1")})(["a"], ["a"])[0].signature.startswith("nrefs:1|tok:ascii|")
 
 
-def test_rouge_says_when_its_tokenizer_keeps_nothing() -> None:
+OUTPUTS = ["the cat sat on the mat", "a dog ran in the park", ""]
+FIRST = ["the cat sat on a mat", "dogs run in the park today", "it rains here"]
+SECOND = ["a cat was on the mat", None, "it is raining here"]
+
+
+@pytest.mark.parametrize(("name", "theirs"), [("bleu", BLEU()), ("chrf", CHRF(word_order=2)), ("ter", TER())])
+def test_a_sentence_may_lack_a_reference_as_for_sacrebleu(name: str, theirs: Any) -> None:
+    scored = dict(zip(("bleu", "chrf", "ter"), Scorer("en")(OUTPUTS, FIRST, SECOND), strict=True))[name]
+    assert scored.value == pytest.approx(theirs.corpus_score(OUTPUTS, [FIRST, SECOND]).score)
+    assert scored.signature == str(theirs.get_signature())
+    assert scored.signature.startswith("nrefs:var|")
+
+
+def test_a_missing_reference_is_no_empty_one() -> None:
+    metrics = {"accuracy": Accuracy(), "wer": Wer(), "rouge1": Rouge("rouge1")}
+    scorer = Scorer("en", metrics=metrics)
+    accuracy, wer, _ = scorer(["", "b c"], ["a", "x"], [None, "b d"])
+    assert (accuracy.value, wer.value) == (0.0, 100 * 2 / 3)
+    assert scorer(["", "b c"], ["a", "x"], ["", "b d"])[0].value == 50.0
+    assert {score.signature[:9] for score in scorer([""], ["a"], [None])} == {"nrefs:1|m", "nrefs:1|u", "nrefs:1|t"}
+    assert all(score.signature.startswith("nrefs:var|") for score in (accuracy, wer))
+    bootstrap = compare(scorer, ["", "b c"], ["a", "x"], [["a", "x"], [None, "b d"]])["paired_bootstrap"]
+    assert all(metric["signature"].startswith("nrefs:var|") for metric in bootstrap["metrics"])
+
+
+def test_rouge_notes_that_its_tokenizer_keeps_nothing() -> None:
     (note,) = Scorer("ru", ["Кот спит"], metrics={"rouge1": Rouge("rouge1")}).notes
     assert "use metric.rouge1.tokenizer=words" in note
     assert Scorer("ru", ["Кот спит"], metrics={"rouge1": Rouge("rouge1", "words")}).notes == []
 
 
-def test_without_bleu_nothing_is_said_about_bleu_s_tokenizer() -> None:
+def test_without_bleu_there_is_no_note_about_its_tokenizer() -> None:
     assert Scorer("en", ["我们今天去公园。"]).notes
     assert Scorer("en", ["我们今天去公园。"], metrics={"cer": Cer()}).notes == []
     assert Scorer("th", ["วันนี้เราไปที่สวน"], metrics={"accuracy": Accuracy()}).notes == []
@@ -169,7 +195,7 @@ def test_a_wrong_metric_is_refused_in_one_line(statistics: Any, value: Any, mess
     check_metric("mine", Own())
 
 
-def test_a_direction_that_is_no_boolean_is_refused() -> None:
+def test_a_direction_that_is_not_a_boolean_is_refused() -> None:
     own = Own()
     own.higher_is_better = "lower"  # type: ignore[assignment]
     with pytest.raises(UserError, match=r"metric\.mine: higher_is_better is 'lower'; it must be True or False"):
@@ -187,6 +213,6 @@ def test_a_checkpoint_names_the_metrics_of_its_run_and_no_class_is_imported_for_
     assert list(metrics or ()) == ["rouge1", "accuracy"]
     assert others == ["mine"]
     assert recorded_metrics({"config": {"run": {}}}) == (None, [])
-    for wrong in ("Metric", "LABELS", "missing", "_OfSacrebleu"):
+    for wrong in ("Metric", "LABELS", "missing", "_SacrebleuMetric"):
         with pytest.raises(UserError, match="metrics cannot be read"):
             recorded_metrics({"config": {"metric": {"a": {"_target_": f"{module}.{wrong}"}}}})

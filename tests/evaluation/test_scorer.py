@@ -196,7 +196,7 @@ def test_a_tokenizer_whose_model_is_in_the_cache_is_used(monkeypatch: pytest.Mon
     assert (score.value, "tok:flores200" in score.signature) == (pytest.approx(100), True)
 
 
-def test_the_tokenizer_of_a_checkpoint_s_dev_scores_holds_for_its_own_target_language() -> None:
+def test_the_recorded_tokenizer_applies_only_to_its_own_target_language() -> None:
     record = {"tgt_lang": "tgt", "bleu_tokenizer": "zh"}
     assert recorded_tokenizer(record, "tgt") == "zh"
     assert recorded_tokenizer(record, "de") is None

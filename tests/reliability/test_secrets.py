@@ -88,6 +88,8 @@ def test_no_file_of_a_sweep_holds_a_secret(secret: Path) -> None:
         "job.json",
         "results.json",
         "table.csv",
+        "jobs.csv",
+        "table.tex",
         "output.txt",
         "hparams.yaml",
     }

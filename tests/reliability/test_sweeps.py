@@ -19,7 +19,7 @@ SWEEP = ("-m",)
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "table.csv").open() as file:
+    with (folder / "jobs.csv").open() as file:
         return list(csv.DictReader(file))
 
 

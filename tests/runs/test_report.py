@@ -37,6 +37,11 @@ def test_samples_are_the_same_sentences_whoever_translates() -> None:
     assert next(line for line in one if "reference" in line).split()[-2:] == ["ref", number]
 
 
+def test_samples_have_all_references() -> None:
+    lines = samples(lambda lines: lines, ParallelText(["a"], ["b"], (["c"], [None])))
+    assert [line.split()[1] for line in lines if "reference" in line] == ["b", "c"]
+
+
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_little_text_gives_few_samples(n: int) -> None:
     lines = samples(lambda lines: list(lines), ParallelText(["a"] * n, ["b"] * n))

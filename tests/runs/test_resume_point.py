@@ -122,6 +122,41 @@ def test_a_text_that_has_changed_is_named(words, compose_train, split):
         refuse_other_contents("resume=runs/b", reads.contents_in(Path("runs/b")), now)
 
 
+def test_references_cannot_change_in_a_run(words, compose_train):
+    Path("text/second.en").write_text("x\n" * 20)
+    Path("text/third.en").write_text("y\n" * 20)
+    with_second = [*words, "data.dev.references=text/second.en"]
+    one, two = compose_train(*words), compose_train(*with_second)
+    assert config_hash(one) != config_hash(two)
+    begin(Path("runs/a"), two, finished=True)
+    begin(Path("runs/b"), two, finished=False)
+    assert newest_unfinished(None, without_secrets(two), reads.contents_now(two)) == "runs/b"
+    for changed in (words, [*words, "data.dev.references=text/third.en"]):
+        other = compose_train(*changed)
+        assert newest_unfinished(None, without_secrets(other), reads.contents_now(other)) is None
+        same = reads.same_contents(reads.contents_in(Path("runs/b")), reads.contents_now(other))
+        (found,) = changes(read_config(Path("runs/b/config.yaml")), without_secrets(other), same)
+        assert (found.key, found.takes_effect) == ("data.dev.references", False)
+        with pytest.raises(UserError, match="runs/a: this run is finished, and the dev text has changed"):
+            said_of_finished(Path("runs/a"), other)
+    Path("text/second.en").rename("text/moved.en")
+    moved = compose_train(*words, "data.dev.references=text/moved.en")
+    assert newest_unfinished(None, without_secrets(moved), reads.contents_now(moved)) == "runs/b"
+    Path("text/moved.en").write_text("z\n" * 20)
+    with pytest.raises(UserError, match="the dev text is no longer the one that the run began with"):
+        refuse_other_contents("resume=runs/b", reads.contents_in(Path("runs/b")), reads.contents_now(moved))
+
+
+def test_a_config_from_before_references_is_the_same_without_them(words, compose_train):
+    config = OmegaConf.to_container(compose_train(*words))
+    earlier = {**config, "data": {**config["data"]}}
+    for split in ("dev", "test"):
+        node = config["data"][split]
+        earlier["data"][split] = {key: value for key, value in node.items() if "reference" not in key}
+    assert changes(earlier, config) == changes(config, earlier) == []
+    assert config_hash(OmegaConf.create(earlier)) == config_hash(OmegaConf.create(config))
+
+
 def test_a_text_that_is_compressed_now_counts_as_changed_and_the_message_says_why(words, compose_train):
     config = compose_train(*words)
     begin(Path("runs/a"), config, finished=True)

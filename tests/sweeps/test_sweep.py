@@ -34,8 +34,10 @@ from diglot.commands.train import main as train_main
 from diglot.config import hydra_seams
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
-from diglot.sweeps import comparison, sweep
 from diglot.sweeps import job as one
+from diglot.sweeps import sweep, tables
+from diglot.sweeps.comparison import Comparison, openings
+from diglot.sweeps.configuration import outcome
 from diglot.system.interruption import STOP_SIGNALS
 from diglot.system.quoting import quoted
 from diglot.training.run import Budget
@@ -76,6 +78,20 @@ if mode.startswith("slow"):
     for _ in range(6000):  # not one long sleep: a signal just before it would be answered after it
         time.sleep(0.02)
 best = {"bleu": 10.0 + int(heads), "chrf": 20.0, "loss": 1.5 - int(heads), "perplexity": 4.5, "update": 2}
+if mode.startswith("outputs"):
+    # The files of a run that translates 40 sentences of dev. With "outputs_kill", job 2 is killed at its first start.
+    n_starts = len((folder / "starts").read_text().splitlines())
+    if mode == "outputs_kill" and folder.name.startswith("02") and n_starts < 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    seed = yaml.safe_load(carried.read_text())["seed"]
+    right = [(7 * i + 3 * seed) % 10 < 2 * int(heads) for i in range(40)]
+    outputs = [f"line {i}" if is_right else "x" for i, is_right in enumerate(right)]
+    text = {"dev.avi": outputs, "dev.bol": [f"line {i}" for i in range(40)], "dev.best.bol": outputs}
+    (folder / "text").mkdir(exist_ok=True)
+    for name, lines in text.items():
+        (folder / "text" / name).write_text("".join(f"{line}\\n" for line in lines))
+    (folder / "text" / "dev.json").write_text(json.dumps({"name": "few", "memory": []}))
+    best["accuracy"] = 100 * sum(right) / 40
 results = {"finished": True, "best": best, "parameters": 1_000_000 + int(heads), "tokens_per_second": 1234.5}
 (folder / "results.json").write_text(json.dumps({**results, "minutes": 0.5, "updates": 2, "checkpoint": "best.ckpt"}))
 """
@@ -133,7 +149,7 @@ def the_sweep(work: Path) -> Path:
 
 
 def table_of(folder: Path) -> list[dict[str, str]]:
-    with (folder / "table.csv").open() as file:
+    with (folder / "jobs.csv").open() as file:
         return list(csv.DictReader(file))
 
 
@@ -166,13 +182,14 @@ def test_each_job_has_a_folder_a_process_and_a_row(here, type_sweep, monkeypatch
     assert list(rows[2].values())[2:9] == ["finished", "14.0", "20.0", "4.5", "1000004", "1234.5", "0.5"]
     assert rows[2]["checkpoint"] == str(jobs[2].relative_to(here) / "best.ckpt")
     assert (
-        "| 3 | `model.n_heads=4` | finished | 14.00 | 20.00 | 4.50 | 1,000,004 | 1,234 | 0.5 |"
+        "| 3 | `model.n_heads=4` | finished | 14.00 | 20.00 | 4.50 | 1,000,004* | 1,234 | 0.5* |"
         in (folder / "table.md").read_text()
     )
     assert (folder / "table.png").read_bytes().startswith(b"\x89PNG")
     assert f"job 2 of 3: model.n_heads=2 -> {jobs[1].relative_to(here)}" in out
     assert "\n  update 1 of 2, pass 0.1, 0:00: dev BLEU 1.00\n" in out
     assert "Best by dev/bleu (14.00): job 3, model.n_heads=4" in out
+    assert "\nTest opened by no run of this sweep\n" in out
 
 
 @pytest.mark.reliability
@@ -205,6 +222,30 @@ def test_other_jobs_continue_after_a_failure_and_the_same_command_resumes_the_fa
     assert "job 1 of 3: model.n_heads=1: finished before, dev BLEU 11.00" in out
     assert f"job 2 of 3: model.n_heads=2 resumes in {broken.relative_to(here)}" in out
     assert [row["status"] for row in table_of(folder)] == ["finished"] * 3
+
+
+@pytest.mark.reliability
+def test_a_sweep_that_was_killed_and_resumed_ends_in_the_same_files(here, type_sweep, monkeypatch):
+    words = ["seed=1,2", "model.n_heads=1,2,4", "metric=accuracy", "sweep.folder=all"]
+    written = []
+    for name, modes in (("whole", ["outputs"]), ("killed", ["outputs_kill", "outputs"])):
+        (here / name).mkdir()
+        monkeypatch.chdir(here / name)
+        for mode in modes:
+            out, _ = type_sweep(*words, mode=mode, code=2 if mode == "outputs_kill" else 0)
+        written.append({file.name: file.read_bytes() for file in Path("all").iterdir() if file.is_file()})
+        assert "not compared" not in out
+    whole, killed = written
+    assert whole.keys() == {".lock", "jobs.csv", "table.csv", "table.md", "table.tex", "table.png"}
+    assert [name for name in whole if whole[name] != killed[name]] == []
+    with Path("all/table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["jobs"] for row in rows] == ["1,4", "2,5", "3,6"]
+    assert rows[0]["finding"] == "baseline"
+    assert rows[2]["dev accuracy"] == "80.0"
+    type_sweep(*words, "sweep.baseline=6", mode="outputs")
+    with Path("all/table.csv").open() as file:
+        assert [row["finding"] for row in csv.DictReader(file)][2] == "baseline"
 
 
 @pytest.mark.reliability
@@ -293,12 +334,19 @@ def test_a_sweep_writes_through_no_link_out_of_its_folder(tmp_path, name):
             "objective=dev/blue: this run does not compute it; it computes dev/bleu",
         ),
         (["sweep=positions", "objective=bleu"], "objective=bleu: this run does not compute it; it computes dev/bleu"),
+        (["seed=1,2", "objective=test/bleu"], "objective=test/bleu: nothing may be chosen by test scores"),
+        (["seed=1,2", "run.test=true,false"], "run.test changes nothing of what a job trains"),
         (["sweep=positons"], "did you mean sweep=positions?"),
         (["seed=1,2", "sweep.stop_at_first_failure=3"], "must be true or false"),
         (["seed=1,2", "+sweep.foldr=x"], "no key sweep.foldr; did you mean sweep.folder?"),
-        (["seed=1,2", "run.folder=x"], "run.folder is for a single run"),
-        (["seed=1,2", "resume=x"], "resume is for a single run"),
+        (
+            ["seed=1,2", "run.folder=x"],
+            "run.folder is for a single run; for the folder of all jobs, type sweep.folder=FOLDER",
+        ),
+        (["seed=1,2", "resume=x"], "resume is for a single run; type the sweep's command again"),
         (["seed=1,2", "hydra.sweep.dir=x"], "not supported; use sweep.folder"),
+        (["seed=1,2", "sweep.baseline=3"], "sweep.baseline=3: there is no job 3; choose a number from 1 to 2"),
+        (["seed=1,2", "sweep.baseline=first"], "sweep.baseline"),
         (["run.updates=10,0"], "job run.updates=0: run: updates (0) must be positive"),
         (["model.dropout=interval(0,1)"], "it is for hydra/sweeper=optuna"),
         (["seed=1,2", "hydra/launcher=nope"], "there are diglot, submitit_local, submitit_slurm"),
@@ -585,12 +633,14 @@ def test_a_table_shows_overrides_letter_by_letter(tmp_path):
     jobs = []
     for i, word in enumerate(["note='a|b'", "note='`x`'", "note=[bold]"], 1):
         (tmp_path / str(i)).mkdir()
-        jobs.append(one.Job(tmp_path / str(i), i, ("seed=1", word), (word,), str(i)))
-    lines = comparison.as_markdown(jobs).splitlines()
+        jobs.append(one.Job(tmp_path / str(i), i, ("seed=1", word), (word,), str(i), str(i)))
+    lines = tables.as_markdown(Comparison(jobs)).splitlines()
     assert lines[2].startswith(r"| 1 | `note='a\|b'` | not started |")
     assert lines[3].startswith("| 2 | `` note='`x`' `` |")
-    assert "note=[bold]" in comparison.as_text(jobs, tmp_path)
-    assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1
+    assert "note=[bold]" in tables.as_text(Comparison(jobs))
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 5
+    assert len({line.replace(r"\|", "").count("|") for line in table}) == 1
 
 
 def test_a_folders_name_has_nothing_that_a_shell_or_hydra_reads():
@@ -606,6 +656,29 @@ def test_a_damaged_record_is_named(tmp_path):
     (tmp_path / "01" / "job.json").write_text("{")
     with pytest.raises(UserError, match=r"01/job.json: damaged"):
         _ = sweep.Sweep(tmp_path, sweep.Objective("dev/bleu")).jobs
+
+
+def test_the_comparison_says_how_often_test_sets_were_opened(tmp_path):
+    jobs = [tmp_path / str(i) for i in (1, 2, 3)]
+    for i, folder in enumerate(jobs, 1):
+        folder.mkdir()
+        one.Job(folder, i, (), (), str(i)).write()
+        (folder / "results.json").write_text(json.dumps({"finished": True, "best": {"bleu": 1.0}}))
+    found = sweep.Sweep(tmp_path, sweep.Objective("dev/bleu"))
+    assert openings(found.jobs) == "Test opened by no run of this sweep"
+    line = json.dumps({"command": "diglot-evaluate", "text": "a" * 64}) + "\n"
+    for folder, n in ((jobs[1], 2), (jobs[2], 1)):
+        (folder / "test_openings.jsonl").write_text(line * n)
+    assert openings(found.jobs) == "Test opened 3 times by 2 runs of this sweep"
+    found.write_tables()
+    assert [row["test opened"] for row in table_of(tmp_path)] == ["0", "2", "1"]
+    for name in ("table.md", "table.tex"):
+        assert "Test opened 3 times by 2 runs of this sweep" in (tmp_path / name).read_text()
+    results = jobs[0] / "evaluation" / "test" / "results.json"  # of an earlier version
+    results.parent.mkdir(parents=True)
+    results.write_text("{}")
+    told = "1 time by 1 run of this sweep (text unknown); 3 times by 2 runs of this sweep (text aaaaaaaaaaaa)"
+    assert openings(found.jobs) == f"Test opened {told}"
 
 
 def test_the_best_job_follows_the_objective(tmp_path):
@@ -627,8 +700,10 @@ def test_of_a_metric_where_lower_is_better_the_lowest_job_is_best_and_the_table_
         (tmp_path / str(i) / "results.json").write_text(json.dumps({"finished": True, "best": best}))
     found = sweep.Sweep(tmp_path, sweep.Objective("dev/per", higher_is_better=False))
     assert found.best(found.jobs).number == 2
-    assert comparison.as_csv(found.jobs).startswith("job,overrides,status,dev PER,accuracy,perplexity,parameters,")
-    assert comparison.outcome(found.jobs[1]).startswith("dev PER 20.00, ")
+    assert tables.jobs_as_csv(Comparison(found.jobs)).startswith(
+        "job,overrides,status,dev PER,accuracy,perplexity,parameters,"
+    )
+    assert outcome(found.jobs[1]).startswith("dev PER 20.00, ")
 
 
 def test_of_jobs_with_the_same_score_the_better_chrf_and_then_the_smaller_loss_is_best(tmp_path):
@@ -688,6 +763,8 @@ def test_a_job_that_is_killed_while_it_trains_goes_on(here, type_sweep):
     out, _ = type_sweep(*words, always=SMALL)
     assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in others} == before
     assert [row["status"] for row in table_of(folder)] == ["finished"] * 3
+    assert "not compared" not in out, "the dev outputs of a job are not those of its best checkpoint"
+    assert (folder / "table.csv").read_text().splitlines()[1].startswith("1-3,(nothing changed),finished,3,")
     assert "update 20 of 60" not in out, "it began anew"
     assert json.loads((job / "results.json").read_text())["updates"] == 60
 

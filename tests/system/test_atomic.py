@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diglot.data.shards import mapped
+from diglot.data.shards import map_array
 from diglot.runs import folder as folders
 from diglot.sweeps.sweep import Objective, Sweep
 from diglot.system import atomic as whole
@@ -138,4 +138,4 @@ def test_a_file_system_on_which_an_open_file_keeps_its_name_is_written_to(
 def test_a_file_system_that_maps_no_files_is_read_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.arange(5).tofile(tmp_path / "numbers")
     monkeypatch.setattr(np, "memmap", lacking(errno.ENODEV))
-    assert mapped(tmp_path / "numbers", np.dtype(np.int64)).tolist() == [0, 1, 2, 3, 4]
+    assert map_array(tmp_path / "numbers", np.dtype(np.int64)).tolist() == [0, 1, 2, 3, 4]

@@ -71,7 +71,7 @@ def start_method(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.reliability
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"], indirect=True)  # macOS; Python 3.14 on Linux
 def test_batches_are_collated_by_processes_that_are_not_forked(start_method: str) -> None:
-    ids = FlatIds.of([[5, 6], [7], [8, 9, 10]], 20)
+    ids = FlatIds.from_sequences([[5, 6], [7], [8, 9, 10]], 20)
     pairs, batches = Pairs(ids, ids), [MicroBatch(np.array([i]), 0, 0.0, 0, 1) for i in range(3)]
     loader = TimedLoader(
         pairs, sampler=batches, batch_size=None, num_workers=1, persistent_workers=True, worker_init_fn=end_with_parent

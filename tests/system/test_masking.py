@@ -92,7 +92,7 @@ def test_masking_takes_no_longer_than_a_text_is_long(secret: str, text: str) -> 
 @pytest.mark.parametrize("before", ["", "x", " ", "\\", "x\\", "x\\\\", "x \\\\\\", "/", "%5C", "x\\%5c"])
 def test_a_secret_is_found_after_any_text_unless_it_is_within_a_word(secret: str, before: str) -> None:
     note(secret, "${x}")
-    is_within_a_word = before == "x" and len(secret) < masking.LONG
+    is_within_a_word = before == "x" and len(secret) < masking.MIN_LENGTH_WITHIN_WORDS
     assert ("${x}" in masked(f"{before}{secret}!")) != is_within_a_word
 
 

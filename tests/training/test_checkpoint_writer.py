@@ -14,6 +14,7 @@ import torch
 from diglot.checkpoint import container
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
 from diglot.checkpoint.file import FORMAT, KINDS, check_training_state, newest_intact, read
+from diglot.data.text import write_lines
 from diglot.errors import UserError
 from diglot.runs import folder as folders
 from diglot.system import console
@@ -176,6 +177,25 @@ def test_a_kill_before_an_old_checkpoint_was_removed_is_repaired(tmp_path: Path,
     again.load_state_dict(before)
     again.on_train_start(StubTrainer(global_step=30, is_global_zero=True), task)  # type: ignore[arg-type]
     assert not (tmp_path / "update_10.ckpt").exists()
+
+
+def test_the_dev_outputs_of_the_best_are_kept_also_after_a_kill(tmp_path: Path, task: TranslationTask) -> None:
+    newest, best = outputs = tmp_path / "text" / "newest", tmp_path / "text" / "best"
+    callback = CheckpointWriter(tmp_path, outputs=outputs)
+    for update, bleu, kept in ((10, 5.0, 10), (20, 7.0, 20), (30, 6.0, 20)):
+        write_lines(newest, [f"of {update}"])  # as a validation does before the writer is called
+        validate(callback, task, update, bleu)
+        assert best.read_text() == f"of {kept}\n"
+    write_lines(newest, ["of 40"])
+    validate(callback, task, 40, 8.0)
+    write_lines(best, ["of 20"])  # as if the process was killed after last.ckpt was written
+    again = CheckpointWriter(tmp_path, outputs=outputs)
+    again.load_state_dict(callback.state_dict())
+    again.on_train_start(StubTrainer(global_step=40, is_global_zero=True), task)  # type: ignore[arg-type]
+    assert best.read_text() == "of 40\n"
+    newest.unlink()  # by the user: the next validation writes it again
+    again.on_train_start(StubTrainer(global_step=40, is_global_zero=True), task)  # type: ignore[arg-type]
+    assert best.read_text() == "of 40\n"
 
 
 def test_a_score_of_zero_can_be_the_best(tmp_path: Path, task: TranslationTask) -> None:

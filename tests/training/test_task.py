@@ -183,7 +183,7 @@ def test_dev_perplexity_counts_all_target_tokens(task: TranslationTask, tokenize
         for src, tgt in PAIRS:
             logits = task.model(torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]]))[0]
             nll += float(F.cross_entropy(logits, torch.tensor([*tgt, EOS]), reduction="sum"))
-    dev = ParallelText(["a", "b"], ["x y z", "v w"])
+    dev = ParallelText(["a", "b"], ["x y z", "v w"], (["0", None],))
     sources = [Encoded([], ()) for _ in dev.src]
     data = SimpleNamespace(
         held_out={"dev": dev}, dev_sources=sources, decode_dev=lambda pair, tokens: f"{pair} {tokens}"
@@ -201,7 +201,8 @@ def test_dev_perplexity_counts_all_target_tokens(task: TranslationTask, tokenize
         for src, _ in PAIRS
     ]
     texts = [f"{pair} {hypothesis.tokens}" for pair, hypothesis in enumerate(found)]
-    assert scores.latest == Scorer("de")(texts, dev.tgt, with_slow=False)
+    assert scores.latest == Scorer("de")(texts, *dev.references, with_slow=False)
+    assert "nrefs:var" in scores.latest[0].signature
     assert [metrics[name].item() for name in ("dev/bleu", "dev/chrf")] == [score.value for score in scores.latest]
     assert float(metrics["dev/cut"]) == sum(hypothesis.cut for hypothesis in found)
 

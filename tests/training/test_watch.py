@@ -326,7 +326,9 @@ def test_markdown_shows_the_text_itself() -> None:
     assert literal(" a\n\tb\r ") == "a b"
 
 
-def test_the_table_holds_source_reference_and_translation(data: TranslationData, tmp_path: Path) -> None:
+def test_the_table_holds_source_references_and_translation(
+    data: TranslationData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scores = DevScores(data, Scorer("bol"))
     scores.translations = {pair: f"<{pair}> | *" for pair in range(len(DEV)) if pair != 5}
     logger = CSVLogger(tmp_path, name="", version="")
@@ -337,6 +339,12 @@ def test_the_table_holds_source_reference_and_translation(data: TranslationData,
     rows = {cells[i]: cells[i + 1 : i + 4] for i in range(0, len(cells), 4)}
     expected = {str(i + 1): [DEV[i], f"Pep {DEV[i]}", f"<{i}> | *"] for i in (0, 1, 3, 4, 6, 7)}
     assert rows == expected
+    dev = data.held_out["dev"]
+    monkeypatch.setitem(data.held_out, "dev", replace(dev, more=([f"<b> {i}" for i in range(len(dev))],)))
+    SampleTranslations(sentences=99).look(trainer, None, data)  # type: ignore[arg-type]
+    table = (tmp_path / "figures/translations/dev/7.md").read_text(encoding="utf-8")
+    cells = [html.unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", markdown_to_safe_html(table), re.DOTALL)]
+    assert f"Pep {DEV[1]}<br><b> 1" in cells
 
 
 # ------------------------------------------------------------------------------------------------- heads

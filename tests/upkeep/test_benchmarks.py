@@ -18,6 +18,7 @@ SHORT = ["search=greedy", "search.max_len_a=0", "search.max_len_b=4", "data.eval
 TINY = {
     "checkpoints": ["--models", "tiny", "--rounds=1", "--folder=."],
     "decode": ["--threads=1", "--rounds=1", "--sentences=3"],
+    "first_update": ["200"],
     "gpu": ["--device=cpu", "--tokens=300", "--vocabulary=50", "--seconds=0.01", *SMALL],
     "g2p": [],  # it only says how to call it: otherwise it installs another toolkit
     "loader": ["2000"],
@@ -28,6 +29,7 @@ TINY = {
 }
 SIZES: dict[str, dict[str, object]] = {
     "checkpoints": {"VOCAB_SIZE": 50},
+    "first_update": {"N_WORDS": 50, "SIZE": [*SMALL, "data.vocab_size=300"]},
     "gpu": {"N_PAIRS": 300, "MATRIX": 16, "BACKEND": "eager", "whole_run": lambda folder, words: " ".join(words)},
     "loader": {"SECONDS": 0.05},
     "training": {"VOCAB_SIZE": 50, "ROWS": 2, "LENGTH": 5, "compose": lambda name: compose(name, SMALL)},
@@ -36,6 +38,7 @@ SIZES: dict[str, dict[str, object]] = {
 SAID = {
     "checkpoints": "tiny   safetensors",
     "decode": "beam 4  diglot, not packed",
+    "first_update": "200 pairs: the whole run in",
     "gpu": "diglot, buckets, compiled",
     "g2p": "python benchmarks/g2p.py MINUTES",
     "loader": '"shapes": "buckets"',

@@ -91,9 +91,8 @@ def keys(command: str) -> set[str]:
     """Return the keys of a command, including those of all choices."""
     name = "train" if command == "sweep" else command
     found = {*known_keys(name), *(row.key for group in groups() for row in rows(group))}
-    return found | {
-        f"data.{split}.{side}" for split in ("train", "dev", "test") for side in ("src", "tgt", "tsv", "file")
-    }
+    sides = ("src", "tgt", "tsv", "file", "references", "reference_columns")
+    return found | {f"data.{split}.{side}" for split in ("train", "dev", "test") for side in sides}
 
 
 def own_choices(page: str) -> set[str]:

@@ -36,7 +36,7 @@ def validation_files(folder: Path, which: Which = "last", n: int | None = None) 
             which is also the maximum: the folder may hold more files, but not a complete series.
 
     Raises:
-        UserError: if there are fewer checkpoints than n, or if one is damaged.
+        UserError: there are fewer checkpoints than n, or one is damaged.
     """
     files = sorted(folder.glob("update_*.ckpt"), key=_update, reverse=True)
     files = [file for file in files if _update(file) >= 0]
@@ -82,7 +82,7 @@ def refuse_output(output: Path) -> None:
     """Check that writing a checkpoint would not replace another one.
 
     Raises:
-        UserError: if the file exists, or if a run gives that name to its own checkpoints.
+        UserError: the file exists, or a run gives that name to its own checkpoints.
     """
     if output.exists() or output.is_symlink():
         raise UserError(f"output={output} exists already")
@@ -109,7 +109,7 @@ def average(files: Sequence[Path], output: Path, trust: Collection[str] = ()) ->
         The new checkpoint's record. `mean_of` names the files, without their folders, and their updates.
 
     Raises:
-        UserError: if a file is damaged or of another model, tokenizer or language, or if the mean cannot be written.
+        UserError: a file is damaged or of another model, tokenizer or language, or the mean cannot be written.
     """
     refuse_output(output)
     mean = Mean(trust)
@@ -145,7 +145,7 @@ class Mean:
         """Add a checkpoint.
 
         Raises:
-            UserError: if it is incomplete, or not of the same model as the earlier ones.
+            UserError: it is incomplete, or not of the same model as the earlier ones.
         """
         content = checkpoint.read(file)
         loaded = checkpoint.rebuild(content, file, self.trust)  # checks that the weights fit the model
@@ -225,7 +225,7 @@ def members_of(checkpoints: str | Sequence[str], which: Which | None, n: int | N
     """Return the checkpoint files that a run's folder with `which` and `n`, a single file, or a list of files names.
 
     Raises:
-        UserError: if there are no files or too few, or if `which` or `n` is given together with files.
+        UserError: there are no files or too few, or `which` or `n` is given together with files.
     """
     if n is not None and n < 1:
         raise UserError(f"n={n}: must be positive")

@@ -30,19 +30,19 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from diglot.checkpoint.plain import DTYPE_NAMES, DTYPES, MOST_DIMENSIONS, decode, encode
-from diglot.config.storable import MOST_TENSORS
+from diglot.checkpoint.plain import DTYPE_NAMES, DTYPES, MAX_DIMENSIONS, decode, encode
+from diglot.config.storable import MAX_TENSORS
 from diglot.errors import UserError
 
 # A model of a thousand layers, with two moments and a step count for each weight, has a header of about 35,000,000.
-LONGEST_HEADER = 48_000_000  # bytes
-DEEPEST_JSON = 200  # each level of a tree takes up to four levels of JSON
+MAX_HEADER_BYTES = 48_000_000  # bytes
+MAX_JSON_DEPTH = 200  # each level of a tree takes up to four levels of JSON
 # Upper bounds of the memory that parsed JSON takes in Python, in bytes per structural character: the start of an object
 # or list, the colon before a value of an object, and the comma before the next value.
 MEMORY = {"{": 240, "[": 90, ":": 105, ",": 75, "}": 0, "]": 0}
 DEPTH = {"{": 1, "[": 1, ":": 0, ",": 0, "}": -1, "]": -1}
-MOST_MEMORY, MOST_MEMORY_OF_HEADER = 90_000_000, 135_000_000
-WIDEST = 4  # bytes per character of a text in which a \u escape stands for a wide character
+MAX_MEMORY, MAX_HEADER_MEMORY = 90_000_000, 135_000_000
+MAX_BYTES_PER_CHARACTER = 4  # bytes per character of a text in which a \u escape stands for a wide character
 CHUNK = 2**24
 
 _METADATA = "__metadata__"
@@ -77,8 +77,8 @@ def write(tree: Any, file: BinaryIO) -> None:
         file: an empty, seekable file.
 
     Raises:
-        UserError: if something would not be restored exactly, or if there is more than `read` accepts.
-        OSError: if the file cannot be written.
+        UserError: something would not be restored exactly, or there is more than `read` accepts.
+        OSError: the file cannot be written.
     """
     node, tensors = encode(tree)
     text = _dumped(node)
@@ -100,7 +100,7 @@ def check_tree(tree: Any) -> None:
     """Check that `write` accepts plain data and tensors.
 
     Raises:
-        UserError: if `write` would refuse them.
+        UserError: `write` would refuse them.
     """
     node, tensors = encode(tree)
     _check_amount(_dumped(node), tensors)
@@ -110,8 +110,8 @@ def read(path: Path) -> Any:
     """Return the plain data and tensors that `write` has written.
 
     Raises:
-        UserError: if the file is damaged, or was not written by `write`.
-        OSError: if the file cannot be read.
+        UserError: the file is damaged, or was not written by `write`.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         header = _read_header(file, path)
@@ -126,8 +126,8 @@ def check(path: Path) -> None:
     """Check that a file is intact, without reading the tensors' bytes.
 
     Raises:
-        UserError: if the file is damaged, or was not written by `write`.
-        OSError: if the file cannot be read.
+        UserError: the file is damaged, or was not written by `write`.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         _read_header(file, path)
@@ -139,13 +139,15 @@ def _dumped(node: Any) -> str:
 
 def _check_amount(text: str, tensors: Mapping[str, Tensor]) -> None:
     """Refuse to write more than `read` accepts."""
-    if len(tensors) > MOST_TENSORS:
-        raise UserError(f"there are {len(tensors):,} tensors, more than {MOST_TENSORS:,}: write fewer")
+    if len(tensors) > MAX_TENSORS:
+        raise UserError(f"there are {len(tensors):,} tensors, more than {MAX_TENSORS:,}: write fewer")
     header = _header_bytes(text, dict.fromkeys(tensors, _NO_DIGEST), tensors)[8:].decode()
     check_json(text)
-    check_json(header, MOST_MEMORY_OF_HEADER)
-    if len(header) > LONGEST_HEADER:
-        raise UserError(f"all but the tensors takes more than {LONGEST_HEADER:,} bytes: write large values as tensors")
+    check_json(header, MAX_HEADER_MEMORY)
+    if len(header) > MAX_HEADER_BYTES:
+        raise UserError(
+            f"all but the tensors takes more than {MAX_HEADER_BYTES:,} bytes: write large values as tensors"
+        )
 
 
 def _header_bytes(text: str, checksums: Mapping[str, str], tensors: Mapping[str, Tensor]) -> bytes:
@@ -181,9 +183,9 @@ def _read_header(file: BinaryIO, path: Path) -> _Header:
     length = int.from_bytes(start, "little")
     if len(start) < 8 or not 2 <= length <= size - 8:
         raise UserError("damaged, or not a checkpoint (it does not begin like one)")
-    if length > LONGEST_HEADER:
+    if length > MAX_HEADER_BYTES:
         raise UserError(f"refused, its header of {length:,} bytes is too long")
-    content = _parsed(file.read(length).decode("ascii"), MOST_MEMORY_OF_HEADER)
+    content = _parsed(file.read(length).decode("ascii"), MAX_HEADER_MEMORY)
     metadata = content.pop(_METADATA, None) if isinstance(content, dict) else None
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise UserError("not a diglot checkpoint (a safetensors file without diglot's metadata)")
@@ -208,7 +210,7 @@ def _entry(name: str, value: Any) -> _Entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]} if (
             len(value) == 3
             and dtype in DTYPES
-            and len(shape) <= MOST_DIMENSIONS
+            and len(shape) <= MAX_DIMENSIONS
             and all(type(n) is int and 0 <= n < 2**63 for n in shape)
         ):
             if 0 <= begin <= end and end - begin == math.prod(shape) * DTYPES[dtype].itemsize:
@@ -233,7 +235,7 @@ def _read_tensor(file: BinaryIO, header: _Header, name: str, entry: _Entry) -> T
     return tensor
 
 
-def check_json(text: str, max_memory: int = MOST_MEMORY) -> int:
+def check_json(text: str, max_memory: int = MAX_MEMORY) -> int:
     """Check, before parsing, that JSON is not nested too deeply and takes no more memory than a checkpoint needs.
 
     Args:
@@ -244,23 +246,23 @@ def check_json(text: str, max_memory: int = MOST_MEMORY) -> int:
         The number of values in its objects.
 
     Raises:
-        UserError: if it is nested too deeply or takes too much memory.
+        UserError: it is nested too deeply or takes too much memory.
     """
     depth = position = n = 0
-    memory = len(text) * WIDEST if "\\u" in text and _WIDE.search(text) else 0
-    while depth <= DEEPEST_JSON and memory <= max_memory and (match := _NEXT.match(text, position)):
+    memory = len(text) * MAX_BYTES_PER_CHARACTER if "\\u" in text and _WIDE.search(text) else 0
+    while depth <= MAX_JSON_DEPTH and memory <= max_memory and (match := _NEXT.match(text, position)):
         position, character = match.end(), match[1]
         memory += MEMORY[character]
         depth += DEPTH[character]
         n += character == ":"
-    if depth > DEEPEST_JSON:
+    if depth > MAX_JSON_DEPTH:
         raise UserError("refused, its content is nested too deeply")
     if memory > max_memory:
         raise UserError("refused, its content other than tensors has too many values")
     return n
 
 
-def _parsed(text: str, max_memory: int = MOST_MEMORY) -> Any:
+def _parsed(text: str, max_memory: int = MAX_MEMORY) -> Any:
     """Return the value of JSON in which no key occurs twice."""
     n_remaining = check_json(text, max_memory)
 

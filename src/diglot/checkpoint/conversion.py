@@ -19,7 +19,7 @@ def files_of(path: str) -> list[list[Path]]:
     """Return the checkpoints named by a file or by a run's folder, each with all its names in the folder.
 
     Raises:
-        UserError: if the path names no checkpoint.
+        UserError: the path names no checkpoint.
     """
     refuse_address("checkpoint", path)
     resolved = Path(path).expanduser().resolve()
@@ -46,7 +46,7 @@ def convert(names: Sequence[Path]) -> bool:
         Whether it was rewritten.
 
     Raises:
-        UserError: if it is damaged, would not be restored exactly, or cannot be written.
+        UserError: it is damaged, would not be restored exactly, or cannot be written.
     """
     file, *other_names = names
     content = checkpoint.read(file, warns=False)

@@ -120,7 +120,7 @@ def find(path: str | Path) -> Path:
     If the folder holds no best checkpoint, its last one is returned.
 
     Raises:
-        UserError: if the path names no checkpoint.
+        UserError: the path names no checkpoint.
     """
     refuse_address("checkpoint", path)
     expanded = Path(path).expanduser()
@@ -147,7 +147,7 @@ def read(path: Path, warns: bool = True) -> dict[str, Any]:
         The content. Its `format` is `FORMAT` even if the file is in format 1, because it would be written in format 2.
 
     Raises:
-        UserError: if the file was not written by diglot, or is damaged.
+        UserError: the file was not written by diglot, or is damaged.
     """
     try:
         is_old = is_of_old_format(path)
@@ -179,7 +179,7 @@ def write(content: dict[str, Any], path: Path) -> None:
     """Write a checkpoint atomically: write the file next to its final name, check it, and rename it.
 
     Raises:
-        UserError: if a value in it cannot be stored exactly, or the file cannot be written.
+        UserError: a value in it cannot be stored exactly, or the file cannot be written.
     """
     try:
         with atomic_file(path) as temporary:
@@ -197,7 +197,7 @@ def is_of_old_format(path: Path) -> bool:
     """Return whether a file is in format 1, provided that it is a checkpoint.
 
     Raises:
-        OSError: if the file cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         return file.read(len(_OLD_START)) == _OLD_START
@@ -223,7 +223,7 @@ def newest_intact(folder: Path) -> tuple[Path, dict[str, Any], list[str]] | None
     """Return a run's newest intact checkpoint, its content, and the errors of newer ones; None if there is none.
 
     Raises:
-        UserError: if all checkpoints are damaged.
+        UserError: all checkpoints are damaged.
     """
     damaged: list[str] = []
     for name in RESUME_ORDER:
@@ -265,7 +265,7 @@ def load(path: str | Path, trust: Collection[str] = ()) -> Checkpoint:
         trust: the user's own modules whose classes the checkpoint may name. No other module is imported.
 
     Raises:
-        UserError: if there is no checkpoint, or if it is incomplete.
+        UserError: there is no checkpoint, or it is incomplete.
     """
     check_trust(trust)
     file = find(path)
@@ -299,7 +299,7 @@ def check_readable(record: dict[str, Any], trust: Collection[str]) -> None:
         trust: modules that the user trusts.
 
     Raises:
-        UserError: if they would not be readable.
+        UserError: they would not be readable.
     """
     try:
         container.check_tree({"diglot": record})
@@ -375,7 +375,7 @@ def check_training_state(content: dict[str, Any], file: Path) -> None:
     a floating type, because converting others to the weight's type could take several times their memory.
 
     Raises:
-        UserError: naming the part that is wrong.
+        UserError: a part is wrong; the message names it.
     """
     record = content["diglot"]
     position = record.get("place") or []
@@ -432,7 +432,7 @@ def _check_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
     They must have the model's shapes and types, hold as many numbers as it needs, and be finite.
 
     Raises:
-        UserError: naming the weights that do not fit.
+        UserError: some weights do not fit; the message names them.
     """
     weights = _fitting_weights(model, state_dict)
     expected = model.state_dict(keep_vars=True)
@@ -450,7 +450,7 @@ def _check_finite(weights: dict[str, Any]) -> None:
     """Check that all weights are finite.
 
     Raises:
-        UserError: naming one that is not.
+        UserError: a weight is not finite; the message names it.
     """
     for name, weight in weights.items():
         if isinstance(weight, torch.Tensor) and weight.dtype in _FLOATS and weight.numel():
@@ -463,7 +463,7 @@ def load_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
     """Load the weights of a task's state into a model.
 
     Raises:
-        UserError: naming the weights that do not fit.
+        UserError: some weights do not fit; the message names them.
     """
     model.load_state_dict(_fitting_weights(model, state_dict))
 
@@ -491,7 +491,7 @@ def refuse_other_model(current: dict[str, Any], stored: dict[str, Any]) -> None:
     Weights can be loaded into any model with the same shapes, but another model would compute something else with them.
 
     Raises:
-        UserError: naming the first key in which the configs differ.
+        UserError: the configs differ; the message names the first key.
     """
     for key, a, b in different_values(stored, current, "model"):
         if "dropout" not in key:

@@ -21,9 +21,9 @@ from diglot.errors import UserError
 
 MAX_RECORDS = 100_000
 # A tensor takes about 40 operations and 150 bytes of the pickle; all else in a checkpoint takes a few thousand.
-MOST_OPERATIONS, OPERATIONS_A_RECORD = 200_000, 60
-MOST_BYTES, BYTES_A_RECORD = 4_000_000, 400
-DEEPEST = 40  # configs are about six levels deep
+MAX_OPERATIONS, OPERATIONS_PER_RECORD = 200_000, 60
+MAX_BYTES, BYTES_PER_RECORD = 4_000_000, 400
+MAX_DEPTH = 40  # configs are about six levels deep
 
 _RECORD = re.compile(
     r"(?P<folder>[^/\0]+)/(data\.pkl|data/\d+|\.data/serialization_id|\.format_version|\.storage_alignment|byteorder|version)"
@@ -79,7 +79,7 @@ def read(file: BinaryIO) -> Any:
         file: a seekable file.
 
     Raises:
-        UserError: saying what is wrong with the file.
+        UserError: the file is damaged or refused; the message says why.
     """
     n_operations = check(file)
     file.seek(0)
@@ -100,14 +100,14 @@ def check(file: BinaryIO, checksums: bool = True) -> int:
         The number of operations in its pickle, which limits the number of objects that it creates.
 
     Raises:
-        UserError: saying what is wrong with the file.
+        UserError: the file is damaged or refused; the message says why.
     """
     _check_end(file)
     with zipfile.ZipFile(file) as archive:
         sizes = _check_records(archive.infolist())
         if "data.pkl" not in sizes:
             raise UserError("not a checkpoint, it has no data.pkl")
-        if sizes["data.pkl"] > MOST_BYTES + BYTES_A_RECORD * len(sizes):
+        if sizes["data.pkl"] > MAX_BYTES + BYTES_PER_RECORD * len(sizes):
             raise UserError(f"refused, its pickle of {sizes['data.pkl']:,} bytes is too long for {len(sizes):,} parts")
         folder = archive.namelist()[0].partition("/")[0]
         n_operations = check_pickle(archive.read(f"{folder}/data.pkl"), sizes)
@@ -170,12 +170,12 @@ def check_pickle(content: bytes, sizes: dict[str, int]) -> int:  # noqa: C901, P
         The number of its operations.
 
     Raises:
-        UserError: if it would create anything but plain data and tensors, or tensors that reach beyond their records.
+        UserError: it would create anything but plain data and tensors, or tensors that reach beyond their records.
     """
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}
-    max_operations = MOST_OPERATIONS + OPERATIONS_A_RECORD * len(sizes)
+    max_operations = MAX_OPERATIONS + OPERATIONS_PER_RECORD * len(sizes)
     storages: dict[str, _Storage] = {}  # by the names of their records
     n = 0
 
@@ -334,19 +334,19 @@ def _dotted(name: Any) -> str:
 def check_tree(content: Any, n_operations: int) -> None:
     """Check that loaded content can be traversed with bounded time and recursion depth.
 
-    It must not be nested more than `DEEPEST` levels deep. A short pickle can refer to the same objects many times, on
+    It must not be nested more than `MAX_DEPTH` levels deep. A short pickle can refer to the same objects many times, on
     each level of nesting, so that a traversal takes exponential time. So the number of values in a traversal must not
     exceed twice the number of operations.
 
     Raises:
-        UserError: saying which limit is exceeded.
+        UserError: a limit is exceeded; the message names it.
     """
     pending, n = [(content, 0)], 0
     while pending:
         node, depth = pending.pop()
         n += 1
-        if depth > DEEPEST:
-            raise UserError(f"refused, its content is nested more than {DEEPEST} levels deep")
+        if depth > MAX_DEPTH:
+            raise UserError(f"refused, its content is nested more than {MAX_DEPTH} levels deep")
         if n > 2 * n_operations:
             raise UserError("refused, its content repeats the same objects too often")
         if isinstance(node, OrderedDict) and vars(node):

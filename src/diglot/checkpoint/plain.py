@@ -24,12 +24,12 @@ from torch import Tensor
 
 from diglot.errors import UserError
 
-DEEPEST = 40  # configs are about six levels deep
-MOST_NODES = 2_000_000
-MOST_DIGITS = 4300  # of an integer; Python's own limit for parsing one
-MOST_DIMENSIONS = 64  # torch supports no more
-LONGEST_NAME = 200
-_TOO_LARGE = 10**MOST_DIGITS
+MAX_DEPTH = 40  # configs are about six levels deep
+MAX_NODES = 2_000_000
+MAX_DIGITS = 4300  # of an integer; Python's own limit for parsing one
+MAX_DIMENSIONS = 64  # torch supports no more
+MAX_NAME_LENGTH = 200
+_TOO_LARGE = 10**MAX_DIGITS
 
 # The types of tensors that a safetensors file holds, by their names there.
 DTYPES = {
@@ -113,7 +113,7 @@ def encode(tree: Any) -> tuple[Any, dict[str, Tensor]]:
             list, tuple, torch.Size, set, frozenset, dict and OrderedDict.
 
     Raises:
-        UserError: naming the first value that would not be restored exactly.
+        UserError: a value would not be restored exactly; the message names the first one.
     """
     encoder = _Encoder()
     return encoder.node(tree, ()), encoder.tensors
@@ -134,12 +134,12 @@ class _Encoder:
     def node(self, value: Any, path: Path) -> Any:
         value_type = type(value)
         self._n_nodes += 1
-        if len(path) > DEEPEST:
-            raise UserError(f"{_dotted(path)[:200]} is nested more than {DEEPEST} levels deep, or contains itself")
-        if self._n_nodes > MOST_NODES:
-            raise UserError(f"{_dotted(path)}: there are more than {MOST_NODES:,} values up to here: write fewer")
+        if len(path) > MAX_DEPTH:
+            raise UserError(f"{_dotted(path)[:200]} is nested more than {MAX_DEPTH} levels deep, or contains itself")
+        if self._n_nodes > MAX_NODES:
+            raise UserError(f"{_dotted(path)}: there are more than {MAX_NODES:,} values up to here: write fewer")
         if value_type is int and abs(value) >= _TOO_LARGE:
-            raise UserError(f"{_dotted(path)} is an integer of more than {MOST_DIGITS:,} digits: write it as bytes")
+            raise UserError(f"{_dotted(path)} is an integer of more than {MAX_DIGITS:,} digits: write it as bytes")
         if value_type in (type(None), bool, int) or _is_plain(value):
             return value
         if value_type in _LEAVES:
@@ -203,7 +203,7 @@ class _Encoder:
             name = path[1].removeprefix("model.")
         else:
             name = "/".join(map(str, path))
-        name = base = name.encode("utf-8", "backslashreplace").decode()[:LONGEST_NAME] or "tensor"
+        name = base = name.encode("utf-8", "backslashreplace").decode()[:MAX_NAME_LENGTH] or "tensor"
         n = len(self.tensors)
         while name in self.tensors or name == "__metadata__":
             name, n = f"{base}#{n}", n + 1
@@ -257,7 +257,7 @@ def _problem(value: Tensor) -> str | None:
         "a tensor that is negated when it is read: write tensor.resolve_neg()": value.is_neg(),
         f"a tensor of {value.dtype}, which a safetensors file cannot hold: write another type": value.dtype
         not in DTYPE_NAMES,
-        f"a tensor of more than {MOST_DIMENSIONS} dimensions: write a view of it": value.dim() > MOST_DIMENSIONS,
+        f"a tensor of more than {MAX_DIMENSIONS} dimensions: write a view of it": value.dim() > MAX_DIMENSIONS,
         "a tensor with extra attributes: write them as separate values": bool(vars(value)),
     }
     if problem := next((problem for problem, applies in problems.items() if applies), None):
@@ -304,7 +304,7 @@ def decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
         tensors: the tensors by name, contiguous.
 
     Raises:
-        UserError: if `encode` never creates such a node, or if the node does not name every tensor.
+        UserError: `encode` never creates such a node, or the node does not name every tensor.
     """
     decoder = _Decoder(tensors)
     tree = decoder.value(node, 0)
@@ -326,8 +326,8 @@ class _Decoder:
         self.restored: dict[str, Tensor] = {}
 
     def value(self, node: Any, depth: int) -> Any:
-        if depth > DEEPEST:
-            raise UserError(f"refused, its content is nested more than {DEEPEST} levels deep")
+        if depth > MAX_DEPTH:
+            raise UserError(f"refused, its content is nested more than {MAX_DEPTH} levels deep")
         if type(node) is list:
             return [self.value(item, depth + 1) for item in node]
         if type(node) is not dict:

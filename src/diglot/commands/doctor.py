@@ -26,7 +26,7 @@ from diglot.commands.frame import command
 from diglot.commands.schema import TrainKeys
 from diglot.config import build, build_corpus, build_data, check_tying, settle_shapes, trial_build
 from diglot.data.batching import Batching, widths
-from diglot.data.doctor import N_GRAM, Diagnosis, some_lengths
+from diglot.data.doctor import N_GRAM, Diagnosis, sample_lengths
 from diglot.data.forms import mixed_forms
 from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes, write_json
@@ -68,7 +68,7 @@ def main(config: DictConfig) -> None:
     settle_shapes(config, _device(config).type)
     data = build_data(config.data, corpus, tokenizer, tokenizer.sampling, config.seed)
     check_tying(model, tokenizer)
-    data.prepare_data(diagnosed=math.inf)
+    data.prepare_data(max_diagnosed_pairs=math.inf)
     data.setup()
     budget: Budget = build(config.run, "run")
     diagnosis = data.diagnose()
@@ -77,7 +77,7 @@ def main(config: DictConfig) -> None:
         plan |= probe(config, data, plan["updates"], n_probed)
     folder = Path(config.doctor.folder or data.cache_dir / "doctor")
     notes = [note for note in data.notes if not note.startswith("doctor: ")]
-    noise = data.shards.about.get("noise", {})
+    noise = data.shards.metadata.get("noise", {})
     write_json(folder / "doctor.json", {**asdict(diagnosis), "notes": notes, "plan": plan, "noise": noise})
     write_bytes(folder / "doctor.png", histograms(data))
     say("\n".join([*notes, *render(table(diagnosis, plan, noise))]))
@@ -88,7 +88,8 @@ def main(config: DictConfig) -> None:
         for split, o in diagnosis.overlap.items()
         if max_near is not None and o.long and o.near / o.long > max_near
     ]
-    for line in [*build_scorer(config, corpus.tgt_lang, data.held_out["dev"].tgt).notes, *too_near]:
+    scorer = build_scorer(config, corpus.tgt_lang, data.held_out["dev"].reference_lines)
+    for line in [*scorer.notes, *too_near]:
         say(line)
     if diagnosis.faults or too_near:
         sys.exit(1)
@@ -225,7 +226,7 @@ def table(diagnosis: Diagnosis, plan: dict[str, Any], noise: dict[str, Any]) -> 
 
 def histograms(data: TranslationData) -> bytes:
     """Return histograms of the lengths and of their ratio, as a PNG."""
-    lengths = some_lengths(data.shards)
+    lengths = sample_lengths(data.shards)
     figure = Figure(figsize=(10, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     bins = np.arange(0.5, max(side.max() for side in lengths) + 1.5)

@@ -21,14 +21,24 @@ from diglot.config import build_corpus, resolved, trusted
 from diglot.data.corpus import Corpus, Files
 from diglot.data.language import BleuTokenizer
 from diglot.data.options import DataOptions
-from diglot.data.text import PairFiles, expand, refuse_address
+from diglot.data.references import expand_references
+from diglot.data.text import PairFiles
 from diglot.decoding.layout import Precision
 from diglot.errors import UserError
-from diglot.evaluation.evaluate import Baseline, EvaluationSet, Hypotheses, evaluate, kept_text, read_lines_for, table
+from diglot.evaluation.evaluate import (
+    Baseline,
+    EvaluationSet,
+    Hypotheses,
+    evaluate,
+    read_evaluation_set,
+    read_lines_for,
+    table,
+)
 from diglot.evaluation.metrics import Metric
+from diglot.evaluation.openings import Ledger
 from diglot.evaluation.scorer import Scorer, recorded_metrics, recorded_tokenizer
 from diglot.inference.translator import Translator
-from diglot.runs.folder import refuse_way_out
+from diglot.runs.folder import holding_run, refuse_path_outside
 from diglot.runs.scoring import build_metrics
 from diglot.system.glibc import keep_freed_memory
 from diglot.system.quoting import printable
@@ -70,6 +80,8 @@ def main(
 
     translator = load(loaded) if loaded is not None else None
     rival = baseline_translator(baseline, corpus, translator, lambda path: load(checkpoints.load(path, modules)))
+    ledger = ledger_of(path, split, is_checkpoint=loaded is not None)
+    rival_ledger = ledger_of(checkpoints.find(str(baseline)), split, is_checkpoint=True) if rival else None
     # Before all slow steps, since it may need a package that is not installed.
     scored_lang = tgt_lang or tgt_lang_of(hypotheses, split, corpus, translator)
     recorded = recorded_tokenizer(translator.record, scored_lang) if translator else None
@@ -81,18 +93,29 @@ def main(
     else:
         evaluated = text_beside(path, split, translator)
     evaluated = with_references(references, evaluated)
-    scorer = Scorer(scored_lang, [line for lines in evaluated.references for line in lines], tokenizer, metrics)
+    scorer = Scorer(scored_lang, evaluated.pairs.reference_lines, tokenizer, metrics)
     system = translator or hypotheses_of("hypotheses", str(hypotheses), evaluated, corpus)
     compared = None
     if baseline is not None:
-        compared = Baseline(baseline, rival or hypotheses_of("baseline", baseline, evaluated, corpus))
+        theirs = rival or hypotheses_of("baseline", baseline, evaluated, corpus)
+        compared = Baseline(baseline, theirs, rival_ledger)
     folder = Path(output).expanduser() if output else path.parent / "evaluation" / evaluated.split
     if not output:
-        refuse_way_out(folder.parent, path.parent)
+        refuse_path_outside(folder.parent, path.parent)
     refuse_unwritable(folder)
-    results = evaluate(system, evaluated, scorer, folder, baseline=compared)
+    results = evaluate(system, evaluated, scorer, folder, baseline=compared, ledger=ledger)
     print("\n".join([*table(results), *scorer.notes, *notes]))
     print(f"Hypotheses, references and results: {printable(results['folder'])}/")
+
+
+def ledger_of(file: Path, split: str, is_checkpoint: bool) -> Ledger | None:
+    """Return the ledger in which a file's opening of a test set is recorded; None for other splits.
+
+    Only a checkpoint in a run's folder has one: nothing is written beside other files.
+    """
+    if split != "test":
+        return None
+    return Ledger.of("diglot-evaluate", file, holding_run(file) if is_checkpoint else None)
 
 
 def metrics_of(nodes: DictConfig, translator: Translator | None) -> tuple[dict[str, Metric] | None, list[str]]:
@@ -179,6 +202,7 @@ def tgt_lang_of(hypotheses: str | None, split: str, corpus: Corpus | None, trans
 
 
 def what_to_score_on(split: str) -> str:
+    """Return advice to name the text of a split."""
     return f"name the text to score on, data=files data.{split}.src=FILE data.{split}.tgt=FILE or data=NAME"
 
 
@@ -197,9 +221,11 @@ def named_text(split: str, corpus: Corpus, cache_dir: Path, translator: Translat
     if split not in splits:
         raise UserError(f"{corpus.name} has no {split} split; it has {', '.join(splits)}")
     text = splits[split]
-    where = ", ".join(shard[-1] for shard in text.shards) if isinstance(text, PairFiles) else corpus.name
+    where, files = corpus.name, tuple[str, ...]()
+    if isinstance(text, PairFiles):
+        where, files = ", ".join(shard[-1] for shard in text.shards), tuple(text.files())
     src_lang = corpus.src_lang if corpus.src_lang != "src" else None  # "src" if the files' names have no code
-    return EvaluationSet(corpus.name, split, text.load(), where=where, src_lang=src_lang)
+    return EvaluationSet(corpus.name, split, text.load(), where=where, files=files, src_lang=src_lang)
 
 
 def text_beside(path: Path, split: str, translator: Translator | None) -> EvaluationSet:
@@ -209,25 +235,18 @@ def text_beside(path: Path, split: str, translator: Translator | None) -> Evalua
     if translator.tgt_lang != stored_lang:
         reason = f"the {split} text beside {path} is in {stored_lang}"
         raise UserError(f"tgt_lang={translator.tgt_lang}: {reason}; {what_to_score_on(split)}")
-    evaluated = kept_text(path.parent / "text", split, translator.record["src_lang"], stored_lang)
+    evaluated = read_evaluation_set(path.parent / "text", split, translator.record["src_lang"], stored_lang)
     if evaluated is None:
         raise UserError(f"there is no copy of the {split} text beside {path}: {what_to_score_on(split)}")
     return evaluated
 
 
 def with_references(references: str | list[str], evaluated: EvaluationSet) -> EvaluationSet:
-    """Return an evaluation set with additional references from files.
-
-    A name may have wildcards, and these may also match the file of the first references, which is not counted twice.
-    """
-    paths: list[str] = []
-    for pattern in [references] if isinstance(references, str) else references:
-        refuse_address("references", pattern)
-        files = expand(pattern, "references")
-        is_pattern = files != [str(Path(pattern).expanduser())]
-        first = Path(evaluated.where).resolve()
-        paths += [file for file in files if not (is_pattern and Path(file).resolve() == first)]
-    return replace(evaluated, more=tuple(read_lines_for("references", path, evaluated) for path in paths))
+    """Return an evaluation set with additional references from files."""
+    patterns = [references] if isinstance(references, str) else references
+    paths = expand_references("references", patterns, evaluated.files)
+    more = tuple(read_lines_for("references", path, evaluated) for path in paths)
+    return replace(evaluated, pairs=replace(evaluated.pairs, more=(*evaluated.pairs.more, *more)))
 
 
 def hypotheses_of(key: str, path: str, evaluated: EvaluationSet, corpus: Corpus | None) -> Hypotheses:

@@ -23,7 +23,7 @@ def main(*, data: Annotated[DictConfig, DataOptions], tokenizer: DictConfig) -> 
     corpus = build_corpus(data)
     source: TokenizerSource = build(tokenizer, "tokenizer")
     module = build_data(data, corpus, source, source.sampling, seed=1)
-    module.prepare_data(diagnosed=math.inf)  # the slow step
+    module.prepare_data(max_diagnosed_pairs=math.inf)  # the slow step
     print(corpus.describe())
     for note in module.notes:
         print(f"  {note}")

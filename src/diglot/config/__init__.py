@@ -1,4 +1,4 @@
-"""The composition root: reads a command's config, checks it before anything is built, and builds objects from it.
+"""The config of a command: reading it, checking it before anything is built, and building objects from it.
 
 - keys: the keys that exist.
 - meaning: the properties of each key besides its value.
@@ -7,8 +7,11 @@
 - differences: the differences between two configs.
 - scores: the scores that a run computes.
 - secrets: values from the environment.
+- targets: the classes that a config may name.
 - composed: the config that one process passes to the processes that it starts.
 - storable: the limits on the content of a checkpoint.
+- exportable: the models that an export format can represent.
+- hydra_seams: the private parts of Hydra and OmegaConf that diglot uses.
 
 `diglot.commands.frame` is the frame of every command. It turns each user mistake into one line.
 """
@@ -21,6 +24,7 @@ from diglot.config.build import (
     check_tying,
     choose_precision,
     config_hash,
+    hash_without_seed,
     plain_path,
     resolved,
     settle_shapes,
@@ -66,6 +70,7 @@ __all__ = [
     "composed_command",
     "config_hash",
     "different_values",
+    "hash_without_seed",
     "higher_is_better",
     "keys_of",
     "known_keys",

@@ -143,6 +143,14 @@ def config_hash(config: Any, *extra: Any, length: int = 12) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
+def hash_without_seed(config: Any) -> str:
+    """Return a hash that the configs of jobs share if they differ by the seed alone."""
+    plain = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+    OmegaConf.set_readonly(plain, False)
+    plain.seed = 0
+    return config_hash(plain)
+
+
 def plain_path(path: str) -> str:
     """Return one spelling of a path: relative if it is below the working directory, else absolute."""
     absolute = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - pathlib would keep the dots
@@ -282,9 +290,9 @@ def choose_precision(requested: Any, accelerator: str) -> str:
         return "bf16-mixed" if has_bf16 else "32-true"
     precision = str(requested)
     if accelerator == "cpu" and precision in ("16", "16-mixed", "16-true"):
-        raise UserError(f"trainer.precision={precision}: a CPU does not compute in float16; take bf16-mixed or 32-true")
+        raise UserError(f"trainer.precision={precision}: a CPU does not compute in float16; type bf16-mixed or 32-true")
     if accelerator == "cuda" and precision.startswith("bf16") and not has_bf16:
         raise UserError(
-            f"trainer.precision={precision}: this GPU does not compute in bfloat16; take 16-mixed or 32-true"
+            f"trainer.precision={precision}: this GPU does not compute in bfloat16; type 16-mixed or 32-true"
         )
     return precision

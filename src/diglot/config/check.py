@@ -54,7 +54,7 @@ def check(config: DictConfig, schema: Any) -> None:
         raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
     assert isinstance(plain, dict)
     types = keys_of(schema)
-    errors = [] if _is_carried() else _wrong_keys(plain, types)
+    errors = [] if _is_composed() else _wrong_keys(plain, types)
     for key, value in plain.items():
         annotation = types.get(str(key), Any)
         if key in types and value == "":
@@ -70,8 +70,11 @@ def check(config: DictConfig, schema: Any) -> None:
         check_scores(config)
 
 
-def _is_carried() -> bool:
-    """Return whether the config is one that a folder carries. Its keys were checked when it was composed."""
+def _is_composed() -> bool:
+    """Return whether the config was read from the file composed.yaml of a folder.
+
+    Its top-level keys were checked when it was composed, perhaps by an earlier version with other keys.
+    """
     return HydraConfig.initialized() and HydraConfig.get().job.config_name == COMPOSED
 
 
@@ -104,10 +107,10 @@ def _unknown_key(key: str, value: Any, valid_keys: Sequence[str]) -> str:
 def _refuse_two_spellings() -> None:
     typed_keys = overridden_keys()
     for first, second in combinations(
-        [key for key, meaning in MEANINGS.items() if meaning.says and key in typed_keys], 2
+        [key for key, meaning in MEANINGS.items() if meaning.determines and key in typed_keys], 2
     ):
-        if MEANINGS[first].says == MEANINGS[second].says:
-            raise UserError(f"{first} and {second} both set {MEANINGS[first].says}: give only one")
+        if MEANINGS[first].determines == MEANINGS[second].determines:
+            raise UserError(f"{first} and {second} both set {MEANINGS[first].determines}: give only one")
 
 
 def _refuse_two_tokenizers(config: DictConfig) -> None:
@@ -223,7 +226,7 @@ def _mistakes_of(key: str, value: Any, path: str, target: str | None, parameters
         if "**" in parameters:
             yield from mistakes(value, key_path)
         else:
-            valid_keys = [k for k in (f"{path}.{name}" for name in parameters) if not _is_ours(k)]
+            valid_keys = [k for k in (f"{path}.{name}" for name in parameters) if not _is_reserved(k)]
             is_train_key = path == "model" and key_path in known_keys("train")
             yield (
                 f"{str(target).rpartition('.')[2]} has no {key_path}"
@@ -247,8 +250,8 @@ def _instead_of_text(key: str, value: Any) -> str | None:
     return f"did you mean {key}.file={value}?" if f"{key}.file" in MEANINGS else None
 
 
-def _is_ours(key: str) -> bool:
-    """Return whether a key is a library's parameter that a config must not set."""
+def _is_reserved(key: str) -> bool:
+    """Return whether a key is a parameter of a class that a config must not set, because code sets it."""
     return meaning_of(key).given_by_code or meaning_of(key).instead is not None
 
 
@@ -350,4 +353,4 @@ def describe(annotation: Any) -> str:
         return f"a list of {describe(arguments[0])}" if named else "a list"
     if inspect.isclass(origin or annotation) and issubclass(origin or annotation, Mapping):
         return "a mapping"
-    return "something with a _target_"
+    return "a node with a _target_"

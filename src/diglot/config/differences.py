@@ -18,7 +18,7 @@ from diglot.system.quoting import printable
 # The key of a run's config that holds digests of the values from the environment, by key.
 FROM_ENVIRONMENT = "from_environment"
 
-LONGEST = 1_000_000  # characters in a run's config; a typical one has a few thousand
+MAX_LENGTH = 1_000_000  # characters in a run's config; a typical one has a few thousand
 
 
 def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -67,7 +67,7 @@ class Change(NamedTuple):
 
     @property
     def takes_effect(self) -> bool:
-        """Whether a run can resume with the new value. With any other new value, it would be another run."""
+        """Return whether a run can resume with the new value; otherwise it would be another run."""
         return self.is_path_only or meaning_of(self.key).on_resume == "take effect"
 
     def __str__(self) -> str:
@@ -173,8 +173,8 @@ def _check_yaml(text: str) -> None:
         ValueError: the text is too long, is nested too deeply, or contains an alias.
     """
     depth = 0
-    if len(text) > LONGEST:
-        raise ValueError(f"it has over {LONGEST:,} characters")
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"it has over {MAX_LENGTH:,} characters")
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):  # a few aliases can expand to millions of nodes

@@ -181,7 +181,7 @@ def _heads(model: Mapping[str, Any]) -> Iterator[str]:
         )
     if model.get("qk_norm") and cross > 1:
         yield (
-            "model.qk_norm=true: CTranslate2 normalizes the queries of cross-attention before it splits them into "
+            "model.qk_norm=true: CTranslate2 normalises the queries of cross-attention before it splits them into "
             "heads; nearest: model.qk_norm=false"
         )
 

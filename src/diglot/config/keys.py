@@ -53,7 +53,7 @@ def unknown_key(key: str, valid_keys: Sequence[str], command: str = "train", val
         part, group = match.group(1), f"model/{match.group(2)}"
         if (CONF / group).is_dir():
             return f"there is no key {key}; did you mean {group}@model.{part}?"
-    if valid_keys and (instead := foreign(key, value, _having(command))):
+    if valid_keys and (instead := foreign(key, value, _key_exists_in(command))):
         return f"there is no key {key}; {instead}"
     nearest = _nearest(key, [k for k in valid_keys if k != key])
     return f"there is no key {key}" + (f"; did you mean {nearest}?" if nearest else "")
@@ -69,7 +69,7 @@ def unknown_choice(group: str, choice: str, options: Sequence[str], command: str
         command: the command that it was typed for.
     """
     message = f"{group}={choice}: there is no such choice; there are {', '.join(options)}"
-    if instead := foreign(f"{group}={choice}", None, _having(command)):
+    if instead := foreign(f"{group}={choice}", None, _key_exists_in(command)):
         return f"{message}; {instead}"
     if "." in choice:
         if meaning_of(f"{group}.mine").kind:
@@ -79,8 +79,8 @@ def unknown_choice(group: str, choice: str, options: Sequence[str], command: str
     return message + (f"; did you mean {group}={nearest[0]}?" if nearest else "")
 
 
-def _having(command: str) -> Callable[[str], bool]:
-    """Return a function that returns whether a command has a key or group."""
+def _key_exists_in(command: str) -> Callable[[str], bool]:
+    """Return a function that tests whether a command has a key or group."""
     return {*flat_keys(plain_config(command)), *groups_of(command)}.__contains__
 
 

@@ -30,10 +30,10 @@ class Meaning:
             the typed one.
         is_hyper_parameter: whether a table of runs has a column for the key.
         of_vocabulary: whether the key determines the run's tokenizer, as `init_from` does.
-        says: what the key determines, if other keys determine the same. Only one of them may be typed.
+        determines: what the key determines, if other keys determine the same. Only one of them may be typed.
         instead: for a library's parameter that a config must not set: the key to use, or why none is needed.
         given_by_code: whether the code that builds the node sets the key, so that a config must not.
-        found_for_jobs: for a key of a single run: what determines its value for the jobs of a sweep.
+        in_sweep: for a key that only a single run may set: what to do in a sweep instead.
         kind: the class that the node's target must be, or return. (The parameters of a target are annotated, and their
             annotations determine the kinds of its parts.)
     """
@@ -47,10 +47,10 @@ class Meaning:
     settled: bool = False
     is_hyper_parameter: bool = False
     of_vocabulary: bool = False
-    says: str | None = None
+    determines: str | None = None
     instead: str | None = None
     given_by_code: bool = False
-    found_for_jobs: str | None = None
+    in_sweep: str | None = None
     kind: str | None = None
 
 
@@ -63,7 +63,7 @@ MEANINGS: dict[str, Meaning] = {
     "seed": Meaning(is_hyper_parameter=True),
     "label_smoothing": Meaning("take effect", is_hyper_parameter=True),
     "init_from": Meaning(content="init_from"),
-    "resume": Meaning("ignore", "never", found_for_jobs="the same command again finds"),
+    "resume": Meaning("ignore", "never", in_sweep="type the sweep's command again to resume its jobs"),
     "objective": Meaning("ignore", "never"),
     "export": Meaning("ignore", "if given"),  # hashes from before the key existed stay valid
     "trust.**": Meaning("ignore", "as typed"),
@@ -77,6 +77,11 @@ MEANINGS: dict[str, Meaning] = {
         f"data.{split}.{key}": Meaning(hashed="if given", content="text")
         for split in ("train", "dev", "test")
         for key in ("jsonl", "file")
+    },
+    **{
+        f"data.{split}.{key}": Meaning(hashed="if given", content=content)
+        for split in ("dev", "test")
+        for key, content in (("references", "text"), ("reference_columns", None))
     },
     "data.reader": Meaning(hashed="if given"),
     **{f"data.{key}": Meaning(hashed="if given") for key in ("dev_size", "test_size", "split_seed")},  # null: data=hub
@@ -146,14 +151,15 @@ MEANINGS: dict[str, Meaning] = {
     # The run. Its config counts in updates once the data is known.
     "run": Meaning("take effect", kind="diglot.training.run.Budget"),
     "run.**": Meaning("take effect"),
-    "run.updates": Meaning("take effect", says=_LENGTH, is_hyper_parameter=True),
-    "run.passes": Meaning("take effect", says=_LENGTH, settled=True),
-    "run.folder": Meaning("ignore", "never", found_for_jobs="sweep.folder names"),
+    "run.updates": Meaning("take effect", determines=_LENGTH, is_hyper_parameter=True),
+    "run.passes": Meaning("take effect", determines=_LENGTH, settled=True),
+    "run.test": Meaning("ignore", "never"),
+    "run.folder": Meaning("ignore", "never", in_sweep="for the folder of all jobs, type sweep.folder=FOLDER"),
     # Lightning's trainer. The precision of the weights and of the optimizer's state is fixed, even if chosen by `auto`.
     "trainer": Meaning("take effect", kind="lightning.Trainer"),
     "trainer.**": Meaning("take effect"),
     "trainer.precision": Meaning("refuse", settled=True),
-    "trainer.max_steps": Meaning("take effect", says=_LENGTH, settled=True),
+    "trainer.max_steps": Meaning("take effect", determines=_LENGTH, settled=True),
     "trainer.log_every_n_steps": Meaning("ignore"),
     "trainer.process_timeout": Meaning("ignore"),
     "trainer.max_epochs": Meaning(instead="use run.passes"),
@@ -234,7 +240,7 @@ _SPECIFIC_FIRST = [
 # Each line to type, in which {} stands for the typed value, is followed by the names. A name with a dot needs that
 # parent; any other name may have any parent. If a name has several lines, a command's is the first whose keys it has.
 FOREIGN_NAMES = {
-    # Optimization.
+    # Optimizer and schedule.
     "scheduler.lr={}": "lr learning_rate peak_lr lr_peak max_lr base_lr init_lr",
     "scheduler.warmup={}": "warmup warmup_steps warmup_updates num_warmup_steps n_warmup_steps learning_rate_warmup",
     "scheduler.warmup=N (updates)": "warmup_ratio warmup_proportion warmup_epochs",

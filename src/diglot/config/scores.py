@@ -58,6 +58,7 @@ def check_scores(config: DictConfig) -> None:
     for name in names:
         if name in _TAKEN or not re.fullmatch(r"[A-Za-z]\w*", name):
             raise UserError(f"metric.{name}: this name is taken or is no identifier; choose another one")
+    refuse_test(config)
     if (monitor := config.run.get("monitor")) is not None and monitor not in names:
         raise UserError(_not_computed("run.monitor", monitor, names))
     scores = [f"dev/{name}" for name in (*names, *OTHERS)]
@@ -67,6 +68,22 @@ def check_scores(config: DictConfig) -> None:
         score = node.get("monitor") if isinstance(node, DictConfig) else None
         if isinstance(score, str) and score.startswith("dev/") and score not in scores:
             raise UserError(_not_computed(f"callbacks.{name}.monitor", score, scores))
+
+
+def refuse_test(config: DictConfig) -> None:
+    """Check that nothing is chosen by test scores: no checkpoint, no end of training, and no job of a sweep.
+
+    Raises:
+        UserError: a key names a score on the test set. The message names the key.
+    """
+    named = {"objective": config.objective, "run.monitor": config.run.get("monitor")}
+    for name, node in (config.callbacks or {}).items():
+        named[f"callbacks.{name}.monitor"] = node.get("monitor") if isinstance(node, DictConfig) else None
+    for key, score in named.items():
+        if isinstance(score, str) and re.match(r"test(/|$)", score):
+            name = score.partition("/")[2] or metric_names(config)[0]
+            dev = name if key == "run.monitor" else f"dev/{name}"
+            raise UserError(f"{key}={score}: nothing may be chosen by test scores; type {key}={dev}")
 
 
 def _not_computed(key: str, value: str, known: Sequence[str]) -> str:

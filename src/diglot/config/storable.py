@@ -25,12 +25,12 @@ from diglot.model import EncoderDecoder
 from diglot.system.masking import shortened
 
 # A model of a thousand layers has about as many, with two moments and a step for each weight.
-MOST_TENSORS = 100_000
-LARGEST_TOKENIZER = 16_000_000  # bytes; a model of 256,000 pieces has 5,000,000
-WIDEST_BEAM = 1_000
+MAX_TENSORS = 100_000
+MAX_TOKENIZER_BYTES = 16_000_000  # bytes; a model of 256,000 pieces has 5,000,000
+MAX_LIVE_HYPOTHESES = 1_000
 # The maximum of each length limit of a search: decoding up to these lengths takes minutes.
 LENGTHS = {"min_len_a": 10, "min_len_b": 1_000, "max_len_a": 100, "max_len_b": 10_000}
-TENSORS_A_WEIGHT = 4  # the weight, and the optimizer's state for it: two moments and a step
+TENSORS_PER_WEIGHT = 4  # the weight, and the optimizer's state for it: two moments and a step
 
 # The modules of the classes that any checkpoint may name. Of torch's modules only single layers: containers such as
 # TransformerEncoder copy their layers any number of times.
@@ -73,8 +73,8 @@ def check_tokenizer(name: str, n_bytes: int) -> None:
     Raises:
         UserError: it is too large.
     """
-    if n_bytes > LARGEST_TOKENIZER:
-        raise UserError(f"{name} has {n_bytes:,} bytes, and a checkpoint takes at most {LARGEST_TOKENIZER:,}")
+    if n_bytes > MAX_TOKENIZER_BYTES:
+        raise UserError(f"{name} has {n_bytes:,} bytes, and a checkpoint takes at most {MAX_TOKENIZER_BYTES:,}")
 
 
 def check_search(subject: str, search: Search) -> None:
@@ -87,10 +87,10 @@ def check_search(subject: str, search: Search) -> None:
     Raises:
         UserError: a limit is exceeded.
     """
-    if search.n_live > WIDEST_BEAM:
+    if search.n_live > MAX_LIVE_HYPOTHESES:
         raise UserError(
             f"{subject}: it extends {search.n_live:,} hypotheses at once, and in a checkpoint it may extend "
-            f"at most {WIDEST_BEAM:,}"
+            f"at most {MAX_LIVE_HYPOTHESES:,}"
         )
     for name, maximum in LENGTHS.items():
         if not getattr(search, name) <= maximum:
@@ -105,7 +105,7 @@ def check_number_of_weights(model: EncoderDecoder) -> None:
     Raises:
         UserError: the model has too many weights.
     """
-    n, maximum = sum(1 for _ in model.parameters()), MOST_TENSORS // TENSORS_A_WEIGHT
+    n, maximum = sum(1 for _ in model.parameters()), MAX_TENSORS // TENSORS_PER_WEIGHT
     if n > maximum:
         raise UserError(f"model: it has {n:,} weights, and a checkpoint takes at most {maximum:,}")
 

@@ -1,4 +1,4 @@
-"""Detection of misaligned lines in parallel text, from line lengths and from marks that both languages write alike."""
+"""Detection of misaligned lines in parallel text, by line lengths and by marks that both languages have in common."""
 
 import zlib
 from collections.abc import Sequence
@@ -8,10 +8,12 @@ import numpy as np
 
 from diglot.data.text import ParallelText, UnequalLinesError, read_blocks
 
-WINDOW, REACH = 400, 10  # pairs per window, and the largest shift that is tried, in lines
-N_WINDOWS = 2_500  # maximum, spread evenly; a sample suffices, because a shift affects all lines after it
-_LEAST, _DEVIATIONS = 0.03, 7.0  # how far a finding must exceed chance: in fit, and in standard deviations
-_BUCKETS = 32
+WINDOW = 400  # number of pairs per window
+MAX_OFFSET = 10  # greatest offset of the target that is tried, in lines
+MAX_WINDOWS = 2_500  # in a text, spread evenly; a sample suffices, because a shift affects all lines after it
+_MIN_GAIN = 0.03  # gain in fit that is subtracted from each window, because smaller gains are not reported
+_MIN_DEVIATIONS = 7.0  # least score of a stretch, in standard deviations
+_N_BUCKETS = 32  # number of counters for the marks of a line
 
 
 class Shift(NamedTuple):
@@ -19,164 +21,175 @@ class Shift(NamedTuple):
 
     Attributes:
         split: dev, test, or the name of a train corpus.
-        line: approximate first line of the stretch, counted from 1.
-        by: number of lines by which the target would have to be moved to fit; 0 if no number up to REACH fits.
+        line: approximate first line of the stretch, from 1.
+        offset: number of lines by which the target would have to be moved to correspond; 0 if no number up to
+            MAX_OFFSET fits.
     """
 
     split: str
     line: int
-    by: int
+    offset: int
 
     def __str__(self) -> str:
-        what = f"match better when shifted by {self.by:+d}: are lines missing?" if self.by else "no longer match"
-        return f"{self.split}: from about line {self.line:,} on, source and target {what}"
+        start = f"{self.split}: from about line {self.line:,} on, source and target"
+        if not self.offset:
+            return f"{start} no longer match"
+        return f"{start} match better when shifted by {self.offset:+d}: are lines missing?"
 
 
 class Alignment:
     """Detector of shifts in a text.
 
-    For each window of neighbouring pairs, it compares the fit of the two sides as they are with the fit when the target
-    is moved by some lines.
+    It divides the text into windows of neighbouring pairs. For each window, it compares the fit of the two sides with
+    their fit when the target is moved by some lines.
 
     Args:
-        split: name of the text, for reports.
+        split: name of the text in reports.
         n_pairs: approximate number of pairs.
     """
 
     def __init__(self, split: str, n_pairs: int) -> None:
         self.split = split
-        self._every = max(1, -(-n_pairs // WINDOW // N_WINDOWS))  # one window in this many is examined
-        self._number = 0  # index of the next window
-        self._size = WINDOW
-        self._rest, self._before = ParallelText([], []), ParallelText([], [])  # not yet in a window; the last window
-        self._lines: list[int] = []  # first line of each window
-        self._fits: list[np.ndarray] = []
+        self._window_step = max(1, -(-n_pairs // WINDOW // MAX_WINDOWS))  # one window in this many is examined
+        self._n_windows = 0  # number of complete windows
+        self._window_size = WINDOW
+        self._last_window = ParallelText([], [])
+        self._pending = ParallelText([], [])  # pairs after the last window
+        self._first_lines: list[int] = []  # number of the first line of each examined window, from 1
+        self._fits: list[np.ndarray] = []  # fit of each examined window by offset
 
-    def look(self, block: ParallelText) -> None:
-        """Add the next pairs."""
-        pairs = ParallelText(self._rest.src + block.src, self._rest.tgt + block.tgt)
+    def add(self, block: ParallelText) -> None:
+        """Add the next pairs of the text."""
+        pairs = ParallelText(self._pending.src + block.src, self._pending.tgt + block.tgt)
         start = 0
         while len(pairs) - start >= WINDOW:
-            self._before = pairs.select(range(start, start + WINDOW))
-            if self._number % self._every == 0:
-                self._add(self._number * WINDOW + 1, self._before)
+            self._last_window = pairs.select(range(start, start + WINDOW))
+            if self._n_windows % self._window_step == 0:
+                self._add_window(self._n_windows * WINDOW + 1, self._last_window)
             start += WINDOW
-            self._number += 1
-        self._rest = pairs.select(range(start, len(pairs)))
+            self._n_windows += 1
+        self._pending = pairs.select(range(start, len(pairs)))
 
     def shifts(self) -> list[Shift]:
-        """Return the stretches that fit better when moved, or that do not fit although the rest does."""
-        self._end()
+        """Return the stretches that fit better with an offset, or that do not fit although other stretches do."""
+        self._finish()
         if not self._fits:
             return []
         fits = np.stack(self._fits)
-        unmoved = fits[:, [REACH]]
-        # How much better each window fits moved than unmoved. Last column: how far the unmoved fit is below half of its
-        # 90th percentile.
+        unmoved = fits[:, [MAX_OFFSET]]
+        # For each window and offset, the gain in fit over no offset. In the last column, the amount by which the fit
+        # without an offset is below half of its 90th percentile.
         findings = np.concatenate((fits - unmoved, np.quantile(unmoved, 0.9) / 2 - unmoved), axis=1)
-        deviation = 1.5 / self._size**0.5  # standard deviation of such a difference in one window
-        found: list[Shift] = []
-        rest = [(0, len(findings))]
-        while rest:
-            start, stop = rest.pop()
-            best, where = _DEVIATIONS, (0, 0, 0)
-            for k in range(findings.shape[1]):
-                first, last = _heaviest(findings[start:stop, k] - _LEAST)
-                sure = findings[start + first : start + last, k].sum() / (deviation * max(1, last - first) ** 0.5)
-                if sure > best:
-                    best, where = sure, (start + first, start + last, k)
-            first, last, k = where
+        deviation = 1.5 / self._window_size**0.5  # standard deviation of such a gain in one window
+        shifts: list[Shift] = []
+        ranges = [(0, len(findings))]
+        while ranges:
+            start, stop = ranges.pop()
+            best_score, best_range = _MIN_DEVIATIONS, (0, 0, 0)
+            for column in range(findings.shape[1]):
+                first, last = _max_sum_range(findings[start:stop, column] - _MIN_GAIN)
+                score = findings[start + first : start + last, column].sum() / (deviation * max(1, last - first) ** 0.5)
+                if score > best_score:
+                    best_score, best_range = score, (start + first, start + last, column)
+            first, last, column = best_range
             if last:
-                by = k - REACH if k <= 2 * REACH else 0
-                # A stretch where lines merely fit less well, as in sorted text, still fits best unmoved.
+                offset = column - MAX_OFFSET if column <= 2 * MAX_OFFSET else 0
+                # A stretch whose lines only fit less well, as in sorted text, still fits best without an offset.
                 means = fits[first:last].mean(0)
-                if by or means[REACH] < np.delete(means, REACH).max() + 3 * deviation / (last - first) ** 0.5:
-                    found.append(Shift(self.split, self._lines[first], by))
-                rest += [(start, first), (last, stop)]
-        return sorted(found)
+                margin = 3 * deviation / (last - first) ** 0.5
+                if offset or means[MAX_OFFSET] < np.delete(means, MAX_OFFSET).max() + margin:
+                    shifts.append(Shift(self.split, self._first_lines[first], offset))
+                ranges += [(start, first), (last, stop)]
+        return sorted(shifts)
 
     def is_unrelated(self) -> bool:
-        """Return whether the sides fit no better than arbitrary lines would.
+        """Return whether the sides fit no better than arbitrary lines.
 
-        The result is False for fewer than five windows, which prove little, and for a text with shifts.
+        The result is False for a text with fewer than five windows, which prove little, and for a text with shifts.
         """
-        self._end()
-        unmoved = np.array([fits[REACH] for fits in self._fits])
+        self._finish()
+        unmoved = np.array([fits[MAX_OFFSET] for fits in self._fits])
         if len(unmoved) < 5 or self.shifts():
             return False
-        return bool(unmoved.mean() < max(_LEAST, 3 * unmoved.std() / len(unmoved) ** 0.5))
+        return bool(unmoved.mean() < max(_MIN_GAIN, 3 * unmoved.std() / len(unmoved) ** 0.5))
 
-    def _end(self) -> None:
-        """Add the remaining lines as a last window."""
-        n = len(self._rest)
-        if not self._number and n >= WINDOW // 8:  # less than one window: take all of it as one
-            self._add(1, self._rest)
-            self._size = n
-        elif self._number and n:
-            last = ParallelText(self._before.src + self._rest.src, self._before.tgt + self._rest.tgt)
-            self._add(self._number * WINDOW + n - WINDOW + 1, last.select(range(n, n + WINDOW)))
-        self._rest = ParallelText([], [])
+    def _finish(self) -> None:
+        """Add the remaining pairs as a last window, which may overlap with the one before."""
+        n_pending = len(self._pending)
+        if not self._n_windows and n_pending >= WINDOW // 8:  # a text shorter than a window becomes a smaller window
+            self._add_window(1, self._pending)
+            self._window_size = n_pending
+        elif self._n_windows and n_pending:
+            pairs = ParallelText(self._last_window.src + self._pending.src, self._last_window.tgt + self._pending.tgt)
+            window = pairs.select(range(n_pending, n_pending + WINDOW))
+            self._add_window((self._n_windows - 1) * WINDOW + n_pending + 1, window)
+        self._pending = ParallelText([], [])
 
-    def _add(self, line: int, window: ParallelText) -> None:
-        self._lines.append(line)
-        self._fits.append(_fits(window))
+    def _add_window(self, first_line: int, window: ParallelText) -> None:
+        self._first_lines.append(first_line)
+        self._fits.append(_fit_by_offset(window))
 
 
-def with_drift(error: UnequalLinesError) -> str:
-    """Return the message of an error about unequal files, with the place from which on their lines do not match."""
+def add_shift(error: UnequalLinesError) -> str:
+    """Return the message of an error about unequal files, with the line from which they no longer match, if found."""
     if error.n_pairs is None:
         return str(error)
     alignment = Alignment("", error.n_pairs)
     for src, tgt in zip(read_blocks(error.src_path), read_blocks(error.tgt_path)):
-        n = min(len(src), len(tgt))
-        alignment.look(ParallelText(src[:n], tgt[:n]))
+        n_lines = min(len(src), len(tgt))
+        alignment.add(ParallelText(src[:n_lines], tgt[:n_lines]))
     if shifts := alignment.shifts():
         return f"{error} (from about line {shifts[0].line:,} on, they no longer match)"
     return str(error)
 
 
-def _heaviest(values: np.ndarray) -> tuple[int, int]:
-    """Return the bounds of the stretch with the greatest sum, empty if all are negative (Kadane's algorithm)."""
+def _max_sum_range(values: np.ndarray) -> tuple[int, int]:
+    """Return the bounds (start, stop) of the range with the greatest sum; it is empty if all values are negative."""
     sums = np.concatenate(([0.0], np.cumsum(values)))
     gains = sums - np.minimum.accumulate(sums)
-    last = int(np.argmax(gains))
-    return int(np.argmin(sums[: last + 1])), last
+    stop = int(np.argmax(gains))
+    return int(np.argmin(sums[: stop + 1])), stop
 
 
-def _fits(window: ParallelText) -> np.ndarray:
-    """Return how well the sides fit when the target is moved by -REACH to REACH lines (2 REACH + 1,).
+def _fit_by_offset(window: ParallelText) -> np.ndarray:
+    """Return the fit of the sides with the target moved by -MAX_OFFSET to MAX_OFFSET lines (2 MAX_OFFSET + 1,).
 
-    The fit is the rank correlation of line lengths plus the share of common marks, less the median over all moves.
+    The fit is the rank correlation of line lengths plus the share of common marks, minus the median over all offsets.
     """
-    lengths = [_ranks([len(line) for line in side]) for side in (window.src, window.tgt)]
-    marks = [np.array([_marks(line) for line in side]) for side in (window.src, window.tgt)]
+    ranks = [_ranks([len(line) for line in side]) for side in (window.src, window.tgt)]
+    marks = [np.array([_count_marks(line) for line in side]) for side in (window.src, window.tgt)]
     counts = [side.sum(1) for side in marks]
-    n = len(window)
-    found = []
-    for by in range(-REACH, REACH + 1):
-        src, tgt = slice(max(0, -by), n - max(0, by)), slice(max(0, by), n - max(0, -by))
-        a, b = lengths[0][src], lengths[1][tgt]
-        spread = a.std() * b.std()
-        correlation = float(((a - a.mean()) * (b - b.mean())).mean() / spread) if spread > 1e-9 else 0.0
-        common = 2 * np.minimum(marks[0][src], marks[1][tgt]).sum(1)
-        total = counts[0][src] + counts[1][tgt]
-        has = total > 0
-        found.append(correlation + (common[has] / total[has]).sum() / (has.sum() + 40))  # few marks prove little
-    return np.array(found) - np.median(found)
+    n_pairs = len(window)
+    fits = []
+    for offset in range(-MAX_OFFSET, MAX_OFFSET + 1):
+        src, tgt = slice(max(0, -offset), n_pairs - max(0, offset)), slice(max(0, offset), n_pairs - max(0, -offset))
+        n_common = 2 * np.minimum(marks[0][src], marks[1][tgt]).sum(1)
+        n_total = counts[0][src] + counts[1][tgt]
+        has_marks = n_total > 0
+        # The constant reduces the share if few lines have marks, which then prove little.
+        share = (n_common[has_marks] / n_total[has_marks]).sum() / (has_marks.sum() + 40)
+        fits.append(_correlation(ranks[0][src], ranks[1][tgt]) + share)
+    return np.array(fits) - np.median(fits)
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the correlation coefficient of two arrays; 0 if one of them is constant."""
+    scale = a.std() * b.std()
+    return float(((a - a.mean()) * (b - b.mean())).mean() / scale) if scale > 1e-9 else 0.0
 
 
 def _ranks(values: Sequence[int]) -> np.ndarray:
-    """Return the rank of each value, so that outliers weigh no more than other values."""
-    in_order = np.sort(values)
-    return (np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")) / 2
+    """Return the rank of each value. With ranks, outliers have no more weight than other values."""
+    ordered = np.sort(values)
+    return (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")) / 2
 
 
-def _marks(line: str) -> list[int]:
-    """Count the marks in a line, which two languages tend to write alike, in buckets by hash.
+def _count_marks(line: str) -> list[int]:
+    """Count the marks in a line, in buckets by hash. Marks are what two languages often have in common.
 
-    Marks are digits, punctuation and symbols except full stops and commas, and capitalised words after the first word.
+    These are digits, punctuation and symbols except full stops and commas, and capitalised words after the first word.
     """
-    counts = [0] * _BUCKETS
+    counts = [0] * _N_BUCKETS
     for mark in line:
         if not (mark.isalpha() or mark.isspace() or mark in ".,"):
             counts[_bucket(mark)] += 1
@@ -187,4 +200,5 @@ def _marks(line: str) -> list[int]:
 
 
 def _bucket(mark: str) -> int:
-    return zlib.crc32(mark.encode("utf-8", "surrogatepass")) % _BUCKETS
+    """Return the index of a mark's counter."""
+    return zlib.crc32(mark.encode("utf-8", "surrogatepass")) % _N_BUCKETS

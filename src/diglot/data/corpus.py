@@ -1,9 +1,8 @@
-"""Sources of parallel text: the interface of all corpora, the user's own files, and the sample corpus that ships."""
+"""Sources of parallel text: the interface of all corpora, the user's own files, and the sample corpus."""
 
 import hashlib
 import json
 import re
-import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -11,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from diglot.data.language import has_same_language, language_of_column, language_of_file, writing_of_code
-from diglot.data.readers.reading import CLAIMS, FileReader, OwnReader, Reader, SgmReader
-from diglot.data.readers.sides import Column, Side, Wanted
+from diglot.data.readers.opening import is_pipe
+from diglot.data.readers.reading import NAMED_FORMATS, CustomReader, FileReader, Reader, SgmReader
+from diglot.data.readers.sides import Column, Side, SideRequest, sides_of, typed
 from diglot.data.readers.unit_formats import is_sgm
+from diglot.data.references import KEYS, Referenced, expand_references, further
 from diglot.data.split import split_off
 from diglot.data.text import (
     PairFiles,
@@ -32,20 +33,20 @@ from diglot.system.masking import in_one_line
 
 SPLITS = ("train", "dev", "test")
 _COMPARED_PAIRS = 1000  # number of pairs that are compared at once
-_SINGLE = (*CLAIMS, "file")  # the keys of one file that holds both sides
-Paths = Mapping[str, str | Sequence[str] | None]
+_SINGLE_FILE_KEYS = (*NAMED_FORMATS, "file")  # keys of files that hold both sides
+Paths = Mapping[str, Any]  # a path or a list of paths by key; dev and test also have the keys of references
 
 
 class Corpus(ABC):
-    """Parallel text in up to three splits.
+    """Base class of parallel text in up to three splits.
 
-    `prepare` does everything that is slow or needs a network, once. `read` is fast, and every process may call it.
+    `prepare` does everything that is slow or needs a network, once. `read` is fast and is called in every process.
 
     Attributes:
         name: name of the corpus in messages and results.
         src_lang: code of the source language.
-        tgt_lang: code of the target language; it decides sacreBLEU's tokenizer.
-        notes: remarks for the user about the text, one line each; filled by `read`.
+        tgt_lang: code of the target language, which determines sacreBLEU's tokenizer.
+        notes: remarks for the user about the text, one line each. `read` sets them.
     """
 
     name: str
@@ -56,15 +57,21 @@ class Corpus(ABC):
         self.notes: list[str] = []
 
     def prepare(self, cache_dir: Path) -> None:  # noqa: B027 - most corpora have nothing to prepare
-        """Fetch and convert what `read` needs; do nothing if it already exists.
+        """Fetch and convert what `read` needs, unless it already exists.
+
+        Args:
+            cache_dir: folder for everything that is fetched or converted.
 
         Raises:
-            UserError: the text is not available; the message names alternatives.
+            UserError: the text is not available. The message names alternatives.
         """
 
     @abstractmethod
     def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
-        """Return the existing splits among "train", "dev" and "test"; fetch nothing.
+        """Return the existing splits among "train", "dev" and "test", without a download.
+
+        Args:
+            cache_dir: folder that `prepare` has filled.
 
         Raises:
             UserError: the corpus is not prepared, or its files are invalid.
@@ -75,12 +82,12 @@ class Corpus(ABC):
         return {split: text.load() for split, text in self.read_checked(cache_dir).items()}
 
     def read_checked(self, cache_dir: Path) -> Mapping[str, Parallel]:
-        """Return the splits of `read`, after a check that they are what a corpus must return.
+        """Return the splits of `read`, after a check of their names and types.
 
         Raises:
-            UserError: they are not; or `read` raises it.
+            UserError: a name or a type is wrong; or `read` raises it.
         """
-        what = f"data._target_: {type(self).__qualname__}.read()"
+        source = f"data._target_: {type(self).__qualname__}.read()"
         try:
             splits: Any = self.read(cache_dir)
         except (UserError, MemoryError):
@@ -88,74 +95,83 @@ class Corpus(ABC):
         except Exception as error:
             if type(self).__module__.startswith("diglot."):  # a bug in diglot
                 raise
-            raise UserError(f"{what} fails: {in_one_line(error)}; HYDRA_FULL_ERROR=1 shows where") from error
+            raise UserError(f"{source} fails: {in_one_line(error)}; HYDRA_FULL_ERROR=1 shows where") from error
         if not isinstance(splits, Mapping):
-            raise UserError(
-                f"{what} returned {_a(splits)}; it must return a mapping, such as {{'train': ParallelText}}"
-            )
+            expected = "it must return a mapping, such as {'train': ParallelText}"
+            raise UserError(f"{source} returned {_describe_type(splits)}; {expected}")
         for split, text in splits.items():
             if split not in SPLITS:
-                raise UserError(f"{what} returned a split {split!r}; the names are {', '.join(SPLITS)}")
+                raise UserError(f"{source} returned a split {split!r}; the names are {', '.join(SPLITS)}")
             if not all(callable(getattr(text, name, None)) for name in ("blocks", "digest", "load")):
-                raise UserError(f"{what} returned {_a(text)} as {split}; it must be a ParallelText")
+                raise UserError(f"{source} returned {_describe_type(text)} as {split}; it must be a ParallelText")
             if isinstance(text, ParallelText):
-                _check_lines(f"{what}: {split}", text)
+                _check_lines(f"{source}: {split}", text)
         return splits  # type: ignore[no-any-return]
 
     @abstractmethod
     def describe(self) -> str:
-        """Return one line for the user: the text, its origin, and its licence if known."""
+        """Return one line for the user about the text, its origin, and its licence if known."""
 
 
-def _a(found: object) -> str:
-    return "None" if found is None else f"a {type(found).__name__}"
+def _describe_type(value: object) -> str:
+    """Return the type of a value with an article, for a message."""
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _check_lines(what: str, text: ParallelText) -> None:
+def _check_lines(source: str, text: ParallelText) -> None:
     """Check that a text has pairs, and that each of its sides is a list of lines.
 
+    Args:
+        source: name of the text in errors.
+        text: the text.
+
     Raises:
-        UserError: it is not.
+        UserError: the text has no pairs, or a side is not a list of lines.
     """
     if not len(text):
-        raise UserError(f"{what} has no pairs")
-    for name, side in (("src", text.src), ("tgt", text.tgt)):
+        raise UserError(f"{source} has no pairs")
+    sides = {"src": text.src, "tgt": text.tgt, **{f"more[{i}]": lines for i, lines in enumerate(text.more)}}
+    for name, side in sides.items():
         if not isinstance(side, list):
-            raise UserError(f"{what}.{name} is {_a(side)}; it must be a list of lines")
+            raise UserError(f"{source}.{name} is {_describe_type(side)}; it must be a list of lines")
         for number, line in enumerate(side, start=1):
+            if line is None and name.startswith("more"):
+                continue
             if not isinstance(line, str):
-                raise UserError(f"{what}.{name}, line {number}: {_a(line)}; it must be text")
+                raise UserError(f"{source}.{name}, line {number}: {_describe_type(line)}; it must be text")
             if "\n" in line:
-                raise UserError(f"{what}.{name}, line {number}: a line break inside a line")
+                raise UserError(f"{source}.{name}, line {number}: a line break inside a line")
 
 
 class Files(Corpus):
-    """The user's own files: two whose lines correspond, or one that holds both sides.
+    """Corpus of the user's own files: two files whose lines correspond, or one file that holds both sides.
 
     A path may name several files, by wildcards or as a list. Each file may be compressed (.gz, .zst, .xz, .bz2, or the
-    only text of a .zip). Dev and test files are used unchanged. If dev or test is missing, it is split off from train
-    (see `grouped_split`); all of train must then fit into memory.
+    only text of a .zip). Dev and test files are used unchanged, with all of their references. If dev or test is
+    missing, it is split off from train (see `grouped_split`), and all of train must fit into memory.
 
     Args:
         train: {"src": paths, "tgt": paths}, or one of {"tsv": paths}, {"csv": paths}, {"jsonl": paths} and {"file":
-            paths}, of which the last takes any format that the content shows; paths of None count as missing. Required
-            for everything except scoring.
-        dev: the same, or None.
-        test: the same, or None.
-        src_lang: language code, which also selects the source in a file of several languages; None takes it from the
-            name of the file (`train.de`, `zh.txt`) or of the column, or from what the file declares, else "src".
-        tgt_lang: language code; None takes it in the same way, else "tgt".
-        columns: columns of source and target: numbers from 0, or names, which the first row then lists. A side may be a
-            list of columns, which are joined by a space.
-        reader: a reader of the user's own for the paths of "file".
+            paths}. With "file", the format is detected from the content. Paths of None count as missing. Train is
+            required for everything except scoring.
+        dev: paths in the same form; None: there are none. Two more keys name further references: "references" for
+            files with one line per pair, and "reference_columns" for columns of the file that holds both sides.
+        test: paths in the same form as dev; None: there are none.
+        src_lang: code of the source language, which also selects the source in a file of several languages; None: taken
+            from the name of the file (`train.de`, `zh.txt`) or of the column, or from the declaration of the file, or
+            else "src".
+        tgt_lang: code of the target language; None: taken in the same way, or else "tgt".
+        columns: columns of source and target. They are numbers from 0, or names, which the first row must list. A side
+            may be a list of columns, which are joined by a space.
+        reader: user-defined reader of the paths of "file"; None: there is none.
         name: name of the corpus.
         dev_size: number of pairs to split off for dev, at most a tenth of train.
         test_size: number of pairs to split off for test, at most a tenth of train.
-        split_seed: seed of that split.
+        split_seed: seed of this split.
 
     Raises:
-        UserError: a path is missing (the message names its key), an argument is invalid, or a file of "jsonl" or "file"
-            cannot be read, or does not show which languages to take.
+        UserError: a path is missing (the message names its key), an argument is invalid, a file of "jsonl" or "file"
+            cannot be read, or its languages are ambiguous.
     """
 
     def __init__(
@@ -177,10 +193,15 @@ class Files(Corpus):
         self.name = name
         check_sizes(dev_size, test_size)
         self.dev_size, self.test_size, self.split_seed = dev_size, test_size, split_seed
-        self.wanted = Wanted(_checked_columns(columns), src_lang, tgt_lang)
+        self.request = SideRequest(_checked_columns(columns), src_lang, tgt_lang)
         self.reader = reader
-        given = {"train": train, "dev": dev, "test": test}
-        self.paths = {split: _given_paths(split, paths or {}) for split, paths in given.items()}
+        paths_of_splits = {"train": train, "dev": dev, "test": test}
+        self.paths = {split: _given_paths(split, paths or {}) for split, paths in paths_of_splits.items()}
+        self.further = {
+            split: further(split, paths or {}, self.paths[split]) for split, paths in paths_of_splits.items()
+        }
+        if self.reader is not None and (split := next((s for s in self.further if self.further[s].columns), None)):
+            raise UserError(f"data.{split}.reference_columns has no effect: data.reader yields the pairs")
         if not any(self.paths.values()):
             raise UserError(
                 "data.train.src is missing: give data.train.src=FILE data.train.tgt=FILE, or data.train.file=FILE"
@@ -189,60 +210,64 @@ class Files(Corpus):
 
     @property
     def columns(self) -> tuple[Column | Side, ...]:
-        """The columns of source and target; several columns of a side are a tuple."""
-        return tuple(side[0] if len(side) == 1 else side for side in self.wanted.columns)
+        """Columns of source and target; several columns of a side are a tuple."""
+        return tuple(side[0] if len(side) == 1 else side for side in self.request.columns)
 
     def _languages(self) -> tuple[str, str]:
         split, paths = next((split, paths) for split, paths in self.paths.items() if paths)
-        reader = self._reader(paths)
+        reader = self._reader(split, paths)
         if reader is None:
-            guesses = _guesses(reader, (paths["src"][0], paths["tgt"][0]))
+            guesses = _guess_languages(reader, (paths["src"][0], paths["tgt"][0]))
         elif isinstance(reader, FileReader) and reader.columns_only:
-            guesses = _languages_of(self.wanted.columns)
+            guesses = _guess_from_columns(self.request.columns)
         else:
-            guesses = _guesses(reader, _shards(split, paths)[0])
-        return self.wanted.src_lang or guesses[0] or "src", self.wanted.tgt_lang or guesses[1] or "tgt"
+            guesses = _guess_languages(reader, _shards(split, paths)[0])
+        return self.request.src_lang or guesses[0] or "src", self.request.tgt_lang or guesses[1] or "tgt"
 
     def _refuse_other_languages(self, split: str, pairs: PairFiles) -> None:
-        """Check that the languages that files declare are those of the corpus.
+        """Check that files have the languages of the corpus, so that no other direction is mixed in.
 
-        Names of files of lines are less certain than declarations: they are refused only if the sides are swapped.
+        The languages in the names of two files of lines are less certain than those that a file declares. So such files
+        are rejected only if their sides are swapped.
 
         Raises:
-            UserError: they are not, so that the two directions would be mixed.
+            UserError: files have other languages.
         """
-        ours = (self.src_lang, self.tgt_lang)
-        if (self.wanted.src_lang and self.wanted.tgt_lang) or None in map(writing_of_code, ours):
+        languages = (self.src_lang, self.tgt_lang)
+        if (self.request.src_lang and self.request.tgt_lang) or None in map(writing_of_code, languages):
             return
         for shard in pairs.shards:
-            theirs = _guesses(pairs.reader, shard)
-            if None in theirs or None in (writing_of_code(str(code)) for code in theirs):
+            guesses = _guess_languages(pairs.reader, shard)
+            if None in guesses or None in (writing_of_code(str(code)) for code in guesses):
                 continue
-            src, tgt = map(str, theirs)
-            is_same = has_same_language(src, ours[0]) and has_same_language(tgt, ours[1])
-            is_swapped = has_same_language(src, ours[1]) and has_same_language(tgt, ours[0])
+            src, tgt = map(str, guesses)
+            is_same = has_same_language(src, languages[0]) and has_same_language(tgt, languages[1])
+            is_swapped = has_same_language(src, languages[1]) and has_same_language(tgt, languages[0])
             if is_same or (len(shard) == 2 and not is_swapped):
                 continue
-            told = f"{src}-{tgt}, but this corpus is {ours[0]}-{ours[1]} according to its first files"
+            src_lang, tgt_lang = languages
+            message = f"{src}-{tgt}, but this corpus is {src_lang}-{tgt_lang} according to its first files"
             if len(shard) == 2:
-                raise UserError(f"data.{split}: {shard[0]} and {shard[1]} are {told}: swap data.{split}.src and .tgt")
-            raise UserError(f"data.{split}: {shard[0]} is {told}: type data.src_lang={ours[0]} data.tgt_lang={ours[1]}")
+                files, advice = f"{shard[0]} and {shard[1]} are", f"swap data.{split}.src and .tgt"
+            else:
+                files, advice = f"{shard[0]} is", f"type data.src_lang={src_lang} data.tgt_lang={tgt_lang}"
+            raise UserError(f"data.{split}: {files} {message}: {advice}")
 
     def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
-        given = self.given()
-        self.notes = [f"{split}: {note}" for split, pairs in given.items() for note in reading_notes(pairs)]
-        for split, pairs in given.items():
+        splits = self.given()
+        self.notes = [f"{split}: {note}" for split, pairs in splits.items() for note in reading_notes(pairs)]
+        for split, pairs in splits.items():
             self._refuse_other_languages(split, pairs)
         if self.src_lang != self.tgt_lang:
-            for split, pairs in given.items():
+            for split, pairs in splits.items():
                 refuse_equal_sides(f"data.{split}", pairs)
-        missing = [split for split in ("dev", "test") if split not in given]
-        if "train" not in given or not missing:  # a corpus without train serves only for scoring
-            return given
+        missing = [split for split in ("dev", "test") if split not in splits]
+        if "train" not in splits or not missing:  # a corpus without train is used only for scoring
+            return splits
         sizes = {split: self.dev_size if split == "dev" else self.test_size for split in missing}
-        carved, note = split_off(given["train"].load(), sizes, self.split_seed, self._files("train"))
+        new_splits, note = split_off(splits["train"].load(), sizes, self.split_seed, self._files("train"))
         self.notes.append(f"no {' or '.join(missing)} files given: {note}")
-        return {**given, **carved}
+        return {**splits, **new_splits}
 
     def given(self) -> dict[str, PairFiles]:
         """Return the splits whose files are given."""
@@ -250,28 +275,46 @@ class Files(Corpus):
 
     def _pairs(self, split: str, paths: Mapping[str, Sequence[str]]) -> PairFiles:
         kind = next(iter(paths))
-        options: tuple[Any, ...] = (self.columns,)  # as in earlier versions, so that what they prepared stays valid
+        options: tuple[Any, ...] = (self.columns,)  # as in earlier versions, so that their prepared files stay valid
         if kind == "csv":
             options += ("commas",)
         elif kind in ("jsonl", "file"):
-            options += (kind, self.wanted.src_lang, self.wanted.tgt_lang)
+            options += (kind, self.request.src_lang, self.request.tgt_lang)
             if kind == "file" and self.reader is not None:
                 options += (type(self.reader).__qualname__, sorted(map(str, vars(self.reader).items())))
         shards = _shards(split, paths)
-        reader = self._reader(paths)
+        reader = self._reader(split, paths)
         if isinstance(reader, FileReader) and any(reader.is_quoted_tsv(path) for (path,) in shards):
             options += ("quoted",)  # earlier versions took the quotes for text
         if reader is None and Path(shards[0][0]).is_file() and is_sgm(shards[0][0]):
-            reader = SgmReader()
-        return PairFiles(split, shards, reader, options)
+            reader = SgmReader(all_references=split != "train")
+        if isinstance(reader, (FileReader, SgmReader)) and reader.all_references and kind not in NAMED_FORMATS:
+            options += ("all references",)  # earlier versions read only the first
+        patterns, columns = self.further[split]
+        if columns:
+            options += (columns,)
+        if not patterns:
+            return PairFiles(split, shards, reader, options)
+        key = f"data.{split}.references"
+        files = expand_references(key, patterns, used=[shard[-1] for shard in shards])
+        if not files:
+            raise UserError(f"{key}={patterns[0]}: matches only the file of the first reference")
+        _refuse_pipes(key, files)
+        return Referenced(split, shards, reader, options, files)
 
-    def _reader(self, paths: Mapping[str, Sequence[str]]) -> PairReader | None:
+    def _reader(self, split: str, paths: Mapping[str, Sequence[str]]) -> PairReader | None:
         kind = next(iter(paths))
         if kind in ("src", "tgt"):
             return None
         if kind == "file" and self.reader is not None:
-            return OwnReader(self.reader)
-        return FileReader(self.wanted, CLAIMS.get(kind), columns_only=kind in ("tsv", "csv"))
+            return CustomReader(self.reader)
+        request = self.request._replace(references=self.further[split].columns)
+        return FileReader(
+            request,
+            NAMED_FORMATS.get(kind),
+            columns_only=kind in ("tsv", "csv"),
+            all_references=split != "train",
+        )
 
     def _files(self, split: str) -> str:
         return " and ".join(paths[0] + (" ..." if len(paths) > 1 else "") for paths in self.paths[split].values())
@@ -282,7 +325,7 @@ class Files(Corpus):
 
 
 class Sample(Corpus):
-    """The corpus that ships with diglot: two invented languages, Avi and Bol, generated by a small grammar."""
+    """Synthetic corpus that ships with diglot, in two invented languages, Avi and Bol, generated by a small grammar."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -296,32 +339,41 @@ class Sample(Corpus):
 
 
 def reading_notes(pairs: PairFiles) -> Iterator[str]:
-    """Yield what was decided from the content of files that hold both sides, for the first file of each format."""
+    """Yield a note on the format and the sides that were detected in files, for the first file of each format.
+
+    Also yield a note for each file of references that has blank lines.
+    """
     reader = pairs.reader
     if isinstance(reader, FileReader):
-        first = {reader.describe(path): path for (path,) in reversed(pairs.shards)}
-        yield from (f"{path} is read as {note}" for note, path in reversed(first.items()) if note)
+        first_paths = {reader.describe(path): path for (path,) in reversed(pairs.shards)}
+        yield from (f"{path} is read as {note}" for note, path in reversed(first_paths.items()) if note)
+    if isinstance(pairs, Referenced):
+        yield from pairs.notes()
 
 
 def refuse_equal_sides(key: str, pairs: PairFiles) -> None:
-    """Check that the source and the target of each file, or pair of files, differ.
+    """Check that source and target of each shard differ.
+
+    Args:
+        key: config key of the files in errors.
+        pairs: the files.
 
     Raises:
-        UserError: they are the same file, or have the same content.
+        UserError: source and target are the same file, or have the same content.
     """
-    meant = "if that is meant, type the same language for both, data.src_lang=CODE data.tgt_lang=CODE"
+    advice = "if that is meant, type the same language for both, data.src_lang=CODE data.tgt_lang=CODE"
     for shard in pairs.shards:
         if len(shard) == 2:
             if have_same_content(*shard):
-                raise UserError(f"{key}.src={shard[0]} and {key}.tgt={shard[1]} have the same content; {meant}")
+                raise UserError(f"{key}.src={shard[0]} and {key}.tgt={shard[1]} have the same content; {advice}")
         elif pairs.reader is not None and _have_same_sides(pairs.reader.blocks(shard, _COMPARED_PAIRS)):
-            raise UserError(f"{key}: source and target of {shard[0]} have the same content; {meant}")
+            raise UserError(f"{key}: source and target of {shard[0]} have the same content; {advice}")
 
 
 def _have_same_sides(blocks: Iterator[ParallelText]) -> bool:
-    """Return whether all pairs have equal sides, and some have text; read only up to the first other pair."""
+    """Return whether all pairs have equal sides, and some have text. Nothing after the first other pair is read."""
     has_text = False
-    with suppress(UserError):  # the code that reads all pairs reports it
+    with suppress(UserError):  # reading all pairs will raise the same error
         for block in blocks:
             if block.src != block.tgt:
                 return False
@@ -338,7 +390,7 @@ def check_sizes(dev_size: int, test_size: int) -> None:
 
 
 def prepared_folder(cache_dir: Path, kind: str, label: str, options: object) -> Path:
-    """Return the folder of a corpus's prepared text, named after a label and a hash of the options."""
+    """Return the folder of a corpus's prepared text, whose name contains a label and a hash of the options."""
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:10]
     safe_label = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")
     return Path(cache_dir) / kind / f"{safe_label}-{digest}"
@@ -346,10 +398,10 @@ def prepared_folder(cache_dir: Path, kind: str, label: str, options: object) -> 
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that gets its final name only when the block ends without an error.
+    """Yield a temporary folder that gets its final name only when the context ends without an error.
 
-    A killed process leaves nothing under that name. If two processes fill the same folder at once, the first to finish
-    wins, and the other's work is discarded.
+    A killed process leaves nothing under the final name. If two processes fill the same folder at once, that of the
+    first to finish is kept, and the other one is discarded.
 
     Raises:
         UserError: the folder cannot be created.
@@ -375,7 +427,7 @@ def write_splits(folder: Path, splits: Mapping[str, ParallelText], src_lang: str
 
 
 def read_splits(folder: Path, src_lang: str, tgt_lang: str) -> dict[str, PairFiles]:
-    """Return the splits that `write_splits` wrote; leave out those without files."""
+    """Return the splits that `write_splits` has written to a folder."""
     endings = side_endings(src_lang, tgt_lang)
     files = {split: [folder / f"{split}.{ending}" for ending in endings] for split in SPLITS}
     return {
@@ -389,7 +441,7 @@ def read_prepared(folder: Path, corpus: Corpus) -> dict[str, PairFiles]:
     """Return the splits that a corpus has prepared in a folder.
 
     Raises:
-        UserError: the corpus is not prepared; the message names the command to run.
+        UserError: the corpus is not prepared. The message names the command to run.
     """
     if not folder.is_dir():
         raise UserError(
@@ -399,18 +451,18 @@ def read_prepared(folder: Path, corpus: Corpus) -> dict[str, PairFiles]:
     return read_splits(folder, corpus.src_lang, corpus.tgt_lang)
 
 
-def _guesses(reader: PairReader | None, shard: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """Return the languages of the two sides of a shard, from the names of files or columns, or None."""
+def _guess_languages(reader: PairReader | None, shard: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """Return the languages of the two sides of a shard, from the names of files, columns or sides; None: unknown."""
     if reader is None:
         src, tgt = map(language_of_file, shard)
         return (src, tgt) if src != tgt else (None, None)
     if not isinstance(reader, FileReader) or reader.columns_only:
         return None, None
-    return _languages_of(reader.sides(shard[0]))
+    return _guess_from_columns(reader.sides(shard[0]))
 
 
-def _languages_of(sides: tuple[Side, Side]) -> tuple[str | None, str | None]:
-    """Return the languages that columns are named after, or None."""
+def _guess_from_columns(sides: tuple[Side, Side]) -> tuple[str | None, str | None]:
+    """Return the languages after which columns are named; None: a column is not named after a language."""
     src, tgt = (language_of_column(side[0]) if len(side) == 1 else None for side in sides)
     return (src, tgt) if src != tgt else (None, None)
 
@@ -419,39 +471,37 @@ def _checked_columns(columns: Sequence[Column | Sequence[Column]]) -> tuple[Side
     """Return the columns of source and target as sides.
 
     Raises:
-        UserError: they are not two different sides, of names only or of numbers only.
+        UserError: the columns are not two different sides, or mix names and numbers.
     """
-    told = f"data.columns={[column if isinstance(column, (int, str)) else list(column) for column in columns]}"
-    sides = [(column,) if isinstance(column, (int, str)) else tuple(column) for column in columns]
+    sides = sides_of("data.columns", columns)
     if len(sides) != 2 or sides[0] == sides[1]:
-        raise UserError(f"{told}: must be two different columns, source and target")
-    parts = [column for side in sides for column in side]
-    if not all(sides) or not all(isinstance(column, (int, str)) for column in parts):
-        raise UserError(f"{told}: a side is a column or a list of columns, as in [[lemma,features],form]")
-    if len({isinstance(column, str) for column in parts}) > 1:
-        raise UserError(f"{told}: must be two numbers, or two names")
-    if any(isinstance(column, int) and column < 0 for column in parts):
-        raise UserError(f"{told}: column numbers must be at least 0")
+        raise UserError(f"data.columns={typed(sides)}: must be two different columns, source and target")
     return sides[0], sides[1]
 
 
 def _given_paths(split: str, paths: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the given paths, after checking that their keys are src and tgt, one for a single file, or none."""
+    """Return the paths of a split that are given, after a check of their keys.
+
+    Raises:
+        UserError: the keys are not src and tgt, one key of a file that holds both sides, or none.
+    """
     key = f"data.{split}"
+    paths = {name: value for name, value in paths.items() if name not in KEYS}
     for name in paths:
-        if name not in ("src", "tgt", *_SINGLE):
+        if name not in ("src", "tgt", *_SINGLE_FILE_KEYS):
             raise UserError(
-                f"{key}.{name} is not known; the keys are src, tgt, {', '.join(_SINGLE[:-1])} and {_SINGLE[-1]}"
+                f"{key}.{name} is not known; the keys are src, tgt, "
+                f"{', '.join(_SINGLE_FILE_KEYS[:-1])} and {_SINGLE_FILE_KEYS[-1]}"
             )
     given = {name: _listed(f"{key}.{name}", value) for name, value in paths.items() if value or value == 0}
-    single = [name for name in _SINGLE if name in given]
-    if single and len(given) > 1:
-        others = " and ".join(f"{key}.{name}" for name in given if name != single[0])
-        raise UserError(f"{key}.{single[0]} cannot be combined with {others}: give one file, or src and tgt")
+    single_keys = [name for name in _SINGLE_FILE_KEYS if name in given]
+    if single_keys and len(given) > 1:
+        others = " and ".join(f"{key}.{name}" for name in given if name != single_keys[0])
+        raise UserError(f"{key}.{single_keys[0]} cannot be combined with {others}: give one file, or src and tgt")
     if "src" in given and "tgt" not in given:
-        raise UserError(f"{key}.tgt is missing: {key}.src is {given['src'][0]}, which file holds its translations?")
+        raise UserError(f"{key}.tgt is missing: type the file with the translations of {key}.src={given['src'][0]}")
     if "tgt" in given and "src" not in given:
-        raise UserError(f"{key}.src is missing: {key}.tgt is {given['tgt'][0]}, which file does it translate?")
+        raise UserError(f"{key}.src is missing: type the file with the sources of {key}.tgt={given['tgt'][0]}")
     return given
 
 
@@ -468,30 +518,33 @@ def _listed(key: str, value: Any) -> list[str]:
 
 
 def _shards(split: str, paths: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
-    """Return the files as the shards of PairFiles."""
-    found = {
+    """Return the files of a split as shards of PairFiles.
+
+    Raises:
+        UserError: a path matches no file or names a pipe, or the two sides have different numbers of files.
+    """
+    files_by_key = {
         name: [file for path in values for file in expand(str(path), f"data.{split}.{name}")]
         for name, values in paths.items()
     }
-    for name, files in found.items():
-        if pipe := next((file for file in files if _is_pipe(file)), None):
-            raise UserError(f"data.{split}.{name}={pipe}: a pipe can be read only once: write its text to a file")
-    counts = {name: len(files) for name, files in found.items()}
+    for name, files in files_by_key.items():
+        _refuse_pipes(f"data.{split}.{name}", files)
+    counts = {name: len(files) for name, files in files_by_key.items()}
     if len(set(counts.values())) > 1:
         raise UserError(
             f"data.{split}.src matches {counts['src']} files, data.{split}.tgt matches {counts['tgt']}: "
             "each file needs its translation"
         )
-    return list(zip(*found.values(), strict=True))
+    return list(zip(*files_by_key.values(), strict=True))
 
 
-def _is_pipe(path: str) -> bool:
-    with suppress(OSError, ValueError):
-        return stat.S_ISFIFO(Path(path).stat().st_mode)
-    return False
+def _refuse_pipes(key: str, files: Sequence[str]) -> None:
+    if pipe := next((file for file in files if is_pipe(file)), None):
+        raise UserError(f"{key}={pipe}: a pipe can be read only once: write its text to a file")
 
 
 def _sample_folder() -> Path:
+    """Return the folder of the sample corpus."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "sample", package.parents[1] / "data" / "sample"):  # in a wheel, in a checkout
         if folder.is_dir():

@@ -1,4 +1,4 @@
-"""Interface texts of Home Assistant, a large open-source project: real text in about sixty languages."""
+"""Interface texts of Home Assistant, an open-source project, in about sixty languages."""
 
 import difflib
 import json
@@ -36,14 +36,14 @@ Texts = dict[tuple[str, ...], str]  # (component, key, subkey, ...) -> text
 
 
 class HomeAssistant(Corpus):
-    """Any two languages of Home Assistant's interface texts, from the wheel that the project publishes (Apache-2.0).
+    """Corpus of Home Assistant's interface texts in any two languages, from the project's wheel (Apache-2.0).
 
-    The wheel is downloaded with pip, or taken from a path, and read as a zip archive of JSON. Nothing in it is
-    installed or run. `pair_texts` defines which texts become pairs.
+    The wheel is downloaded with pip, or read from a path, as a ZIP archive of JSON files. Nothing in it is installed or
+    run. `pair_texts` defines which texts become pairs.
 
     Args:
         pair: source and target language, such as "en-de" or "pt-BR-zh-Hans".
-        wheel: path of the wheel; None downloads it.
+        wheel: path of the wheel; None: it is downloaded.
         dev_size: number of pairs for dev, at most a tenth of the corpus.
         test_size: number of pairs for test, at most a tenth of the corpus.
         split_seed: seed of the split.
@@ -114,41 +114,42 @@ class HomeAssistant(Corpus):
 
 
 def split_pair(pair: str) -> tuple[str, str]:
-    """Split "en-zh-Hans" into "en" and "zh-Hans".
+    """Split a pair of languages, such as "en-zh-Hans" into "en" and "zh-Hans".
 
     Raises:
-        UserError: these are not two different languages of `LANGUAGES`; the message names the nearest ones.
+        UserError: the parts are not two different languages of `LANGUAGES`. The message names the most similar ones.
     """
-    pieces = pair.split("-")
-    cuts = [("-".join(pieces[:i]), "-".join(pieces[i:])) for i in range(1, len(pieces))]
-    for src, tgt in cuts:
+    parts = pair.split("-")
+    splits = [("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts))]
+    for src, tgt in splits:
         if src in LANGUAGES and tgt in LANGUAGES:
             if src == tgt:
                 raise UserError(f"data.pair={pair}: source and target are the same language")
             return src, tgt
-    if not cuts:
-        raise UserError(f"data.pair={pair}: give two languages with a hyphen between, as in en-de; {_available(pair)}")
-    # Report the unknown side: if one side is a known language, it is the other one.
-    unknown = next((tgt for src, tgt in reversed(cuts) if src in LANGUAGES), None)
-    unknown = unknown or next((src for src, tgt in cuts if tgt in LANGUAGES), cuts[0][0])
-    raise UserError(f"data.pair={pair}: no language {unknown!r}; {_available(unknown)}")
+    if not splits:
+        languages = _list_languages(pair)
+        raise UserError(f"data.pair={pair}: type two languages with a hyphen between them, as in en-de; {languages}")
+    # Report the side that is unknown. If both sides are, report the first part.
+    unknown = next((tgt for src, tgt in reversed(splits) if src in LANGUAGES), None)
+    unknown = unknown or next((src for src, tgt in splits if tgt in LANGUAGES), splits[0][0])
+    raise UserError(f"data.pair={pair}: no language {unknown!r}; {_list_languages(unknown)}")
 
 
-def _available(wrong: str) -> str:
-    """Return all codes in one line, those nearest to `wrong` first."""
-    wrong = wrong.lower()
+def _list_languages(unknown: str) -> str:
+    """Return all codes in one line, the most similar ones to an unknown code first."""
+    unknown = unknown.lower()
 
-    def likeness(code: str) -> tuple[bool, float]:
+    def similarity(code: str) -> tuple[bool, float]:
         code = code.lower()
-        same_start = code.startswith(wrong) or wrong.startswith(code)  # so that zh is nearer to zh-Hans than to th
-        return same_start, difflib.SequenceMatcher(None, wrong, code).ratio()
+        same_start = code.startswith(unknown) or unknown.startswith(code)  # so that zh is nearer to zh-Hans than to th
+        return same_start, difflib.SequenceMatcher(None, unknown, code).ratio()
 
-    near = sorted(LANGUAGES, key=likeness, reverse=True)[:3]
-    return "available: " + " ".join([*near, *(code for code in LANGUAGES if code not in near)])
+    nearest = sorted(LANGUAGES, key=similarity, reverse=True)[:3]
+    return "available: " + " ".join([*nearest, *(code for code in LANGUAGES if code not in nearest)])
 
 
 def read_texts(wheel: Path, language: str) -> Texts:
-    """Return all texts of one language, by component and key path."""
+    """Return all texts in a language, by component and keys."""
     texts: Texts = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -159,12 +160,17 @@ def read_texts(wheel: Path, language: str) -> Texts:
 
 
 def pair_texts(src: Texts, tgt: Texts, english: Texts) -> ParallelText:
-    """Pair texts of the same key, in the order of components and keys.
+    """Pair texts with the same keys, in the order of components and keys.
 
     Runs of whitespace, including line breaks, become one space. A pair is left out if a side is empty or both sides are
     equal, if its English text has fewer than three space-separated words, or if an earlier pair has the same English
-    text (case matters). The English text decides for every pair of languages. So en-de and de-en have the same pairs,
-    and a key without English text gives no pair.
+    text (case matters). The English text is used for every pair of languages. So en-de and de-en have the same pairs,
+    and a key without an English text gives no pair.
+
+    Args:
+        src: texts in the source language.
+        tgt: texts in the target language.
+        english: texts in English.
     """
     pairs = ParallelText([], [])
     seen = set()

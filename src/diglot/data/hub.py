@@ -1,4 +1,4 @@
-"""Translation datasets of the Hugging Face Hub, and JSON Lines, Parquet or Arrow files in the same form."""
+"""Corpora from the Hugging Face Hub, and from JSON Lines, Parquet or Arrow files in the same form."""
 
 import glob
 import logging
@@ -14,7 +14,7 @@ from diglot.data.corpus import SPLITS, Corpus, atomic_folder, check_sizes, prepa
 from diglot.data.dataset_card import address_in_card
 from diglot.data.readers.json_rows import checked_text, json_objects
 from diglot.data.readers.parquet import is_text
-from diglot.data.slices import Batch, Source, parse_parts, sliced
+from diglot.data.slices import Batch, Source, parse_parts, slice_rows
 from diglot.data.split import split_off
 from diglot.data.text import Parallel, side_endings, write_lines
 from diglot.errors import UserError
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 _FORMAT = 2  # increment when the same options give other text
 _FILE_READERS = ("json", "parquet", "arrow")
-_PARQUET = "refs/convert/parquet"  # the branch with the Hub's own conversion of a dataset
-_BATCH = 1000  # number of rows read and written at once
-_HUB_PATIENCE = 3  # seconds to wait for each address of the Hub; it has several
+_PARQUET_REVISION = "refs/convert/parquet"  # branch with the Hub's own conversion of a dataset
+_BATCH_SIZE = 1000  # number of rows read and written at once
+_HUB_TIMEOUT = 3  # seconds to wait for each of the Hub's several addresses
 _LINE_BREAKS = re.compile(r"[\r\n]+")
-_LOCAL_WAY = "for local files, type data=files data.train.file=FILE"
-# The endings of files, with which no name of a dataset on the Hub is expected to end.
+_LOCAL_HINT = "for local files, type data=files data.train.file=FILE"
+# Names that are taken for those of files, not of datasets on the Hub.
 _FILE_NAME = re.compile(
     r".*\.(jsonl?|ndjson|parquet|arrow|csv|tsv|txt|tmx|xliff|xml)(\.(gz|zst|xz|bz2|zip))?", re.IGNORECASE
 )
@@ -41,32 +41,32 @@ Files = Mapping[str, str | Sequence[str]] | Sequence[str] | str
 
 
 class Hub(Corpus):
-    """A dataset whose rows hold a sentence in several languages, as {"translation": {"de": ..., "en": ...}} or columns.
+    """Corpus of a dataset whose rows contain a sentence in several languages.
 
-    `prepare` streams the dataset into plain text. It needs the memory of a thousand rows, or of a row group if the
-    dataset is Parquet, and runs no code of the dataset. Whitespace around a sentence is stripped, line breaks inside it
-    become a space, and null becomes an empty line. Train pairs with an empty side are dropped and counted. If there is
-    no dev, `read` splits it, and a missing test, off from train (see `grouped_split`); all of train must then fit into
-    memory.
+    A row is {"translation": {"de": ..., "en": ...}}, or has a column for each language. `prepare` streams the dataset
+    into plain text. It needs the memory of a thousand rows, or of a row group if the dataset is in Parquet, and runs no
+    code of the dataset. Whitespace around a sentence is stripped, line breaks inside it become a space, and null
+    becomes an empty line. Train pairs with an empty side are dropped and counted. If there is no dev, `read` splits it
+    off from train, and also test if it is missing (see `grouped_split`). All of train must then fit into memory.
 
     Args:
-        path: the dataset's name on the Hub, a local folder (also one that `save_to_disk` wrote), or "json" (JSON
+        path: name of the dataset on the Hub; a local folder, which `save_to_disk` may have written; or "json" (JSON
             Lines), "parquet" or "arrow" for `data_files`.
-        config: configuration of the dataset, such as "de-en".
-        revision: branch, tag or commit of the dataset; None takes the newest. "refs/convert/parquet" takes the Hub's
-            own conversion, for datasets that exist only as a script.
+        config: configuration of the dataset, such as "de-en"; None: the only one.
+        revision: branch, tag or commit of the dataset; None: the newest. "refs/convert/parquet" is the Hub's own
+            conversion, for datasets that exist only as a script.
         src_lang: source language as the dataset spells it.
         tgt_lang: target language as the dataset spells it.
-        column: column that holds the languages; None if each language is a column of its own.
+        column: column that contains the languages; None: each language is a column.
         splits: the dataset's name for each of "train", "dev" and "test". A name may be a slice ("train[:500]",
-            "train[10%:]") or a sum ("train+extra"). A split of None, or without a name here, is not read. Neither are
-            dev and test if the dataset has only the split for train.
-        data_files: paths, or paths by the dataset's splits; each is a string or a list, and may have wildcards.
+            "train[10%:]") or a sum ("train+extra"). A split is not read if its name is None or missing. Dev and test
+            are not read either if the dataset has only the split for train.
+        data_files: paths, or paths by the dataset's splits; each is a string or a list, and may contain wildcards.
         max_train_pairs: greatest number of train rows to read, from the first on; None: all.
-        expected: number of rows that each of "train", "dev" and "test" must have; checked if all its rows are read.
-        dev_size: number of pairs to split off for dev, if it is missing, at most a tenth of train; None: 500.
+        expected: number of rows that each of "train", "dev" and "test" must have. It is checked if all rows are read.
+        dev_size: number of pairs to split off for dev if it is missing, at most a tenth of train; None: 500.
         test_size: number of pairs to split off for test, in the same way; None: 1000.
-        split_seed: seed of that split; None: 1.
+        split_seed: seed of this split; None: 1.
 
     Raises:
         UserError: an argument is invalid.
@@ -101,7 +101,7 @@ class Hub(Corpus):
         self.column = column
         names = {"train": "train", "dev": "validation", "test": "test"} if splits is None else splits
         self.splits = {split: name for split, name in names.items() if name is not None}
-        self.data_files = _listed(data_files) if data_files else None
+        self.data_files = _as_lists(data_files) if data_files else None
         self.max_train_pairs = max_train_pairs
         self.expected = {split: rows for split, rows in (expected or {}).items() if rows is not None}
         for key, keys in (("splits", self.splits), ("expected", self.expected)):
@@ -120,17 +120,17 @@ class Hub(Corpus):
             raise UserError(f"data.max_train_pairs={max_train_pairs}: must be at least 1, or null for all")
 
     def describe(self) -> str:
-        what = " ".join(part for part in (self.path, self.config, self.revision) if part)
+        dataset = " ".join(part for part in (self.path, self.config, self.revision) if part)
         files = f" {self.data_files}" if self.data_files else ""
-        return f"hub: {self.src_lang}-{self.tgt_lang} from {what}{files} (licence: see the dataset's page)"
+        return f"hub: {self.src_lang}-{self.tgt_lang} from {dataset}{files} (licence: see the dataset's page)"
 
     def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
         splits: dict[str, Parallel] = dict(read_prepared(self._folder(cache_dir), self))
         self.notes = []
         if "dev" not in splits:
             missing = {split: size for split, size in self.sizes.items() if split not in splits}
-            carved, note = split_off(splits["train"].load(), missing, self.split_seed, self.path)
-            splits |= carved
+            new_splits, note = split_off(splits["train"].load(), missing, self.split_seed, self.path)
+            splits |= new_splits
             self.notes.append(f"no {' or '.join(missing)} split read: {note}")
         return splits
 
@@ -141,15 +141,16 @@ class Hub(Corpus):
         counts = []
         with (
             atomic_folder(folder) as temporary,
-            # `datasets` demands a cache folder, but writes nothing there when it streams. Not TMPDIR: it may be full.
-            scratch_folder(folder) as unused,
+            # `datasets` requires a cache folder, but writes nothing there when it streams. TMPDIR may be full.
+            scratch_folder(folder) as hub_cache,
             step(f"converting {self.path}", total=self._n_rows()) as advance,
         ):
-            sources = self._sources(str(unused))
+            sources = self._sources(str(hub_cache))
             src, tgt = side_endings(self.src_lang, self.tgt_lang)
-            names = [split for split in self.splits if not self._is_to_split_off(split, sources)]
-            self._check_names(names, sources)
-            for split in sorted(names, key=SPLITS.index, reverse=True):  # small splits first: errors show early
+            splits = [split for split in self.splits if not self._is_to_split_off(split, sources)]
+            self._check_names(splits, sources)
+            # Small splits come first, so that errors are found early.
+            for split in sorted(splits, key=SPLITS.index, reverse=True):
                 rows = self._rows(split, sources)
                 n_rows, n_pairs = _write_pairs(
                     rows, temporary, (f"{split}.{src}", f"{split}.{tgt}"), split == "train", advance
@@ -165,43 +166,47 @@ class Hub(Corpus):
         label = "-".join(part for part in (self.path, self.config, self.src_lang, self.tgt_lang) if part)
         options = [_FORMAT, self.path, self.config, self.revision, self.src_lang, self.tgt_lang, self.column]
         options += [self.splits, self.data_files, self.max_train_pairs, self.expected]
-        options.append(_stamps(self.path, self.data_files))
+        options.append(_file_stats(self.path, self.data_files))
         endings = side_endings(self.src_lang, self.tgt_lang)
         if endings != (self.src_lang, self.tgt_lang):  # earlier versions used other file names
             options.append(endings)
         return prepared_folder(cache_dir, self.name, label, options)
 
     def _is_to_split_off(self, split: str, sources: Mapping[str, Source]) -> bool:
-        """Return whether the dataset does not have a split, and nothing else than the split for train."""
-        names = {each: {part.name for part in self._parts[each]} for each in (split, "train")}
-        return names["train"] == set(sources) and not names[split] & set(sources)
+        """Return whether the dataset lacks a split and has no other split than that for train."""
+        parts = {name: {part.name for part in self._parts[name]} for name in (split, "train")}
+        return parts["train"] == set(sources) and not parts[split] & set(sources)
 
     def _check_names(self, splits: Sequence[str], sources: Mapping[str, Source]) -> None:
-        """Raise UserError if the dataset does not have a split that is to be read; train first."""
+        """Check that the dataset has the splits to read, in their order.
+
+        Raises:
+            UserError: the dataset lacks a split.
+        """
         for split in splits:
             if all(part.name in sources for part in self._parts[split]):
                 continue
-            instead = ""
+            advice = ""
             if split == "dev":
-                instead = " (data.splits.dev=null splits it off from train)"
+                advice = " (data.splits.dev=null splits it off from train)"
             elif split == "test":
                 effect = "goes without it" if "dev" in splits else "splits it off from train"
-                instead = f" (data.splits.test=null {effect})"
-            raise UserError(f"data.splits.{split}={self.splits[split]}: the dataset has {', '.join(sources)}{instead}")
+                advice = f" (data.splits.test=null {effect})"
+            raise UserError(f"data.splits.{split}={self.splits[split]}: the dataset has {', '.join(sources)}{advice}")
 
-    def _whole(self, split: str) -> bool:
+    def _reads_all_rows(self, split: str) -> bool:
         """Return whether all rows of a split are read."""
         return "[" not in self.splits[split] and (split != "train" or self.max_train_pairs is None)
 
     def _n_rows(self) -> int | None:
-        """Return the number of rows to read; None if it is unknown."""
-        if all(split in self.expected and self._whole(split) for split in self.splits):
+        """Return the number of rows to read; None: unknown."""
+        if all(split in self.expected and self._reads_all_rows(split) for split in self.splits):
             return sum(self.expected[split] for split in self.splits)
         return None
 
     def _check_count(self, split: str, n_rows: int) -> None:
         expected = self.expected.get(split, n_rows)
-        if self._whole(split) and n_rows != expected:
+        if self._reads_all_rows(split) and n_rows != expected:
             raise UserError(
                 f"data.expected.{split}={expected}: {n_rows} rows found; the dataset has changed, or this is another "
                 "revision (data.expected=null accepts any number)"
@@ -213,7 +218,7 @@ class Hub(Corpus):
         for part in self._parts[split]:
             start, stop = part.bounds(sources[part.name])
             n_rows = start
-            for batch in sliced(sources[part.name](), start, stop if limit is None else min(stop, start + limit)):
+            for batch in slice_rows(sources[part.name](), start, stop if limit is None else min(stop, start + limit)):
                 n_rows += len(batch[0])
                 yield batch
             if limit is not None:
@@ -223,31 +228,36 @@ class Hub(Corpus):
             if part.stop is not None and n_rows < stop:
                 raise UserError(f"data.splits.{split}={self.splits[split]}: {part.name} has fewer rows")
 
-    def _sources(self, unused: str) -> dict[str, Source]:
-        """Return a reader of each split of the dataset, by the dataset's name of the split."""
-        import datasets  # imported here, because it takes a second
+    def _sources(self, hub_cache: str) -> dict[str, Source]:
+        """Return a function that reads a split of the dataset, for each split by its name in the dataset.
 
-        datasets.disable_progress_bars()  # we show our own
-        datasets.logging.set_verbosity(logging.CRITICAL)  # all that it logs, it also raises
-        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # else it reports even local files to the Hub
+        Args:
+            hub_cache: cache folder for `datasets`, which stays empty.
+        """
+        import datasets  # imported here, because the import takes a second
+
+        datasets.disable_progress_bars()  # diglot shows its own
+        datasets.logging.set_verbosity(logging.CRITICAL)  # it also raises all errors that it logs
+        datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # otherwise it reports even local files to the Hub
         if any((Path(self.path) / name).is_file() for name in ("state.json", "dataset_dict.json")):
-            with self._explained():
+            with self._user_errors():
                 saved = datasets.load_from_disk(self.path)
-            sets = saved if isinstance(saved, datasets.DatasetDict) else {str(saved.split or "train"): saved}
-            return {str(name): self._table_source(rows) for name, rows in sets.items()}
+            splits = saved if isinstance(saved, datasets.DatasetDict) else {str(saved.split or "train"): saved}
+            return {str(name): self._table_source(rows) for name, rows in splits.items()}
         if self.path not in _FILE_READERS and not Path(self.path).exists():
             self._reach_hub()
-        with self._explained():
+        with self._user_errors():
             address = address_in_card(Path(self.path))
         if address:
             raise UserError(f"data.path={self.path}: its description names {address}: a local dataset opens no address")
         config, data_files = self.config, self.data_files
-        if self.revision == _PARQUET and config and not data_files:  # in that branch, each configuration is a folder
-            names = {part.name for parts in self._parts.values() for part in parts}
-            config, data_files = None, {name: [f"{config}/{name}/*.parquet"] for name in sorted(names)}
-        with self._explained():
+        if self.revision == _PARQUET_REVISION and config and not data_files:
+            # In this branch, each configuration is a folder.
+            split_names = {part.name for parts in self._parts.values() for part in parts}
+            config, data_files = None, {name: [f"{config}/{name}/*.parquet"] for name in sorted(split_names)}
+        with self._user_errors():
             builder = datasets.load_dataset_builder(
-                self.path, name=config, revision=self.revision, data_files=data_files, cache_dir=unused
+                self.path, name=config, revision=self.revision, data_files=data_files, cache_dir=hub_cache
             )
         files: dict[str, list[str]] = {str(name): list(paths) for name, paths in builder.config.data_files.items()}
         for name, paths in files.items():
@@ -260,33 +270,40 @@ class Hub(Corpus):
                 "and data=files reads text, TSV and CSV"
             )
         if kind == "json" and all(Path(path).is_file() for paths in files.values() for path in paths):
-            # Not through `datasets`: it rewrites text that looks like a date. If a number appears late in a column of
-            # text, it puts quotes around all of the text.
+            # `datasets` would change the text; see diglot.data.readers.json_rows.
             return {name: lambda paths=paths: self._json_rows(paths) for name, paths in files.items()}  # type: ignore[misc]
         if hasattr(builder.config, "on_mixed_types"):
             builder.config.on_mixed_types = None  # raise an error instead of adding quotes
         if hasattr(builder.config, "batch_size"):
-            builder.config.batch_size = _BATCH  # else a complete row group of the file
-        with self._explained():
+            builder.config.batch_size = _BATCH_SIZE  # otherwise a complete row group of the file
+        with self._user_errors():
             streams = builder.as_streaming_dataset()
         return {str(name): self._table_source(rows) for name, rows in streams.items()}
 
     def _reach_hub(self) -> None:
-        """Raise UserError if no connection is possible; `datasets` would retry for half a minute."""
+        """Check that the Hub can be reached, because `datasets` would retry for half a minute.
+
+        Raises:
+            UserError: no connection is possible.
+        """
         from huggingface_hub import constants
         from huggingface_hub.utils import get_session
 
         try:
-            get_session().head(constants.ENDPOINT, timeout=_HUB_PATIENCE)
+            get_session().head(constants.ENDPOINT, timeout=_HUB_TIMEOUT)
         except Exception as error:  # the type depends on the HTTP library
             if isinstance(error, ConnectionError) or "Connect" in type(error).__name__:
                 raise UserError(
-                    f"data.path={self.path}: no such folder, and the Hub cannot be reached; {_LOCAL_WAY}"
+                    f"data.path={self.path}: no such folder, and the Hub cannot be reached; {_LOCAL_HINT}"
                 ) from None
 
     @contextmanager
-    def _explained(self, n_rows: int = 0) -> Iterator[None]:
-        """Turn any error of `datasets` into a UserError of one line, which names the number of rows read before."""
+    def _user_errors(self, n_rows: int = 0) -> Iterator[None]:
+        """Convert any error of `datasets` into a UserError with a one-line message.
+
+        Args:
+            n_rows: number of rows that were read before, for the message.
+        """
         import datasets
 
         try:
@@ -300,15 +317,16 @@ class Hub(Corpus):
                 page = f"request access on https://huggingface.co/datasets/{self.path} and log in with `hf auth login`"
                 raise UserError(f"data.path={self.path}: this dataset is gated; {page}") from None
             raise UserError(
-                f"data.path={self.path}: no such dataset on the Hub (or no access to it); {_LOCAL_WAY}"
+                f"data.path={self.path}: no such dataset on the Hub (or no access to it); {_LOCAL_HINT}"
             ) from None
         except ConnectionError:
-            raise UserError(f"data.path={self.path}: the Hub cannot be reached; {_LOCAL_WAY}") from None
+            raise UserError(f"data.path={self.path}: the Hub cannot be reached; {_LOCAL_HINT}") from None
         except Exception as error:  # for an unreadable dataset, `datasets` may raise almost any type
             if "scripts are no longer supported" in str(error):
                 raise UserError(
                     f"data.path={self.path}: this dataset exists only as a script, which diglot does not run; use the "
-                    f"Hub's conversion, data.revision={_PARQUET}, or local files, data=files data.train.file=FILE"
+                    f"Hub's conversion, data.revision={_PARQUET_REVISION}, or local files, data=files "
+                    "data.train.file=FILE"
                 ) from None
             reason = " ".join(str(error.__cause__ or error).split()).partition(" with any supported extension ")[0]
             if reason.startswith("BuilderConfig"):
@@ -322,10 +340,10 @@ class Hub(Corpus):
     def _table_source(self, rows: "Dataset | IterableDataset") -> Source:
         def read() -> Iterator[Batch]:
             n_rows = 0
-            with self._explained():
-                tables = iter(rows.with_format("arrow").iter(batch_size=_BATCH))
+            with self._user_errors():
+                tables = iter(rows.with_format("arrow").iter(batch_size=_BATCH_SIZE))
             while True:
-                with self._explained(n_rows):
+                with self._user_errors(n_rows):
                     table = next(tables, None)
                 if table is None:
                     return
@@ -335,23 +353,29 @@ class Hub(Corpus):
         return read
 
     def _table_sides(self, table: "Table", n_rows: int) -> Batch:
-        """Return the two languages' columns of a table; `n_rows` is the number of rows before it."""
+        """Return the sentences of a table in the two languages.
+
+        Args:
+            table: rows of the dataset.
+            n_rows: number of rows before the table, for errors.
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
 
         columns = dict(zip(table.column_names, table.columns))
         if self.column is not None:
             self._check_column(columns)
-            held = columns[self.column]
-            if not pa.types.is_struct(held.type):
+            translations = columns[self.column]
+            if not pa.types.is_struct(translations.type):
                 raise self._no_languages()
-            columns = {held.type.field(i).name: pc.struct_field(held, i) for i in range(held.type.num_fields)}
+            fields = range(translations.type.num_fields)
+            columns = {translations.type.field(i).name: pc.struct_field(translations, i) for i in fields}
         self._check_languages(columns)
         sides = []
         for language in (self.src_lang, self.tgt_lang):
-            type_ = columns[language].type
-            if not is_text(type_):
-                raise UserError(f"data.path={self.path}: {language} contains {type_}, not text")
+            data_type = columns[language].type
+            if not is_text(data_type):
+                raise UserError(f"data.path={self.path}: {language} contains {data_type}, not text")
             try:
                 sides.append(columns[language].to_pylist())
             except UnicodeDecodeError:
@@ -360,22 +384,22 @@ class Hub(Corpus):
         return sides[0], sides[1]
 
     def _json_rows(self, paths: Sequence[str]) -> Iterator[Batch]:
-        """Yield the two languages' sentences from JSON Lines files; a missing key counts as null."""
-        first = True
+        """Yield the sentences of JSON Lines files in the two languages. A missing key counts as null."""
+        is_first = True
         for path in paths:
             objects = json_objects(path)
-            while batch := list(islice(objects, _BATCH)):
+            while batch := list(islice(objects, _BATCH_SIZE)):
                 numbers, rows = zip(*batch)
                 if self.column is not None:
-                    if first:
+                    if is_first:
                         self._check_column(dict.fromkeys(key for row in rows for key in row))
-                    held = [row.get(self.column) for row in rows]
-                    rows = tuple({} if row is None else row for row in held)
+                    translations = [row.get(self.column) for row in rows]
+                    rows = tuple({} if row is None else row for row in translations)
                     if not all(isinstance(row, dict) for row in rows):
                         raise self._no_languages()
-                if first and any(rows):
+                if is_first and any(rows):
                     self._check_languages(dict.fromkeys(key for row in rows for key in row))
-                    first = False
+                    is_first = False
                 src, tgt = (
                     [checked_text(row.get(language), path, number) for number, row in zip(numbers, rows)]
                     for language in (self.src_lang, self.tgt_lang)
@@ -400,10 +424,10 @@ class Hub(Corpus):
 
 
 def _check_path(path: str | None) -> None:
-    """Check that a path is not that of a file, whose name would be sent to the Hub.
+    """Check that a path is not the name of a file, which would be sent to the Hub as the name of a dataset.
 
     Raises:
-        UserError: it is, or there is none.
+        UserError: the path is the name of a file, or is missing.
     """
     if not path:
         raise UserError("data.path is missing: name a dataset on the Hub, a folder, or json, parquet or arrow")
@@ -412,14 +436,14 @@ def _check_path(path: str | None) -> None:
         raise UserError(f"data.path={path}: this is a file: type data=files data.train.file={path}")
     is_local = path.startswith(("/", "./", "../", "~")) or path.count("/") > 1 or _FILE_NAME.fullmatch(path)
     if is_local and not file.exists():
-        raise UserError(f"data.path={path}: no such file or folder; {_LOCAL_WAY}")
+        raise UserError(f"data.path={path}: no such file or folder; {_LOCAL_HINT}")
 
 
 def _languages(src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
-    """Return the two languages' codes.
+    """Return the codes of the two languages, after a check.
 
     Raises:
-        UserError: one is missing, both are the same, or one cannot be part of a file name.
+        UserError: a code is missing or cannot be part of a file name, or both are the same.
     """
     for key, language in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
         if not language:
@@ -434,7 +458,18 @@ def _languages(src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
 def _write_pairs(
     batches: Iterator[Batch], folder: Path, names: tuple[str, str], drops_blank: bool, advance: Callable[[int], None]
 ) -> tuple[int, int]:
-    """Write the two sides line by line; return the numbers of rows read and of pairs written."""
+    """Write two files of corresponding lines; return the numbers of rows read and of pairs written.
+
+    Args:
+        batches: sentences of the rows.
+        folder: folder of the two files.
+        names: names of the source and the target file.
+        drops_blank: whether to leave out pairs with a blank side.
+        advance: function that reports a number of rows as progress.
+
+    Raises:
+        UserError: the files cannot be written.
+    """
     n_rows = n_pairs = 0
     try:
         with (folder / names[0]).open("xb") as src_file, (folder / names[1]).open("xb") as tgt_file:
@@ -462,7 +497,7 @@ def _one_line(text: str | None) -> str:
     return _LINE_BREAKS.sub(" ", text) if "\n" in text or "\r" in text else text
 
 
-def _listed(data_files: Files) -> dict[str, list[str]] | list[str]:
+def _as_lists(data_files: Files) -> dict[str, list[str]] | list[str]:
     """Return the files in the form that `datasets` accepts, with all paths in lists."""
     if isinstance(data_files, Mapping):
         return {str(name): _paths(paths) for name, paths in data_files.items()}
@@ -470,12 +505,12 @@ def _listed(data_files: Files) -> dict[str, list[str]] | list[str]:
 
 
 def _paths(paths: str | Sequence[str]) -> list[str]:
-    listed = [os.path.expanduser(path) for path in ([paths] if isinstance(paths, str) else paths)]  # noqa: PTH111 - URLs
-    return [glob.escape(path) if Path(path).is_file() else path for path in listed]  # `a[1].jsonl` may be a file name
+    expanded = [os.path.expanduser(path) for path in ([paths] if isinstance(paths, str) else paths)]  # noqa: PTH111 - URLs
+    return [glob.escape(path) if Path(path).is_file() else path for path in expanded]  # `a[1].jsonl` may be a file name
 
 
-def _stamps(path: str, data_files: dict[str, list[str]] | list[str] | None) -> list[list[Any]]:
-    """Return sizes and times of the local files, so that changed files are converted again."""
+def _file_stats(path: str, data_files: dict[str, list[str]] | list[str] | None) -> list[list[Any]]:
+    """Return the sizes and times of local files, so that changed files are converted again."""
     lists = data_files.values() if isinstance(data_files, dict) else [data_files or []]
     patterns = [pattern for paths in lists for pattern in paths]
     if Path(path).is_dir():

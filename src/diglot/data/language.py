@@ -1,4 +1,4 @@
-"""The writing system of a language, on which scores depend, inferred from a language code, a file name or a text."""
+"""Language codes: their writing systems, on which scores depend, and their use in the names of files and columns."""
 
 import re
 import unicodedata
@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-# sacreBLEU's tokenizers (a test compares the lists). Those with a trained model take it from sacreBLEU's cache.
+# sacreBLEU's tokenizers. A test compares the lists. Tokenizers with a trained model read it from sacreBLEU's cache.
 BleuTokenizer = Literal[
     "none", "zh", "13a", "intl", "char", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200", "spBLEU-1K"
 ]
@@ -16,13 +16,13 @@ TOKENIZERS: tuple[str, ...] = get_args(BleuTokenizer)
 
 
 class Writing(NamedTuple):
-    """The properties of a language's writing that scores depend on.
+    """Properties of a writing system on which scores depend.
 
     Attributes:
-        name: name for messages.
-        tokenizer: the tokenizer of sacreBLEU that separates its words or characters.
-        has_blanks: whether spaces separate its words.
-        has_ter: whether TER's tokenizer separates its words or characters.
+        name: name of the writing system in messages.
+        tokenizer: tokenizer of sacreBLEU that separates words or characters.
+        has_blanks: whether spaces separate words.
+        has_ter: whether TER's tokenizer separates words or characters.
     """
 
     name: str
@@ -36,8 +36,8 @@ CHINESE = Writing("Chinese characters", "zh", has_blanks=False, has_ter=True)
 JAPANESE = Writing("Japanese script", "ja-mecab", has_blanks=False, has_ter=True)
 KOREAN = Writing("Hangul", "ko-mecab", has_blanks=True, has_ter=True)
 
-# Scripts without spaces between words that no word tokenizer of sacreBLEU segments: their ISO 15924 codes, and the
-# first word of their letters' Unicode names.
+# Scripts without spaces between words that no word tokenizer of sacreBLEU segments. The keys are ISO 15924 codes, and
+# the values are the first word of the Unicode names of their letters.
 _UNSPACED = {
     **{"Thai": "THAI", "Laoo": "LAO", "Khmr": "KHMER", "Mymr": "MYANMAR", "Tibt": "TIBETAN", "Java": "JAVANESE"},
     **{"Bali": "BALINESE", "Yiii": "YI", "Talu": "NEW", "Tale": "TAI", "Lana": "TAI", "Tavt": "TAI"},
@@ -53,16 +53,17 @@ _BY_CODE = {
     **{code: _UNSPACED_WRITINGS[name] for code, name in _UNSPACED.items()},
 }
 # Scripts that are not alphabets, by the first word of their letters' Unicode names.
-_NO_ALPHABETS = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", *_UNSPACED_WRITINGS}
-# Valid language codes that name a side here, or no particular language.
+_NON_ALPHABETIC = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", *_UNSPACED_WRITINGS}
+# Valid language codes that here name a side, or that name no particular language.
 _NO_LANGUAGE = {"src", "tgt", "trg", "und", "mul", "mis", "zxx"}
 
 
 def writing_of_code(code: str) -> Writing | None:
-    """Return how the language of a code is written; None if the code is unknown.
+    """Return the writing system of a language, given its code; None if the code is unknown.
 
     All spellings of a code are accepted: `zh`, `zho`, `cmn`, `zh-CN`, `zh_TW`, `zho_Hans`, `ZH`. If the code names a
-    script, that script decides (`zh-Latn` has spaces). Otherwise the language's most likely script decides.
+    script, the result is that of this script (`zh-Latn` has spaces). Otherwise, it is that of the language's most
+    likely script.
     """
     tag = re.split(r"[.@]", code)[0].strip().replace("_", "-")  # drop a locale's encoding and variant
     for candidate in (tag, tag.split("-")[0]):
@@ -79,42 +80,42 @@ def writing_of_code(code: str) -> Writing | None:
 
 
 def writing_of_text(lines: Iterable[str], is_alphabetic: bool = False) -> Writing | None:
-    """Return how most of a text is written; None if it has no letters.
+    """Return the writing system of most of a text; None if it has no letters.
 
     Args:
         lines: the text.
-        is_alphabetic: whether the language's code implies an alphabet. The text then counts as alphabetic unless over
-            half of its letters are not.
+        is_alphabetic: whether the language's code implies an alphabet. The text then counts as alphabetic unless more
+            than half of its letters are not alphabetic.
     """
     counts: Counter[str] = Counter()
     for letter, n in Counter("".join(lines)).items():
         if letter.isalpha():
             counts[letter_script(letter)] += n
-    if is_alphabetic and 2 * sum(counts[script] for script in _NO_ALPHABETS) <= counts.total() > 0:
+    if is_alphabetic and 2 * sum(counts[script] for script in _NON_ALPHABETIC) <= counts.total() > 0:
         return SPACED
     kana = counts.pop("HIRAGANA", 0) + counts.pop("KATAKANA", 0)
-    # An alphabetic word has several letters. So an ideograph below counts as 4 letters and a Hangul syllable as 2:
-    # Chinese with names in Latin letters stays Chinese.
+    # An alphabetic word has several letters. So an ideograph counts as 4 letters and a Hangul syllable as 2. Otherwise,
+    # Chinese text with names in Latin letters would count as alphabetic.
     ideographs, syllables = counts.pop("CJK", 0), counts.pop("HANGUL", 0)
     if kana or ideographs:
-        # Chinese text may have a little kana (a name, a の); at least a tenth of Japanese text is kana.
+        # Chinese text may contain a few kana (a name, a の). Of Japanese text, at least a tenth is kana.
         is_japanese = kana > 0.05 * (kana + ideographs)
         counts["JAPANESE" if is_japanese else "CHINESE"] = kana + 4 * ideographs
     if syllables:
         counts["KOREAN"] = 2 * syllables
     if not counts:
         return None
-    most = counts.most_common(1)[0][0]
-    own = {"JAPANESE": JAPANESE, "CHINESE": CHINESE, "KOREAN": KOREAN}
-    return own.get(most) or _UNSPACED_WRITINGS.get(most, SPACED)
+    main_script = counts.most_common(1)[0][0]
+    east_asian = {"JAPANESE": JAPANESE, "CHINESE": CHINESE, "KOREAN": KOREAN}
+    return east_asian.get(main_script) or _UNSPACED_WRITINGS.get(main_script, SPACED)
 
 
 def writing_of(code: str, lines: Iterable[str]) -> Writing:
-    """Return how a text is written, from its language's code, or from its script if the code is unknown.
+    """Return the writing system of a text, from its language's code, or from its script if the code is unknown.
 
-    The script also decides if the code's language has an alphabet but over half of the text's letters are not
-    alphabetic. The code was then meant as a country's (`kr` is Kanuri, `tw` Twi, `la` Latin), or the two sides are
-    swapped. In the opposite case the code decides: a Chinese text may consist of names and code.
+    The script also decides if the language has an alphabet, but more than half of the text's letters are not
+    alphabetic. The code then probably means a country (`kr` is Kanuri, `tw` Twi, `la` Latin), or the two sides are
+    swapped. In the opposite case the code decides, because a Chinese text may consist of names and program code.
     """
     of_code = writing_of_code(code)
     if of_code not in (None, SPACED):
@@ -123,10 +124,10 @@ def writing_of(code: str, lines: Iterable[str]) -> Writing:
 
 
 def lacks_segmentation(tokenizer: str, writing: Writing) -> bool:
-    """Return whether a tokenizer would take entire sentences for words in a text of this writing."""
+    """Return whether a tokenizer would take entire sentences for words in a writing system."""
     if tokenizer in ("13a", "intl", "none"):
         return not writing.has_blanks
-    # These segment the scripts that they are made for, and other text only at spaces.
+    # These tokenizers segment the scripts for which they are made, and other text only at spaces.
     segmented = {"zh": (CHINESE,), "ja-mecab": (CHINESE, JAPANESE), "ko-mecab": (CHINESE, JAPANESE)}
     return tokenizer in segmented and not writing.has_blanks and writing not in segmented[tokenizer]
 
@@ -135,13 +136,13 @@ _SCRIPTS: dict[str, str] = {}
 
 
 def letter_script(letter: str) -> str:
-    """Return the script of a letter: the first word of its Unicode name; CJK for every ideograph."""
-    found = _SCRIPTS.get(letter)
-    if found is None:
+    """Return the script of a letter: the first word of its Unicode name, or CJK for an ideograph."""
+    script = _SCRIPTS.get(letter)
+    if script is None:
         name = unicodedata.name(letter, "?").removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ")
         name = name.split()[0].split("-")[0]
-        found = _SCRIPTS[letter] = "CJK" if name == "IDEOGRAPHIC" else name
-    return found
+        script = _SCRIPTS[letter] = "CJK" if name == "IDEOGRAPHIC" else name
+    return script
 
 
 # ---------------------------------------------------------------------------------------------------------- file names
@@ -154,14 +155,14 @@ _ENDINGS = {
 }
 _COMPRESSED = {"gz", "zst", "xz", "bz2", "zip"}
 # Other parts of file names that are words, although they are valid language codes.
-_WORDS = {"all", "run", "cat", "mt", "to", "my", "in", "is", "no"}
-# Languages with a region that is not their most likely one, although the region's code is also a language code (tw is
-# Twi, ch is Chamorro).
-_REGIONAL = {
+_COMMON_WORDS = {"all", "run", "cat", "mt", "to", "my", "in", "is", "no"}
+# Languages with a region whose code is also a language code (tw is Twi, ch is Chamorro), where the region is not the
+# most likely one of the language.
+_WITH_REGION = {
     *("zh-tw", "zh-mo", "zh-sg", "de-ch", "fr-ch", "it-ch", "nl-be", "en-ie", "en-in", "en-sg", "ar-sa"),
     *("nb-no", "nn-no"),  # here `no` is also the code of Norwegian
 }
-_LOOKS_LIKE_ONE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
+_CODE_PATTERN = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 
 
 def language_of_file(path: str | None) -> str | None:
@@ -169,55 +170,56 @@ def language_of_file(path: str | None) -> str | None:
 
     For example, the code is `de` in `train.de`, `zh` in `t.zh.txt.gz`, and `zho_Hans` in `zho_Hans.devtest`.
 
-    An extension may be any code, known or not. Any other part of the name must be a known code. A pair of languages,
-    such as `en-zh`, is not a code. A language with its script or region, such as `zh-tw`, is one (see `_is_pair`).
+    The last extension may be any code, known or unknown. Any other part of the name must be a known code. A pair of
+    languages, such as `en-zh`, is not a code, but a language with its script or region is, such as `zh-tw` (see
+    `_is_pair`).
     """
     stem, *parts = Path(path or "").name.split(".")
     while parts and parts[-1].lower() in _COMPRESSED:
         parts.pop()
-    if parts and _may_be_code(parts[-1]):
+    if parts and _is_possible_code(parts[-1]):
         return parts[-1]
-    return next((part for part in (*reversed(parts), stem) if _is_surely_code(part)), None)
+    return next((part for part in (*reversed(parts), stem) if _is_certain_code(part)), None)
 
 
 def language_of_column(name: object) -> str | None:
-    """Return a column's name if it is a known language code; else None."""
-    is_code = isinstance(name, str) and _may_be_code(name) and writing_of_code(name) is not None
+    """Return the name of a column if it is a known language code, otherwise None."""
+    is_code = isinstance(name, str) and _is_possible_code(name) and writing_of_code(name) is not None
     return str(name) if is_code else None
 
 
-def _may_be_code(part: str) -> bool:
-    """Return whether part of a name may be a language code."""
-    return bool(_LOOKS_LIKE_ONE.fullmatch(part)) and part.lower() not in _ENDINGS and not _is_pair(part)
+def _is_possible_code(part: str) -> bool:
+    """Return whether a part of a name may be a language code."""
+    return bool(_CODE_PATTERN.fullmatch(part)) and part.lower() not in _ENDINGS and not _is_pair(part)
 
 
-def _is_surely_code(part: str) -> bool:
-    """Return whether part of a name must be a language code; three letters alone may as well be a word."""
-    language = _language(part) if _may_be_code(part) and part.lower() not in _WORDS else None
+def _is_certain_code(part: str) -> bool:
+    """Return whether a part of a name is certainly a language code. Three letters alone may also be a word."""
+    language = _language(part) if _is_possible_code(part) and part.lower() not in _COMMON_WORDS else None
     if language is None:
         return False
     return len(language.language or "") == 2 or language.script is not None
 
 
 def _is_pair(part: str) -> bool:
-    """Return whether part of a name may be two languages, such as en-zh.
+    """Return whether a part of a name may be two languages, such as en-zh.
 
-    The second half may be both a language's and a region's code. It then counts as a language (es-ar, fr-ca, en-vi),
-    with two exceptions. It counts as a region if that region is the most likely one of the first language (ko-kr,
-    sv-se) and not also of the second (ca-es, tt-ru). It also counts as a region if the part is in `_REGIONAL`.
+    The second half may be the code both of a language and of a region. It then counts as a language (es-ar, fr-ca,
+    en-vi), with two exceptions. It counts as a region if this is the most likely region of the first language (ko-kr,
+    sv-se) but not of the second one (ca-es, tt-ru). It also counts as a region if the part is in `_WITH_REGION`.
     """
     subtags = re.split("[-_]", part)
     if len(subtags) != 2 or not part.islower() or not all(map(writing_of_code, subtags)):
         return False
     first, second = (language and language.maximize().territory for language in map(_language, subtags))
     is_own_region = first == subtags[1].upper() != second
-    return subtags[0] != subtags[1] and not is_own_region and "-".join(subtags) not in _REGIONAL
+    return subtags[0] != subtags[1] and not is_own_region and "-".join(subtags) not in _WITH_REGION
 
 
 def ambiguous_pair(path: str, code: str) -> tuple[str, ...]:
-    """Return the two languages that a file's name may consist of, such as fr and ca.
+    """Return the two languages of which a file's name may consist, such as fr and ca.
 
-    Return an empty tuple if the name contains a certain language code or no such pair, or if the pair includes the
+    Return an empty tuple if the name contains no such pair or also a language code, or if the pair includes the
     language of `code`.
     """
     pairs = [part for part in Path(path).name.split(".") if _is_pair(part)]
@@ -228,13 +230,13 @@ def ambiguous_pair(path: str, code: str) -> tuple[str, ...]:
 
 
 def has_same_language(one: str, other: str) -> bool:
-    """Return whether two codes have the same language, whatever their script and region: de and de-AT, en and eng."""
+    """Return whether two codes have the same language, regardless of script and region: de and de-AT, en and eng."""
     return (base_language(one) or one).lower() == (base_language(other) or other).lower()
 
 
 @cache
 def base_language(code: str) -> str | None:
-    """Return the language of a code in its shortest spelling, without script and region; an invalid code unchanged."""
+    """Return the language of a code in its shortest spelling, without script and region; an invalid code as it is."""
     tag = code.replace("_", "-")
     language = _language(tag)
     return code if language is None else language.language

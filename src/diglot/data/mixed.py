@@ -13,26 +13,26 @@ from diglot.errors import UserError
 
 
 class Mixed(Corpus):
-    """Several corpora of files, each with a weight, of one language pair or of several.
+    """Several corpora of files, each with a weight, in one language pair or in several.
 
     If the target languages differ, each source gets a tag that names its target language (Johnson et al., 2017).
 
     Args:
-        corpora: corpora by name. Each has the keys of `Files.train` ({"src": ..., "tgt": ...}, {"file": ...}, ...) and
-            optional keys: "weight", the number of times that a pass over the data holds the corpus (1
-            by default); "src_lang" and "tgt_lang", if they are not the files' extensions.
-        dev: as for `Files`; of one language pair.
-        test: as for `Files`, or None.
-        src_lang: language code of dev and test, and of the corpora without "src_lang"; None takes the files' extension,
-            else "src".
-        tgt_lang: the same for the target.
-        columns: see `Files`.
-        reader: see `Files`.
+        corpora: corpora by name. Each corpus has the keys of `Files.train` ({"src": ..., "tgt": ...}, {"file": ...},
+            ...) and optional keys: "weight" is the number of times that a pass over the data contains the corpus
+            (default: 1); "src_lang" and "tgt_lang" are its languages, if they are not the extensions of its files.
+        dev: paths of dev, as for `Files`, in one language pair.
+        test: paths of test, as for `Files`; None: there is no test.
+        src_lang: code of the source language of dev and test, and of the corpora without "src_lang"; None: the
+            extension of the files, or else "src".
+        tgt_lang: code of the target language, in the same way; or else "tgt".
+        columns: columns of source and target; see `Files`.
+        reader: user-defined reader; see `Files`.
         name: name of the mixture.
 
     Raises:
-        UserError: there is no corpus, a path is missing, a weight is not positive, or a language is ambiguous;
-            the message names the key.
+        UserError: there is no corpus, a path is missing, a weight is not positive, or a language is ambiguous. The
+            message names the key.
     """
 
     def __init__(
@@ -53,26 +53,26 @@ class Mixed(Corpus):
             raise UserError("data.corpora is empty; type '+data.corpora.news={src: a.de, tgt: a.en}' to add one")
         self.weights: dict[str, float] = {}
         self.files: dict[str, Files] = {}
-        own = ("weight", "src_lang", "tgt_lang")
+        option_keys = ("weight", "src_lang", "tgt_lang")
         for corpus, paths in corpora.items():
-            here = f"data.corpora.{corpus}"
+            node = f"data.corpora.{corpus}"
             if not isinstance(paths, Mapping):
-                raise UserError(f"{here}={paths}: must be a mapping, such as {{src: a.de, tgt: a.en}}")
+                raise UserError(f"{node}={paths}: must be a mapping, such as {{src: a.de, tgt: a.en}}")
             weight = paths.get("weight", 1.0)
             if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
-                raise UserError(f"{here}.weight={weight}: must be a positive number")
+                raise UserError(f"{node}.weight={weight}: must be a positive number")
             self.weights[corpus] = float(weight)
             languages = {"src_lang": paths.get("src_lang", src_lang), "tgt_lang": paths.get("tgt_lang", tgt_lang)}
             for key, language in languages.items():
                 if language is not None and not isinstance(language, str):
-                    raise UserError(f"{here}.{key}={language}: must be a language code, in quotes")
-            train = {key: value for key, value in paths.items() if key not in own}
+                    raise UserError(f"{node}.{key}={language}: must be a language code, in quotes")
+            train = {key: value for key, value in paths.items() if key not in option_keys}
             try:
                 self.files[corpus] = Files(train=train, columns=columns, reader=reader, **languages)
             except UserError as error:
-                told = str(error).replace("data.train", here)
-                raise UserError(told.replace("the keys are ", f"the keys are {', '.join(own)}, ")) from None
-            self._refuse_doubt(corpus, paths)
+                message = str(error).replace("data.train", node)
+                raise UserError(message.replace("the keys are ", f"the keys are {', '.join(option_keys)}, ")) from None
+            self._refuse_contradiction(corpus, paths)
         try:
             self.held_out = Files(
                 train={},
@@ -88,67 +88,76 @@ class Mixed(Corpus):
             raise UserError(str(error).replace("data.train", "data.dev")) from None
         if not self.held_out.paths["dev"]:
             raise UserError("data.dev.src is missing: with several corpora, dev is not split off automatically")
-        given = {"src_lang": src_lang, "tgt_lang": tgt_lang}
+        given_languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
         self.src_lang, self.tgt_lang = self._language("src_lang"), self._language("tgt_lang")
         for corpus, files in self.files.items():
-            _refuse_pairs(f"data.corpora.{corpus}", files.paths["train"], files, corpora[corpus])
-        _refuse_pairs("data", self.held_out.paths["dev"], self, {key: code for key, code in given.items() if code})
+            _refuse_ambiguous_names(f"data.corpora.{corpus}", files.paths["train"], files, corpora[corpus])
+        _refuse_ambiguous_names(
+            "data", self.held_out.paths["dev"], self, {key: code for key, code in given_languages.items() if code}
+        )
         self.src_langs = {corpus: files.src_lang for corpus, files in self.files.items()}
-        into = {corpus: files.tgt_lang for corpus, files in self.files.items()}
-        self.tgt_langs = into if len(set(into.values())) > 1 else {}
-        if self.tgt_lang not in into.values():
+        tgt_langs = {corpus: files.tgt_lang for corpus, files in self.files.items()}
+        self.tgt_langs = tgt_langs if len(set(tgt_langs.values())) > 1 else {}
+        if self.tgt_lang not in tgt_langs.values():
             raise UserError(
                 f"data.tgt_lang: the target language of dev is {self.tgt_lang}, but those of the corpora are "
-                f"{', '.join(sorted(set(into.values())))}"
+                f"{', '.join(sorted(set(tgt_langs.values())))}"
             )
 
     def _language(self, key: str) -> str:
-        """Return the language of a side of dev.
+        """Return the language of a side of dev, and set that of corpora whose file names do not contain it.
 
-        A corpus whose files' names do not give its language gets the language of all others.
+        Such a corpus gets the language that all other corpora have.
+
+        Args:
+            key: side, as "src_lang" or "tgt_lang".
         """
-        unknown = key.removesuffix("_lang")
-        known = {getattr(files, key) for files in self.files.values()} - {unknown}
-        of_dev = getattr(self.held_out, key)
-        if not known and of_dev != unknown:
-            known = {of_dev}
+        generic = key.removesuffix("_lang")
+        languages = {getattr(files, key) for files in self.files.values()} - {generic}
+        dev_language = getattr(self.held_out, key)
+        if not languages and dev_language != generic:
+            languages = {dev_language}
         for corpus, files in self.files.items():
-            if getattr(files, key) == unknown and known:
-                if len(known) > 1:
+            if getattr(files, key) == generic and languages:
+                if len(languages) > 1:
                     raise UserError(
                         f"data.corpora.{corpus}.{key} is missing: its file names do not contain it, and the other "
-                        f"corpora have {', '.join(sorted(known))}"
+                        f"corpora have {', '.join(sorted(languages))}"
                     )
-                setattr(files, key, *known)
-        if of_dev != unknown:
-            return str(of_dev)
-        if len(known) > 1:
-            raise UserError(f"data.{key} is missing: the corpora have several languages; which one does dev have?")
-        return known.pop() if known else unknown
+                setattr(files, key, *languages)
+        if dev_language != generic:
+            return str(dev_language)
+        if len(languages) > 1:
+            raise UserError(f"data.{key} is missing: the corpora have several languages; type the language of dev")
+        return languages.pop() if languages else generic
 
-    def _refuse_doubt(self, corpus: str, paths: Mapping[str, Any]) -> None:
-        """Raise UserError if a corpus's files are named after another language than data.src_lang or data.tgt_lang."""
+    def _refuse_contradiction(self, corpus: str, paths: Mapping[str, Any]) -> None:
+        """Check that the files of a corpus are not named after another language than data.src_lang or data.tgt_lang.
+
+        Raises:
+            UserError: they are, and the corpus has no key for the language.
+        """
         files = self.files[corpus]
-        called = Files(train=files.paths["train"]) if "src" in files.paths["train"] else files
+        by_name = Files(train=files.paths["train"]) if "src" in files.paths["train"] else files
         for key in ("src_lang", "tgt_lang"):
-            name, taken = getattr(called, key), getattr(files, key)
-            if key not in paths and name not in (taken, "src", "tgt"):
+            named_language, language = getattr(by_name, key), getattr(files, key)
+            if key not in paths and named_language not in (language, "src", "tgt"):
                 raise UserError(
-                    f"data.corpora.{corpus}: its file names say {key}={name}, but data.{key} is {taken}; "
+                    f"data.corpora.{corpus}: its file names say {key}={named_language}, but data.{key} is {language}; "
                     f"type data.corpora.{corpus}.{key}=CODE"
                 )
 
     def read(self, cache_dir: Path) -> Mapping[str, Parallel]:
-        trains = {corpus: files.given()["train"] for corpus, files in self.files.items()}
+        train_texts = {corpus: files.given()["train"] for corpus, files in self.files.items()}
         held_out = self.held_out.given()
         self.notes = [
-            f"{name}: {note}" for name, pairs in {**trains, **held_out}.items() for note in reading_notes(pairs)
+            f"{name}: {note}" for name, pairs in {**train_texts, **held_out}.items() for note in reading_notes(pairs)
         ]
-        for corpus, train in trains.items():
+        for corpus, train in train_texts.items():
             train.name = corpus
             if self.files[corpus].src_lang != self.files[corpus].tgt_lang:
                 refuse_equal_sides(f"data.corpora.{corpus}", train)
-        return {"train": MixedText(trains, self.weights, self.tgt_langs), **held_out}
+        return {"train": MixedText(train_texts, self.weights, self.tgt_langs), **held_out}
 
     def describe(self) -> str:
         parts = [
@@ -158,15 +167,26 @@ class Mixed(Corpus):
         return f"{self.name}: {self.src_lang}-{self.tgt_lang} from {', '.join(parts)}"
 
 
-def _refuse_pairs(key: str, paths: Mapping[str, Sequence[str]], corpus: Corpus, given: Mapping[str, Any]) -> None:
-    """Raise UserError if a file's name may be two languages, or one and its region, and neither is the file's language.
+def _refuse_ambiguous_names(
+    key: str, paths: Mapping[str, Sequence[str]], corpus: Corpus, given: Mapping[str, Any]
+) -> None:
+    """Check that the name of a file does not consist of two languages, neither of which is that of the file.
 
     For example, fr-ca may be French and Catalan, or French of Canada, but not German.
+
+    Args:
+        key: config key of the corpus in errors.
+        paths: paths of the corpus.
+        corpus: the corpus.
+        given: languages that the user typed, by key.
+
+    Raises:
+        UserError: the name of a file is ambiguous in this way.
     """
     for side in ("src", "tgt"):
-        name, taken = f"{side}_lang", getattr(corpus, f"{side}_lang")
-        if side not in paths or name in given or taken == side:
+        name, language = f"{side}_lang", getattr(corpus, f"{side}_lang")
+        if side not in paths or name in given or language == side:
             continue
-        if halves := ambiguous_pair(paths[side][0], taken):
-            told = f"the name of {paths[side][0]} may mean {' and '.join(halves)}, or {'-'.join(halves)}"
-            raise UserError(f"{key}: {told}, but its {name} would be {taken}; type {key}.{name}=CODE")
+        if halves := ambiguous_pair(paths[side][0], language):
+            message = f"the name of {paths[side][0]} may mean {' and '.join(halves)}, or {'-'.join(halves)}"
+            raise UserError(f"{key}: {message}, but its {name} would be {language}; type {key}.{name}=CODE")

@@ -1,4 +1,4 @@
-"""The LightningDataModule: from a corpus to the batches of a run."""
+"""The LightningDataModule, which makes batches from a corpus."""
 
 import re
 import signal
@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
-from diglot.data.alignment import with_drift
+from diglot.data.alignment import add_shift
 from diglot.data.batch import Batch, Pairs
 from diglot.data.batching import (
     WIDTH_STEP,
@@ -34,8 +34,10 @@ from diglot.data.batching import (
 from diglot.data.corpus import Corpus
 from diglot.data.doctor import Diagnosis, diagnose
 from diglot.data.flat import FlatIds
+from diglot.data.noise import NoisyText
 from diglot.data.options import DataOptions
-from diglot.data.preparation import DROPPED, Cleaning, left_out, noise_counts, prepare
+from diglot.data.placeholders import Placeholders
+from diglot.data.preparation import DROPPED, Cleaning, left_out_notes, noise_notes, prepare
 from diglot.data.sampling import Sampling
 from diglot.data.shards import Shards
 from diglot.data.text import MixedText, Parallel, ParallelText, UnequalLinesError, corpora_of
@@ -45,18 +47,29 @@ from diglot.system.children import end_with_parent, how_it_ended, n_cores
 from diglot.system.interruption import retry_if_ignored, send_again
 from diglot.system.progress import step
 
-MAX_DIAGNOSED_PAIRS = 5_000_000  # a run looks for faults in at most this many train pairs; more would take minutes
+MAX_DIAGNOSED_PAIRS = 5_000_000  # number of train pairs from which a run does not look for faults, to save minutes
 
 
 class TranslationData(L.LightningDataModule):
-    """Data module that tokenises a corpus and serves it in batches of similar length under a token budget.
+    """Data module that tokenises a corpus and provides it in batches of pairs of similar length.
 
     Args:
-        corpus: source of the pairs.
-        tokenizer: source of the tokenizer, or a tokenizer.
+        corpus: corpus of the pairs.
+        tokenizer: a tokenizer, or a source of one.
         seed: seed of all random orders.
-        sampling: how training text is segmented at random; None: not at random.
-        options: all options that do not depend on the corpus; None: the defaults of `DataOptions`.
+        sampling: options of the random segmentation of training text; None: it is not segmented at random.
+        options: options that do not depend on the corpus; None: the defaults of `DataOptions`.
+
+    Attributes:
+        held_out: text of dev, and of test if there is one.
+        digests: hash of the text of each split.
+        train_text: text of train.
+        shards: the prepared training text.
+        notes: remarks for the user about the data, one line each.
+        n_updates: number of updates in the run.
+        batch_timeout: seconds that a worker may take for a batch; 0: no limit.
+        start: number of updates that are already complete.
+        position: position of the stream of batches after these updates; None: unknown.
     """
 
     def __init__(
@@ -75,19 +88,19 @@ class TranslationData(L.LightningDataModule):
         self._tokenizer = tokenizer
         self._loader: TimedLoader | None = None
         self.sampling = sampling or Sampling()
-        self.held_out: dict[str, ParallelText] = {}  # dev, and test if there is one
-        self.digests: dict[str, str] = {}  # of each split's text
+        self.held_out: dict[str, ParallelText] = {}
+        self.digests: dict[str, str] = {}
         self.train_text: Parallel
         self.shards: Shards
-        self.notes: list[str] = []  # remarks for the user about the data, one line each
-        self.n_updates = 0  # length of the run
-        self.batch_timeout = 0.0  # seconds that a worker may take for a batch; 0: no limit
-        self.start = 0  # number of updates already complete
-        self.position: StreamPosition | None = None  # of the stream of batches after these; None: unknown
+        self.notes: list[str] = []
+        self.n_updates = 0
+        self.batch_timeout = 0.0
+        self.start = 0
+        self.position: StreamPosition | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:
-        assert isinstance(self._tokenizer, Tokenizer), "setup comes first"
+        assert isinstance(self._tokenizer, Tokenizer), "call setup first"
         return self._tokenizer
 
     @property
@@ -95,29 +108,29 @@ class TranslationData(L.LightningDataModule):
         """Number of pairs in each split."""
         return {"train": self.shards.count("kept")} | {split: len(pairs) for split, pairs in self.held_out.items()}
 
-    def prepare_data(self, diagnosed: float | None = None) -> None:
+    def prepare_data(self, max_diagnosed_pairs: float | None = None) -> None:
         """Fetch the corpus, train the tokenizer, tokenise and look for faults, once for all processes.
 
         Args:
-            diagnosed: greatest number of train pairs to look for faults in; None: `MAX_DIAGNOSED_PAIRS`, which takes
-                two minutes.
+            max_diagnosed_pairs: greatest number of train pairs to look for faults in; None: `MAX_DIAGNOSED_PAIRS`, for
+                which this takes two minutes.
         """
-        diagnosed = MAX_DIAGNOSED_PAIRS if diagnosed is None else diagnosed
+        limit = MAX_DIAGNOSED_PAIRS if max_diagnosed_pairs is None else max_diagnosed_pairs
         self.corpus.prepare(self.cache_dir)
         self._read()
         try:
-            may_take = self.shards.count("read") <= diagnosed
-            self.notes.append(f"doctor: {self.diagnose(may_take).summary()}")
+            may_take_long = self.shards.count("read") <= limit
+            self.notes.append(f"doctor: {self.diagnose(may_take_long).summary()}")
         except LookupError:
-            self.notes.append(f"doctor: not run on more than {diagnosed:,} pairs; run `make prepare` or `make doctor`")
+            self.notes.append(f"doctor: not run on more than {limit:,} pairs; run `make prepare` or `make doctor`")
 
     def diagnose(self, may_take_long: bool = True) -> Diagnosis:
-        """Return a report on likely faults in the data; see `diagnose` in diglot.data.doctor."""
+        """Return a report on likely faults in the data; see diglot.data.doctor.diagnose."""
         texts = self.train_text, self.held_out
         return diagnose(*texts, self.shards, self.tokenizer, self.cache_dir, may_take_long)
 
     def setup(self, stage: str | None = None) -> None:
-        """Map the prepared data into memory and tokenise dev; do nothing the second time."""
+        """Map the prepared data into memory, and tokenise dev. A second call has no effect."""
         if hasattr(self, "batching"):
             return
         self._read()
@@ -125,11 +138,11 @@ class TranslationData(L.LightningDataModule):
         sources = self.tokenizer.encode(dev.src, self.corpus.tgt_lang)
         targets = self.tokenizer.encode_targets(dev.tgt, sources)
         self.dev_sources = sources
-        # As in `score_pairs`, a blank translation of a blank line does not count.
+        # As in `score_pairs`, a blank target of a blank source does not count.
         sides = zip(sources, map(is_blank, dev.tgt, targets), strict=True)
         self.dev_pairs = Pairs(
-            FlatIds.of([source.ids for source in sources], self.tokenizer.src_vocab_size),
-            FlatIds.of(targets, self.tokenizer.tgt_vocab_size),
+            FlatIds.from_sequences([source.ids for source in sources], self.tokenizer.src_vocab_size),
+            FlatIds.from_sequences(targets, self.tokenizer.tgt_vocab_size),
             counts=np.array([not (source.is_blank and tgt_is_blank) for source, tgt_is_blank in sides], bool),
         )
         lengths = np.maximum(self.dev_pairs.src.lengths, self.dev_pairs.tgt.lengths)
@@ -154,18 +167,18 @@ class TranslationData(L.LightningDataModule):
         )
 
     def _mixture(self) -> Mixture:
-        counts = {corpus: counts["kept"] for corpus, counts in self.shards.about["corpora"].items()}
+        counts = {corpus: counts["kept"] for corpus, counts in self.shards.metadata["corpora"].items()}
         weights = self.train_text.weights if isinstance(self.train_text, MixedText) else {}
         for corpus, weight in weights.items():
-            in_pass = counts[corpus] * weight
-            if round(in_pass) < 1 or in_pass > 2**40:
-                many = "no" if in_pass < 1 else "too many"
+            n_in_pass = counts[corpus] * weight
+            if round(n_in_pass) < 1 or n_in_pass > 2**40:
+                amount = "no" if n_in_pass < 1 else "too many"
                 raise UserError(
-                    f"data.corpora.{corpus}.weight={weight:g}: {many} pairs in a pass "
+                    f"data.corpora.{corpus}.weight={weight:g}: {amount} pairs in a pass "
                     f"(the corpus has {counts[corpus]:,})"
                 )
             if weight != 1:
-                self.notes.append(f"{corpus}: {round(in_pass):,} pairs in a pass (weight {weight:g})")
+                self.notes.append(f"{corpus}: {round(n_in_pass):,} pairs in a pass (weight {weight:g})")
         return Mixture(list(counts.values()), [weights.get(corpus, 1.0) for corpus in counts], self.shards.n_versions)
 
     def _read(self) -> None:
@@ -173,7 +186,7 @@ class TranslationData(L.LightningDataModule):
             if not self.held_out:
                 self._read_text()
         except UnequalLinesError as error:
-            raise UserError(with_drift(error)) from None
+            raise UserError(add_shift(error)) from None
 
     def _read_text(self) -> None:
         text = self.corpus.read_checked(self.cache_dir)
@@ -181,18 +194,19 @@ class TranslationData(L.LightningDataModule):
             if split not in text:
                 raise UserError(f"{self.corpus.name}: there are no {split} pairs (data.{split})")
         held_out = {split: text[split].load() for split in ("dev", "test") if split in text}
-        self.notes += [*self.corpus.notes, *faults_of(held_out)]
+        self.notes += [*self.corpus.notes, *references_in(held_out), *find_faults(held_out)]
         self.train_text = text["train"]
+        src_langs = dict.fromkeys(corpora_of(self.train_text), self.corpus.src_lang)
+        src_langs |= getattr(self.corpus, "src_langs", {})  # of a mixture
         languages = self.train_text.tgt_langs.values() if isinstance(self.train_text, MixedText) else ()
         if isinstance(self._tokenizer, Tokenizer):
             if missing := sorted(set(languages) - set(self._tokenizer.languages)):
                 raise UserError(f"{self.corpus.name}: the existing tokenizer has no tag for {', '.join(missing)}")
         else:
             with step("training the tokenizer"):
-                self._tokenizer, line = self._tokenizer.get(self.train_text, self.cache_dir, sorted(set(languages)))
+                tokenizer_text = self._tokenizer_text(self._tokenizer, src_langs)
+                self._tokenizer, line = self._tokenizer.get(tokenizer_text, self.cache_dir, sorted(set(languages)))
             self.notes.append(line)
-        src_langs = dict.fromkeys(corpora_of(self.train_text), self.corpus.src_lang)
-        src_langs |= getattr(self.corpus, "src_langs", {})  # of a mixture
         self.shards = prepare(
             self.train_text,
             self.tokenizer,
@@ -205,54 +219,65 @@ class TranslationData(L.LightningDataModule):
             tgt_lang=self.corpus.tgt_lang,
             n_processes=self.options.n_processes or min(8, n_cores()),
         )
-        told = left_out(self.shards.about, self.options.max_len)
-        if empty := [line for line, counts in zip(told, self.shards.about["corpora"].values()) if not counts["kept"]]:
+        left_out_lines = left_out_notes(self.shards.metadata, self.options.max_len)
+        if empty := [
+            line for line, counts in zip(left_out_lines, self.shards.metadata["corpora"].values()) if not counts["kept"]
+        ]:
             raise UserError(f"{self.corpus.name}: there is no train pair left: {empty[0]}")
-        self.notes += told + noise_counts(self.shards.about)
+        self.notes += left_out_lines + noise_notes(self.shards.metadata)
         self.mixture = self._mixture()
         if self.cleaning.keep_dropped:
             self.notes.append(f"pairs left out: {self.shards.folder / DROPPED}")
         self.held_out = held_out
-        self.digests = {split: each.digest() for split, each in text.items()}
+        self.digests = {split: part.digest() for split, part in text.items()}
+
+    def _tokenizer_text(self, source: TokenizerSource, src_langs: Mapping[str, str]) -> Parallel:
+        """Return the text to train the tokenizer on: the training text, with its noise."""
+        noise = self.options.noise
+        if noise is None or not noise.is_on:
+            return self.train_text
+        placeholders = Placeholders(source.placeholder) if source.placeholder is not None else None
+        return NoisyText(self.train_text, noise, src_langs, placeholders.find if placeholders else lambda line: [])
 
     def decode_dev(self, pair: int, tokens: Sequence[int]) -> str:
-        """Return the text of a translation of a dev source; that of a blank line is empty."""
+        """Return the text of a translation of a dev source; an empty text if the source is blank."""
         source = self.dev_sources[pair]
         return "" if source.is_blank else self.tokenizer.decode(tokens, source.placeholders)
 
     def updates_in(self, passes: int) -> int:
-        """Return the number of updates needed for `passes` passes over the training pairs."""
+        """Return the number of updates in a number of passes over the training pairs."""
         return updates_in(self.batching, passes, self.options.batches_per_update)
 
-    def largest_batches(self, most_pools: int = 3) -> list[Batch]:
-        """Return the batch with the most tokens, and the batch with the longest sentences if it is a different one.
+    def largest_batches(self, max_pools: int = 3) -> list[Batch]:
+        """Return the batch with the most tokens, and the batch with the longest sentences if that is another one.
 
-        Only the first pools of the first pass are searched.
+        Args:
+            max_pools: number of pools of the first pass to search.
         """
-        found: dict[str, tuple[tuple[int, int], MicroBatch]] = {}
-        for number in range(min(most_pools, self.batching.n_pools)):
+        largest: dict[str, tuple[tuple[int, int], MicroBatch]] = {}
+        for number in range(min(max_pools, self.batching.n_pools)):
             for pairs, shape in self.batching.pool(0, number):
                 sides = [int(side[pairs].max()) for side in (self.batching.src_lengths, self.batching.tgt_lengths)]
                 rows, longest = shape or (len(pairs), max(sides))
                 sizes = {"tokens": (rows * longest, longest), "length": (longest, rows)}
                 for name, size in sizes.items():
-                    if name not in found or size > found[name][0]:
-                        found[name] = size, MicroBatch(pairs, 0, 0.0, 0, 1, shape=shape)
-        chosen = {micro_batch.pairs.tobytes(): micro_batch for _, micro_batch in found.values()}
+                    if name not in largest or size > largest[name][0]:
+                        largest[name] = size, MicroBatch(pairs, 0, 0.0, 0, 1, shape=shape)
+        chosen = {micro_batch.pairs.tobytes(): micro_batch for _, micro_batch in largest.values()}
         return [self.train_pairs[micro_batch] for micro_batch in chosen.values()]
 
     def check_processes(self, world_size: int) -> None:
-        """Check that processes can share an update's batches equally.
+        """Check that processes can share the batches of an update equally.
 
         Raises:
-            UserError: they cannot; the message names the next number of batches that they can share.
+            UserError: they cannot. The message names the next number of batches that they can share.
         """
         per_update = self.options.batches_per_update
         if per_update is not None and per_update % world_size:
-            fitting = -(-per_update // world_size) * world_size
+            next_multiple = -(-per_update // world_size) * world_size
             raise UserError(
                 f"data.batches_per_update={per_update} is not divisible by {world_size} processes; "
-                f"type data.batches_per_update={fitting}"
+                f"type data.batches_per_update={next_multiple}"
             )
 
     def set_length(self, n_updates: int, batch_timeout: float = 0.0) -> None:
@@ -265,16 +290,16 @@ class TranslationData(L.LightningDataModule):
         self.n_updates, self.batch_timeout = n_updates, batch_timeout
 
     def start_from(self, update: int, position: StreamPosition | None) -> None:
-        """Set where the run resumes.
+        """Set the point from which the run resumes.
 
         Args:
-            update: number of updates already complete.
-            position: position of the stream of batches after them; None: found by iterating over the stream.
+            update: number of updates that are already complete.
+            position: position of the stream of batches after these updates; None: found by iterating over the stream.
         """
         self.start, self.position = update, position
 
     def updates(self, rank: int = 0, world_size: int = 1) -> Updates:
-        """Return the micro-batches of one process, without those of updates that are already complete."""
+        """Return the micro-batches of one process after the updates that are already complete."""
         self.check_processes(world_size)
         per_update = self.options.batches_per_update
         return Updates(self.batching, self.n_updates, per_update, rank, world_size, self.start, self.position)
@@ -300,7 +325,7 @@ class TranslationData(L.LightningDataModule):
             self._loader.end_workers(exception)
 
     def worker_failure(self, error: BaseException) -> str | None:
-        """Return what happened to a worker if its failure ended training; otherwise None."""
+        """Return what happened to a worker if its failure ended training, otherwise None; see `worker_failure`."""
         return worker_failure(error, self._loader.exit_statuses if self._loader else ())
 
     def val_dataloader(self) -> DataLoader:
@@ -311,23 +336,42 @@ class TranslationData(L.LightningDataModule):
         return DataLoader(self.dev_pairs, sampler=batches, batch_size=None)
 
 
-def faults_of(held_out: Mapping[str, ParallelText]) -> list[str]:
-    """Return a line for each likely fault of dev and test: blank sides, and pairs that are in both."""
+def references_in(held_out: Mapping[str, ParallelText]) -> list[str]:
+    """Return a line for each of dev and test that has several references."""
+    lines = []
+    for split, pairs in held_out.items():
+        if pairs.more:
+            n_fewer = sum(None in further for further in zip(*pairs.more))
+            fewer = f"; {n_fewer:,} of {len(pairs):,} sources have fewer" if n_fewer else ""
+            lines.append(f"{split}: {'up to ' if n_fewer else ''}{len(pairs.references)} references per source{fewer}")
+    return lines
+
+
+def find_faults(held_out: Mapping[str, ParallelText]) -> list[str]:
+    """Return a line for each likely fault of dev and test (blank sides, and pairs that are in both)."""
     lines = []
     for split, pairs in held_out.items():
         for side, texts in (("sources", pairs.src), ("references", pairs.tgt)):
             if n_blank := sum(not text.strip() for text in texts):
-                told = "they are kept, which affects the scores"
-                lines.append(f"{split}: {n_blank:,} of {len(pairs):,} {side} are blank; {told}")
+                consequence = "they are kept, which affects the scores"
+                lines.append(f"{split}: {n_blank:,} of {len(pairs):,} {side} are blank; {consequence}")
     if len(held_out) == 2:
-        known, pairs = set(zip(held_out["dev"].src, held_out["dev"].tgt)), held_out["test"]
-        if n_both := sum(pair in known for pair in zip(pairs.src, pairs.tgt)):
-            lines.append(f"test: {n_both:,} of {len(pairs):,} pairs are also in dev, which selects the best checkpoint")
+        dev, pairs = held_out["dev"], held_out["test"]
+        known = {pair for lines in dev.references for pair in zip(dev.src, lines) if pair[1] is not None}
+        if n_shared := sum(
+            not known.isdisjoint((src, line) for line in lines) for src, *lines in zip(pairs.src, *pairs.references)
+        ):
+            consequence = "which selects the best checkpoint"
+            lines.append(f"test: {n_shared:,} of {len(pairs):,} pairs are also in dev, {consequence}")
     return lines
 
 
 def unknown_tokens(sides: Mapping[str, Sequence[Sequence[int]]]) -> list[str]:
-    """Return a line for each side of dev with tokens that the tokenizer does not know."""
+    """Return a line for each side of dev that has unknown tokens.
+
+    Args:
+        sides: token ids of each side, by the name of the side.
+    """
     lines = []
     for side, sequences in sides.items():
         if n_unknown := sum(ids.count(UNK) for ids in sequences):
@@ -337,12 +381,13 @@ def unknown_tokens(sides: Mapping[str, Sequence[Sequence[int]]]) -> list[str]:
 
 
 class TimedLoader(DataLoader):
-    """A DataLoader that measures the time spent waiting for batches, and can limit it.
+    """DataLoader that measures, and can limit, the time spent waiting for batches.
 
     Args:
-        batch_timeout: seconds that the workers may take for a batch; 0: no limit. DataLoader's own timeout does not
-            suffice: it has no effect if a worker stops while it hands over a batch.
-        arguments, options: arguments of DataLoader.
+        batch_timeout: seconds that the workers may take for a batch; 0: no limit. The argument `timeout` of DataLoader
+            does not suffice, because it has no effect on a worker that stops while it sends a batch.
+        arguments: positional arguments of DataLoader.
+        options: keyword arguments of DataLoader.
 
     Attributes:
         waited: seconds spent waiting for batches.
@@ -353,39 +398,39 @@ class TimedLoader(DataLoader):
         super().__init__(*arguments, **options)
         self.waited, self.batch_timeout = 0.0, batch_timeout
         self.exit_statuses: Sequence[int] = ()
-        self._asked: float | None = None  # when the awaited batch was requested
-        self._gave_up = False
+        self._request_time: float | None = None  # when the awaited batch was requested
+        self._has_timed_out = False
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         batches = super().__iter__()
         is_over = threading.Event()
         if self.num_workers:
-            _answer_lost_workers_anew()
+            _repeat_ignored_worker_errors()
         if self.num_workers and self.batch_timeout:
             threading.Thread(target=self._watch, args=(is_over,), daemon=True).start()
         try:
             while True:
-                began = self._asked = time.perf_counter()
+                start = self._request_time = time.perf_counter()
                 try:
                     batch = next(batches)
                 except StopIteration:
                     return
                 except Exception as error:
-                    if self._gave_up:
+                    if self._has_timed_out:
                         raise RuntimeError("DataLoader timed out") from error
                     raise
-                self._asked = None
-                self.waited += time.perf_counter() - began
+                self._request_time = None
+                self.waited += time.perf_counter() - start
                 yield batch
         finally:
             is_over.set()
 
     def _watch(self, is_over: threading.Event) -> None:
-        """Kill workers that take too long, which ends the wait for them; runs in a thread."""
+        """Kill all workers if a batch takes too long, which ends the wait for it. This method runs in a thread."""
         while not is_over.wait(0.2):
-            asked = self._asked
-            if asked is not None and time.perf_counter() - asked > self.batch_timeout:
-                self._gave_up = True
+            request_time = self._request_time
+            if request_time is not None and time.perf_counter() - request_time > self.batch_timeout:
+                self._has_timed_out = True
                 for worker in self._workers:
                     worker.kill()
                 return
@@ -395,9 +440,9 @@ class TimedLoader(DataLoader):
         return getattr(self._iterator, "_workers", ())
 
     def end_workers(self, error: BaseException) -> None:
-        """Record the exit statuses of workers that have ended, and kill the others.
+        """Record the exit statuses of workers that have ended, and kill the other workers.
 
-        Otherwise this process would wait at its end for a worker that hangs or is stopped.
+        Otherwise, this process would wait for a worker that hangs or is stopped before it exits.
 
         Args:
             error: error that ended training.
@@ -405,19 +450,19 @@ class TimedLoader(DataLoader):
         if not self._workers:
             return
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises
-        if not self._gave_up:
+        if not self._has_timed_out:
             if isinstance(error, (RuntimeError, OSError, EOFError)):
                 # A dying process closes its files before it has an exit status; `error` may be about a closed file.
-                gone = wait([worker.sentinel for worker in self._workers], timeout=0.5)
+                ended = wait([worker.sentinel for worker in self._workers], timeout=0.5)
                 for worker in self._workers:
-                    if worker.sentinel in gone:
+                    if worker.sentinel in ended:
                         worker.join(0.5)
             self.exit_statuses = [worker.exitcode for worker in self._workers if worker.exitcode is not None]
         for worker in self._workers:
             worker.kill()
         for worker in self._workers:
             worker.join()
-        # The iterator's own shutdown would wait for a lock that a killed worker may have held.
+        # Mark the iterator as shut down: its shutdown would wait for a lock that a killed worker may have held.
         iterator: Any = self._iterator
         iterator._shutdown = True
         if iterator._worker_pids_set:
@@ -425,25 +470,25 @@ class TimedLoader(DataLoader):
             signal_handling._remove_worker_pids(id(iterator))
 
 
-def _answer_lost_workers_anew() -> None:
-    """Make torch's handler for a dead worker raise its error again if Python ignores it.
+def _repeat_ignored_worker_errors() -> None:
+    """Make torch's signal handler for dead workers raise its error again if Python has ignored it.
 
     The signal may arrive at any time, for example in a destructor, where Python ignores exceptions.
     """
-    by_torch = signal.getsignal(signal.SIGCHLD)
-    if not callable(by_torch) or hasattr(by_torch, "is_answered_anew"):
+    torch_handler = signal.getsignal(signal.SIGCHLD)
+    if not callable(torch_handler) or hasattr(torch_handler, "repeats_errors"):
         return
 
-    def answer(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         try:
-            by_torch(number, frame)
+            torch_handler(number, frame)
         except RuntimeError as error:
             retry_if_ignored(error, lambda: send_again(number))
             raise
 
-    answer.is_answered_anew = True  # type: ignore[attr-defined]
+    handle.repeats_errors = True  # type: ignore[attr-defined]
     with suppress(ValueError):  # outside the main thread, where torch sets no handler either
-        signal.signal(signal.SIGCHLD, answer)
+        signal.signal(signal.SIGCHLD, handle)
 
 
 def worker_failure(error: BaseException, exit_statuses: Sequence[int] = ()) -> str | None:
@@ -452,30 +497,38 @@ def worker_failure(error: BaseException, exit_statuses: Sequence[int] = ()) -> s
     Args:
         error: error that ended training. After the death of a worker, it is one of several errors of torch's loader,
             which a signal handler may raise anywhere, or the operating system's error about a closed connection.
-        exit_statuses: exit statuses of the workers that had ended by themselves; a negative one is a signal's number.
+        exit_statuses: exit statuses of the workers that had ended by themselves. A negative one is the negated number
+            of a signal.
     """
-    text = str(error)
-    if "DataLoader timed out" in text:
+    message = str(error)
+    if "DataLoader timed out" in message:
         return "does not answer"
-    if "in DataLoader worker process" in text:
-        return f"failed with {text.strip().splitlines()[-1].strip()}"
-    if failed := [status for status in exit_statuses if status]:
-        return how_it_ended(failed[0])
-    return "ended too early" if re.search(r"DataLoader worker \(pid", text) else None
+    if "in DataLoader worker process" in message:
+        return f"failed with {message.strip().splitlines()[-1].strip()}"
+    if failures := [status for status in exit_statuses if status]:
+        return how_it_ended(failures[0])
+    return "ended too early" if re.search(r"DataLoader worker \(pid", message) else None
 
 
 def eval_batches(
     src_lengths: Lengths, tgt_lengths: Lengths, tokens_per_batch: int, rank: int = 0, world_size: int = 1
 ) -> Sequence[MicroBatch]:
-    """Return one process's share of all pairs, longest first, in batches of similar length under the budget.
+    """Return the batches of one process for all pairs, the longest pairs first.
 
     The processes share the rows of each batch, so that all have the same number of batches.
+
+    Args:
+        src_lengths: number of tokens of each source, including </s> (N,).
+        tgt_lengths: number of tokens of each target, including </s> (N,).
+        tokens_per_batch: budget of a batch over all processes, in tokens.
+        rank: rank of the process.
+        world_size: number of processes.
     """
     longest = np.maximum(np.asarray(src_lengths), np.asarray(tgt_lengths))
     order = np.argsort(longest, kind="stable")
-    runs = split_by_budget(longest[order], tokens_per_batch)
+    ranges = split_by_budget(longest[order], tokens_per_batch)
     batches = []
-    for i, run in enumerate(reversed(runs)):
-        mine, is_dummy = share_rows(order[slice(*run)], rank, world_size)
-        batches.append(MicroBatch(mine, 0, 0.0, position=i, update_target_tokens=0, is_dummy=is_dummy))
+    for i, bounds in enumerate(reversed(ranges)):
+        rows, is_dummy = share_rows(order[slice(*bounds)], rank, world_size)
+        batches.append(MicroBatch(rows, 0, 0.0, position=i, update_target_tokens=0, is_dummy=is_dummy))
     return batches

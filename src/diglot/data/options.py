@@ -1,4 +1,4 @@
-"""Options of the data module that hold for any corpus."""
+"""Options of the data module that apply to any corpus."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,25 +11,27 @@ from diglot.data.preparation import Cleaning
 class DataOptions:
     """Options for preparing, batching and loading the text of any corpus.
 
-    These are the keys of the config's data node that do not belong to a particular corpus.
+    These are the keys of the config node `data` that do not belong to a particular corpus.
 
     Args:
-        vocab_size: vocabulary size that suits the corpus. Only the config's tokenizer.vocab_size refers to it.
-        cache_dir: folder for all that is downloaded or computed once.
-        tokens_per_batch: budget of a training batch: n rows x longest side, including padding and </s>.
-        batches_per_update: number of batches whose gradients make one update, over all processes; None: one batch,
-            whose rows the processes share.
+        vocab_size: vocabulary size that suits the corpus. It is only the default of the config key
+            `tokenizer.vocab_size`.
+        cache_dir: folder for everything that is downloaded or computed once.
+        tokens_per_batch: budget of a training batch in tokens: number of rows times the longest side, including padding
+            and </s>.
+        batches_per_update: number of batches whose gradients are accumulated for one update, over all processes; None:
+            one batch, whose rows the processes share.
         max_rows: greatest number of rows in a training batch, even if the budget allows more; None: no limit.
-        shapes: shapes of training batches. free: as long as the longest pair in the batch; buckets or fine_buckets:
-            one of a few or of some dozen (`bucket_shapes`), so that a GPU meets the same shapes again; auto: what suits
-            the device (see diglot.config.build.choose_shapes); where there is no device, free.
-        eval_tokens_per_batch: budget of a dev batch.
+        shapes: shapes of training batches. free: as long as the longest pair in the batch; buckets or fine_buckets: one
+            of a few or of some dozen shapes (see `bucket_shapes`), so that shapes recur on a GPU; auto: chosen by the
+            device (see diglot.config.build.choose_shapes), or free if there is no device.
+        eval_tokens_per_batch: budget of a dev batch, counted in the same way.
         max_len: greatest number of tokens per side, including </s>. Longer training pairs are left out; dev and test
-            pairs never are.
+            pairs are kept.
         clean: further rules that leave out training pairs; see `Cleaning`.
         noise: noise in training pairs; see `Noise`. None: no noise.
         n_processes: number of processes that tokenise a large corpus; None: one per core, at most eight.
-        n_workers: number of processes that collate training batches; 0 collates in the training process.
+        n_workers: number of processes that collate training batches; 0: the training process collates them.
         memory_baseline: whether to compare the results with a translation memory; see
             diglot.evaluation.translation_memory.
 

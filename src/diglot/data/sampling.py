@@ -1,6 +1,6 @@
 """Random segmentation of words: subword regularisation (Kudo, 2018) and BPE-dropout (Provilkov et al., 2020).
 
-SentencePiece also segments at random, but offers no way to draw the same segmentations in another process.
+SentencePiece also segments at random, but cannot draw the same segmentations in another process.
 """
 
 import math
@@ -14,17 +14,18 @@ from diglot.data.pieces import MODEL_TYPES, NORMAL, read_model
 from diglot.errors import UserError
 
 _BLANK = "\u2581"  # SentencePiece's mark of a space
-_REMEMBERED = 200_000  # words
+_MAX_CACHED_WORDS = 200_000
 
 
 class Sampling(NamedTuple):
     """Options of random segmentation of training text.
 
     Attributes:
-        samples: number of versions of the text; pass e reads version e mod samples. 0: a single one, not random.
-        alpha: unigram: the exponent of the probabilities; 0 makes all segmentations equally likely, and a large value
-            leaves only the best one. bpe: the share of merges that are dropped.
-        seed: seed of the draws.
+        samples: number of versions of the text; pass e (from 0) reads version e mod samples. 0: one version, which is
+            not random.
+        alpha: for unigram, the exponent of the probabilities: with 0, all segmentations are equally likely, and with a
+            large value, only the best one is. For bpe, the share of merges that are dropped.
+        seed: seed of the random draws.
     """
 
     samples: int = 0
@@ -33,11 +34,11 @@ class Sampling(NamedTuple):
 
 
 class Sampler:
-    """Sampler of other segmentations for text that is already segmented.
+    """Sampler of random segmentations for text that is already segmented.
 
     Args:
-        model: SentencePiece model, unigram or BPE.
-        alpha: see Sampling.
+        model: content of a SentencePiece .model file of type unigram or bpe.
+        alpha: amount of randomness; see `Sampling`.
 
     Raises:
         UserError: the model is of another type, or alpha is above 1 for BPE.
@@ -45,46 +46,54 @@ class Sampler:
 
     def __init__(self, model: bytes, alpha: float) -> None:
         content = read_model(model)
-        kind = MODEL_TYPES[content.trainer_spec.model_type]
-        if kind not in ("unigram", "bpe"):
-            raise UserError(f"tokenizer.samples: a {kind} model has only one segmentation of each text")
-        if kind == "bpe" and alpha > 1:
-            raise UserError(f"tokenizer.alpha={alpha:g}: for a bpe model, the share of dropped merges, at most 1")
-        # Pieces other than subwords (bytes, slots of placeholders, the unknown piece) stay as they are.
+        model_type = MODEL_TYPES[content.trainer_spec.model_type]
+        if model_type not in ("unigram", "bpe"):
+            raise UserError(f"tokenizer.samples: a {model_type} model has only one segmentation of each text")
+        if model_type == "bpe" and alpha > 1:
+            raise UserError(f"tokenizer.alpha={alpha:g}: the share of dropped merges of a bpe model must be at most 1")
+        # Pieces other than subwords (bytes, slots, the unknown piece) have no text here, and are never resegmented.
         self.texts = [piece.piece if piece.type == NORMAL else "" for piece in content.pieces]
         ids = {text: i for i, text in enumerate(self.texts) if text}
         scores = {text: content.pieces[i].score for text, i in ids.items()}
         # If pieces may extend over spaces, a text is segmented as one word.
         self.has_words = not any(_BLANK in text[1:] for text in self.texts)
         self._segment: Callable[[str, Random], list[int] | None]
-        self._segment = _Unigram(ids, scores, alpha) if kind == "unigram" else _BpeDropout(ids, scores, alpha)
+        self._segment = _Unigram(ids, scores, alpha) if model_type == "unigram" else _BpeDropout(ids, scores, alpha)
 
     def __call__(self, ids: Sequence[int], random: Random) -> list[int]:
-        """Return other ids of the same text."""
-        drawn: list[int] = []
-        for word, best in self._words(ids):
-            segmented = self._segment(word, random) if word else None
-            drawn += best if segmented is None else segmented
-        return drawn
+        """Return a random segmentation of a text.
+
+        Args:
+            ids: ids of the text.
+            random: source of random numbers.
+        """
+        sampled: list[int] = []
+        for word, plain_ids in self._words(ids):
+            segmentation = self._segment(word, random) if word else None
+            sampled += plain_ids if segmentation is None else segmentation
+        return sampled
 
     def _words(self, ids: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
-        """Yield the words of a text with their ids; for an id that is not a subword, the word is empty."""
-        word, inside = "", list[int]()
+        """Yield the words of a text with their ids. For an id that is not a subword, the word is empty."""
+        word, word_ids = "", list[int]()
         for i in ids:
             text = self.texts[i]
-            if inside and (not text or (self.has_words and text[0] == _BLANK)):
-                yield word, inside
-                word, inside = "", []
+            if word_ids and (not text or (self.has_words and text[0] == _BLANK)):
+                yield word, word_ids
+                word, word_ids = "", []
             if text:
-                word, inside = word + text, [*inside, i]
+                word, word_ids = word + text, [*word_ids, i]
             else:
                 yield "", [i]
-        if inside:
-            yield word, inside
+        if word_ids:
+            yield word, word_ids
 
 
 class _Unigram:
-    """Sampler in proportion to probability to the power of alpha, by forward filtering and backward sampling."""
+    """Sampler that draws a segmentation in proportion to its probability to the power of alpha.
+
+    It uses forward filtering and backward sampling.
+    """
 
     def __init__(self, ids: dict[str, int], scores: dict[str, float], alpha: float) -> None:
         self.ids = ids
@@ -94,47 +103,48 @@ class _Unigram:
 
     def __call__(self, word: str, random: Random) -> list[int] | None:
         if word not in self.lattices:
-            if len(self.lattices) > _REMEMBERED:
+            if len(self.lattices) > _MAX_CACHED_WORDS:
                 self.lattices.clear()
             self.lattices[word] = self._lattice(word)
         lattice = self.lattices[word]
         if lattice is None:
             return None
-        drawn: list[int] = []
+        sampled: list[int] = []
         end = len(word)
         while end:
             shares, edges = lattice[end]
             end, i = edges[min(bisect(shares, random.random()), len(edges) - 1)]
-            drawn.append(i)
-        drawn.reverse()
-        return drawn
+            sampled.append(i)
+        sampled.reverse()
+        return sampled
 
     def _lattice(self, word: str) -> list[tuple[list[float], list[tuple[int, int]]]] | None:
-        """Return, for each position in a word, the pieces that end there as (begin, id), with their cumulative shares.
+        """Return for each position in a word the pieces that end there, as (start, id), and their cumulative shares.
 
-        Return None if no sequence of pieces makes up the word.
+        Return None if the word is not a sequence of pieces.
         """
-        total = [0.0] + [-math.inf] * len(word)  # log of the summed weights of all segmentations up to a position
+        # For each position, the logarithm of the sum of the weights of all segmentations up to it.
+        log_sums = [0.0] + [-math.inf] * len(word)
         lattice: list[tuple[list[float], list[tuple[int, int]]]] = [([], [])]
         for end in range(1, len(word) + 1):
             edges, weights = [], []
-            for begin in range(max(0, end - self.longest), end):
-                text = word[begin:end]
-                if text in self.ids and total[begin] > -math.inf:
-                    edges.append((begin, self.ids[text]))
-                    weights.append(total[begin] + self.weights[text])
+            for start in range(max(0, end - self.longest), end):
+                piece = word[start:end]
+                if piece in self.ids and log_sums[start] > -math.inf:
+                    edges.append((start, self.ids[piece]))
+                    weights.append(log_sums[start] + self.weights[piece])
             if edges:
-                most = max(weights)
-                shares = [math.exp(weight - most) for weight in weights]
-                total[end] = most + math.log(sum(shares))
+                max_weight = max(weights)
+                shares = [math.exp(weight - max_weight) for weight in weights]
+                log_sums[end] = max_weight + math.log(sum(shares))
                 lattice.append(([share / sum(shares) for share in accumulate(shares)], edges))
             else:
                 lattice.append(([], []))
-        return lattice if total[-1] > -math.inf else None
+        return lattice if log_sums[-1] > -math.inf else None
 
 
 class _BpeDropout:
-    """Sampler that merges neighbours, the best first, as BPE does, but drops some possible merges at each step."""
+    """Sampler that merges neighbouring parts like BPE, the best first, but drops a share of the merges at each step."""
 
     def __init__(self, ids: dict[str, int], scores: dict[str, float], alpha: float) -> None:
         self.ids, self.scores, self.alpha = ids, scores, alpha
@@ -143,14 +153,14 @@ class _BpeDropout:
         parts = list(word)
         draw, alpha, scores = random.random, self.alpha, self.scores
         while True:
-            best, place = -math.inf, -1
+            best_score, position = -math.inf, -1
             for i in range(len(parts) - 1):
                 score = scores.get(parts[i] + parts[i + 1])
-                if score is not None and score > best and draw() >= alpha:
-                    best, place = score, i
-            if place < 0:
+                if score is not None and score > best_score and draw() >= alpha:
+                    best_score, position = score, i
+            if position < 0:
                 break
-            parts[place : place + 2] = [parts[place] + parts[place + 1]]
+            parts[position : position + 2] = [parts[position] + parts[position + 1]]
         if not all(part in self.ids for part in parts):
             return None
         return [self.ids[part] for part in parts]

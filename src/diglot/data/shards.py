@@ -1,4 +1,4 @@
-"""Tokenised pairs in flat, memory-mapped files, which open instantly and which all processes share without a copy."""
+"""Tokenised pairs in memory-mapped files, which open instantly and are shared by all processes without a copy."""
 
 import hashlib
 import json
@@ -17,23 +17,29 @@ SIDES = ("src", "tgt")
 
 
 class Rows(NamedTuple):
-    """Id sequences without special ids, concatenated."""
+    """Sequences of token ids without special ids, concatenated.
+
+    Attributes:
+        ids: ids of all n sequences.
+        lengths: number of ids of each sequence (n,).
+    """
 
     ids: np.ndarray
     lengths: np.ndarray
 
 
 class ShardWriter:
-    """Writer that appends to the files of a folder, from the `position` of an earlier writer on.
+    """Writer of tokenised pairs, which can continue the files of an earlier writer.
 
     Args:
         folder: existing folder.
-        vocab_size: determines the number of bytes per id.
-        position: result of an earlier writer's `position`; the files are truncated to it. None: start empty.
+        vocab_size: size of the larger vocabulary, which determines the number of bytes per id.
+        position: result of the earlier writer's `position`, to which the files are truncated; None: the files are
+            started anew.
     """
 
     def __init__(self, folder: Path, vocab_size: int, position: dict[str, int] | None = None) -> None:
-        self.type = id_type(vocab_size)
+        self.id_type = id_type(vocab_size)
         self.files: dict[str, BinaryIO] = {}
         self.ends: dict[str, int] = {}
         for side in SIDES:
@@ -43,14 +49,14 @@ class ShardWriter:
                 file.truncate((position or {}).get(name, 0))
                 file.seek(0, 2)
                 self.files[name] = file
-            self.ends[side] = self.files[f"{side}.ids"].tell() // np.dtype(self.type).itemsize
+            self.ends[side] = self.files[f"{side}.ids"].tell() // np.dtype(self.id_type).itemsize
             if not self.files[f"{side}.offsets"].tell():
                 self.files[f"{side}.offsets"].write(np.zeros(1, np.int64).tobytes())
 
     def append(self, src: Rows, tgt: Rows) -> None:
         for side, rows in zip(SIDES, (src, tgt), strict=True):
             offsets = self.ends[side] + np.cumsum(rows.lengths, dtype=np.int64)
-            self.files[f"{side}.ids"].write(rows.ids.astype(self.type, copy=False).tobytes())
+            self.files[f"{side}.ids"].write(rows.ids.astype(self.id_type, copy=False).tobytes())
             self.files[f"{side}.offsets"].write(offsets.tobytes())
             if len(offsets):
                 self.ends[side] = int(offsets[-1])
@@ -68,31 +74,33 @@ class ShardWriter:
 
 
 class Shards(NamedTuple):
-    """Content of a folder of tokenised pairs.
+    """Tokenised pairs in a folder.
 
     Attributes:
-        about: metadata given to `finish`; see `diglot.data.preparation`.
+        src: sources of all versions.
+        tgt: targets of all versions.
+        metadata: metadata given to `write_metadata`; see `diglot.data.preparation`.
     """
 
     src: FlatIds
     tgt: FlatIds
-    about: dict[str, Any]
-    key: int  # hash of all that the files depend on
+    metadata: dict[str, Any]
+    key: int
     folder: Path
 
     @property
     def n_versions(self) -> int:
-        """Number of versions of the same pairs, stored one after the other in different segmentations."""
-        return int(self.about["versions"])
+        """Number of versions of the pairs, which differ in segmentation or noise and are stored one after the other."""
+        return int(self.metadata["versions"])
 
-    def count(self, what: str) -> int:  # type: ignore[override]  # hides tuple.count, which nobody needs here
+    def count(self, kind: str) -> int:  # type: ignore[override]  # hides tuple.count, which is not needed
         """Return the number of pairs "read" or "kept", over all corpora."""
-        return sum(counts[what] for counts in self.about["corpora"].values())
+        return sum(counts[kind] for counts in self.metadata["corpora"].values())
 
 
-def finish(folder: Path, about: dict[str, Any], vocab_size: int) -> None:
-    """Write the metadata of the files. Do this last: it marks the folder as complete."""
-    write_bytes(folder / ABOUT, json.dumps({**about, "vocab_size": vocab_size}, indent=1).encode())
+def write_metadata(folder: Path, metadata: dict[str, Any], vocab_size: int) -> None:
+    """Write the metadata of the files. This must be the last step, because it marks the folder as complete."""
+    write_bytes(folder / ABOUT, json.dumps({**metadata, "vocab_size": vocab_size}, indent=1).encode())
 
 
 def open_shards(folder: Path) -> Shards:
@@ -102,9 +110,9 @@ def open_shards(folder: Path) -> Shards:
         UserError: they are missing or damaged.
     """
     try:
-        about = json.loads((folder / ABOUT).read_bytes())
-        sides = [_Mapped(folder, side, about["vocab_size"]) for side in SIDES]
-        n_pairs = about["versions"] * sum(counts["kept"] for counts in about["corpora"].values())
+        metadata = json.loads((folder / ABOUT).read_bytes())
+        sides = [_MappedIds(folder, side, metadata["vocab_size"]) for side in SIDES]
+        n_pairs = metadata["versions"] * sum(counts["kept"] for counts in metadata["corpora"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{folder}: damaged ({error}): remove the folder") from None
     if not len(sides[0]) == len(sides[1]) == n_pairs:
@@ -112,30 +120,30 @@ def open_shards(folder: Path) -> Shards:
             f"{folder}: {len(sides[0])} sources and {len(sides[1])} targets, not {n_pairs}: remove the folder"
         )
     key = int.from_bytes(hashlib.sha256(folder.name.encode()).digest()[:8], "little")
-    return Shards(sides[0], sides[1], about, key, folder)
+    return Shards(sides[0], sides[1], metadata, key, folder)
 
 
-class _Mapped(FlatIds):
-    """A side's files. When pickled, only their location is sent: the other process maps them itself."""
+class _MappedIds(FlatIds):
+    """Sequences in the files of one side. Pickling stores only their location, and unpickling maps the files again."""
 
     def __init__(self, folder: Path, side: str, vocab_size: int) -> None:
-        offsets = mapped(folder / f"{side}.offsets", np.dtype(np.int64))
-        ids = mapped(folder / f"{side}.ids", np.dtype(id_type(vocab_size)))
+        offsets = map_array(folder / f"{side}.offsets", np.dtype(np.int64))
+        ids = map_array(folder / f"{side}.ids", np.dtype(id_type(vocab_size)))
         if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(ids):
             raise UserError(f"{folder}: {side}.ids does not have the length that was written: remove the folder")
         super().__init__(ids, offsets)
         self._arguments = folder, side, vocab_size
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Mapped, self._arguments
+        return _MappedIds, self._arguments
 
 
-def mapped(path: Path, dtype: np.dtype) -> np.ndarray:
-    """Return a file's numbers, mapped into memory, or read if the file system does not support mapping."""
+def map_array(path: Path, dtype: np.dtype) -> np.ndarray:
+    """Return the numbers in a file, mapped into memory, or read if the file system does not support mapping."""
     if not path.stat().st_size:
         return np.empty(0, dtype)
     try:
-        # A plain array over the memmap: slicing it costs a fraction of slicing a memmap.
+        # A plain array over the memmap is sliced several times as fast as the memmap.
         return np.asarray(np.memmap(path, dtype, "r"))
     except OSError:
         return np.fromfile(path, dtype)

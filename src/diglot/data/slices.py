@@ -1,4 +1,4 @@
-"""Parts of a dataset's splits, in the notation of the `datasets` library: train[:500], train[10%:], train+extra."""
+"""Slices and sums of a dataset's splits, in the notation of the `datasets` library: train[:500], train+extra."""
 
 import re
 import sys
@@ -9,12 +9,19 @@ from diglot.errors import UserError
 
 _PART = re.compile(r"([^\[\]]+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
 
-Batch = tuple[list[Any], list[Any]]  # source and target sentences of some rows
-Source = Callable[[], Iterator[Batch]]  # reads a split of the dataset from its start
+Batch = tuple[list[Any], list[Any]]  # source and target sentences of consecutive rows
+Source = Callable[[], Iterator[Batch]]  # returns an iterator over the rows of a split, from its start
 
 
 class Part(NamedTuple):
-    """Some rows of a split of the dataset, such as "train[10%:]"."""
+    """Consecutive rows of a split of a dataset, such as "train[10%:]".
+
+    Attributes:
+        name: name of the split in the dataset.
+        start: first row; negative: counted from the end; None: 0.
+        stop: row after the last one; negative: counted from the end; None: the end.
+        percent: whether `start` and `stop` are percentages.
+    """
 
     name: str
     start: int | None
@@ -22,7 +29,10 @@ class Part(NamedTuple):
     percent: bool
 
     def bounds(self, source: Source) -> tuple[int, int]:
-        """Return the first row and the row after the last, from 0; read the split to count its rows only if needed."""
+        """Return the index of the first row and that of the row after the last.
+
+        The split is read only if its number of rows is needed.
+        """
         start, stop = self.start or 0, sys.maxsize if self.stop is None else self.stop
         if start >= 0 and stop >= 0 and not self.percent:
             return start, stop
@@ -34,14 +44,14 @@ class Part(NamedTuple):
 
 
 def parse_parts(name: str, key: str) -> list[Part]:
-    """Return the parts in a sum of splits.
+    """Parse a sum of splits.
 
     Args:
         name: the sum, such as "train[10%:]+extra".
-        key: config key, for errors.
+        key: config key in errors.
 
     Raises:
-        UserError: the name is invalid.
+        UserError: the sum is invalid.
     """
     parts = []
     for text in name.split("+"):
@@ -59,12 +69,12 @@ def parse_parts(name: str, key: str) -> list[Part]:
     return parts
 
 
-def sliced(batches: Iterator[Batch], start: int, stop: int) -> Iterator[Batch]:
-    """Yield the rows from `start` up to `stop`, excluded; do not read further."""
-    first = 0
-    while first < stop and (batch := next(batches, None)) is not None:
+def slice_rows(batches: Iterator[Batch], start: int, stop: int) -> Iterator[Batch]:
+    """Yield the rows from `start` to before `stop`, and read no batch after them."""
+    n_before = 0
+    while n_before < stop and (batch := next(batches, None)) is not None:
         n_rows = len(batch[0])
-        chosen = slice(max(start - first, 0), min(stop - first, n_rows))
-        if chosen.start < chosen.stop:
-            yield batch[0][chosen], batch[1][chosen]
-        first += n_rows
+        rows = slice(max(start - n_before, 0), min(stop - n_before, n_rows))
+        if rows.start < rows.stop:
+            yield batch[0][rows], batch[1][rows]
+        n_before += n_rows

@@ -1,10 +1,17 @@
-"""The ids of special tokens."""
+"""Ids of special tokens."""
 
 from typing import NamedTuple
 
 
 class SpecialIds(NamedTuple):
-    """The ids of the four special tokens."""
+    """Ids of the four special tokens.
+
+    Attributes:
+        pad: padding, `<pad>`.
+        unk: an unknown token, `<unk>`.
+        bos: start of a target, `<s>`.
+        eos: end of a sequence, `</s>`.
+    """
 
     pad: int
     unk: int

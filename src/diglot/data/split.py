@@ -1,4 +1,4 @@
-"""Splitting off dev and test from a corpus whose texts repeat, without leaking them into train."""
+"""Splitting off dev and test from a corpus, without leaks between the splits if its texts repeat."""
 
 import hashlib
 import re
@@ -14,11 +14,11 @@ _LARGEST_SHARE = 10  # dev and test each take at most one pair in this many
 
 
 def normalise(text: str) -> str:
-    """Return a text without differences in case, numbers, placeholders, whitespace, outer punctuation and Unicode form.
+    """Normalise a text in case, numbers, placeholders, whitespace, outer punctuation and Unicode form.
 
-    "Set {name} to 10!" and "set {other}  to 7" both become "set X to N". For the form, see `comparable`.
+    For example, "Set {name} to 10!" and "set {other}  to 7" both become "set X to N". `comparable` normalises the form.
     """
-    # The text is in lower case when the marks X and N are inserted, so they cannot be mistaken for words.
+    # The text is in lower case when the marks X and N are inserted, so that no word of the text equals a mark.
     text = _NUMBER.sub("N", _PLACEHOLDER.sub("X", comparable(text).lower()))
     start, end = 0, len(text)
     while start < end and not text[start].isalnum():
@@ -29,36 +29,36 @@ def normalise(text: str) -> str:
 
 
 def split_off(
-    train: ParallelText, sizes: Mapping[str, int], seed: int, where: str
+    train: ParallelText, sizes: Mapping[str, int], seed: int, name: str
 ) -> tuple[dict[str, ParallelText], str]:
-    """Split missing dev and test pairs off from train with `grouped_split`.
+    """Split dev, test or both off from train with `grouped_split`.
 
     Args:
-        train: the pairs; those with a blank side are dropped.
-        sizes: the number of pairs of each missing split, "dev" and "test".
+        train: the pairs. Those with a blank side are dropped.
+        sizes: number of pairs of each split to split off, by its name, "dev" or "test".
         seed: seed of the split.
-        where: the name of the text in errors.
+        name: name of the text in errors.
 
     Returns:
-        Train and the missing splits, and a note with their numbers of pairs.
+        The splits, including train, and a note with their numbers of pairs.
 
     Raises:
         UserError: there are too few pairs.
     """
     train, n_blank = drop_blank_pairs(train)
     if not len(train):
-        raise UserError(f"train: every pair of {where} has a blank side")
-    carved, n_dropped = grouped_split(train, sizes.get("dev", 0), sizes.get("test", 0), seed)
-    counts = " and ".join(f"{split} ({len(carved[split])} pairs)" for split in sizes)
+        raise UserError(f"train: every pair of {name} has a blank side")
+    splits, n_dropped = grouped_split(train, sizes.get("dev", 0), sizes.get("test", 0), seed)
+    counts = " and ".join(f"{split} ({len(splits[split])} pairs)" for split in sizes)
     note = (
         f"{counts} split off from train, seed {seed}; dropped {n_blank} pairs with a blank side and {n_dropped} train "
-        f"pairs whose target is in dev or test; {len(carved['train'])} left"
+        f"pairs whose target is in dev or test; {len(splits['train'])} left"
     )
-    alternatives = {split: n for split in sizes if (n := _n_alternatives(carved[split]))}
+    alternatives = {split: n for split in sizes if (n := _n_alternatives(splits[split]))}
     if alternatives:
         numbers = " and ".join(f"{n} {split}" for split, n in alternatives.items())
         note += f"; {numbers} pairs have a source with several targets, and each counts only its own target as right"
-    return {split: carved[split] for split in ("train", *sizes)}, note
+    return {split: splits[split] for split in ("train", *sizes)}, note
 
 
 def _n_alternatives(pairs: ParallelText) -> int:
@@ -75,15 +75,15 @@ def grouped_split(
 ) -> tuple[dict[str, ParallelText], int]:
     """Split pairs into train, dev and test so that no two splits have a source in common, after normalisation.
 
-    Pairs with the same normalised source form a group and stay together. A train pair is dropped if its normalised
-    target occurs in dev or test. The choice of groups depends only on the seed and on their own texts, so that a few
-    more pairs change the split little. Pairs keep their order.
+    Pairs with the same normalised source form a group, which is put into one split. A train pair is dropped if its
+    normalised target occurs in dev or test. The choice of groups depends only on the seed and on the texts of each
+    group, so that a few additional pairs change the split little. Pairs keep their order.
 
     Args:
         pairs: the corpus.
-        dev_size: number of pairs wanted for dev, at most a tenth of the corpus and at least one; 0 for none.
-        test_size: the same for test.
-        seed: another seed gives another split.
+        dev_size: number of pairs for dev, limited to a tenth of the corpus but at least one pair; 0: no dev.
+        test_size: number of pairs for test, limited in the same way; 0: no test.
+        seed: seed of the choice of groups.
         may_share_targets: whether a train pair is kept even if its target occurs in dev or test.
 
     Returns:
@@ -96,31 +96,31 @@ def grouped_split(
     for i, src in enumerate(pairs.src):
         groups.setdefault(normalise(src), []).append(i)
 
-    def shuffled_place(key: str) -> bytes:
+    def random_rank(key: str) -> bytes:
         return hashlib.blake2b(f"{seed} {key}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
-    order = sorted(groups, key=shuffled_place)
+    order = sorted(groups, key=random_rank)
     indices: dict[str, list[int]] = {}
-    taken: set[str] = set()
+    chosen_keys: set[str] = set()
     for split, size in (("test", test_size), ("dev", dev_size)):
-        wanted = min(size, max(1, len(pairs) // _LARGEST_SHARE))
+        n_wanted = min(size, max(1, len(pairs) // _LARGEST_SHARE))
         chosen: list[int] = []
         for key in order:
-            if len(chosen) == wanted:
+            if len(chosen) == n_wanted:
                 break
-            # Skip a group that is larger than the number still wanted: it stays in train.
-            if key not in taken and len(chosen) + len(groups[key]) <= wanted:
-                taken.add(key)
+            # A group that is larger than the number still wanted stays in train.
+            if key not in chosen_keys and len(chosen) + len(groups[key]) <= n_wanted:
+                chosen_keys.add(key)
                 chosen += groups[key]
-        if wanted and not chosen:
+        if n_wanted and not chosen:
             raise UserError(f"{len(pairs)} pairs with {len(groups)} different sources are too few to split off {split}")
         indices[split] = sorted(chosen)
 
     held_out = set(indices["dev"]) | set(indices["test"])
     held_out_targets = set() if may_share_targets else {normalise(pairs.tgt[i]) for i in held_out}
-    rest = [i for i in range(len(pairs)) if i not in held_out]
-    indices["train"] = [i for i in rest if normalise(pairs.tgt[i]) not in held_out_targets]
+    remaining = [i for i in range(len(pairs)) if i not in held_out]
+    indices["train"] = [i for i in remaining if normalise(pairs.tgt[i]) not in held_out_targets]
     if not indices["train"]:
         raise UserError(f"splitting off dev and test from {len(pairs)} pairs leaves no training pairs")
     splits = {split: pairs.select(indices[split]) for split in ("train", "dev", "test")}
-    return splits, len(rest) - len(indices["train"])
+    return splits, len(remaining) - len(indices["train"])

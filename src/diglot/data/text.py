@@ -1,4 +1,4 @@
-"""Parallel text in memory and in files: a pair is a line in each of two files, or a row of one."""
+"""Parallel text in memory and in files, where a pair is a line in each of two files or a row of one file."""
 
 import filecmp
 import glob
@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from diglot.data.forms import comparable
-from diglot.data.readers.opening import explained, opened
+from diglot.data.readers.opening import open_file, user_errors
 from diglot.errors import UserError
 from diglot.system.atomic import atomic_file
 
-MAX_LINE = 2**24  # bytes
-BLOCK = 20_000  # number of pairs read, and later tokenised, at once
-_COMPRESSED = (".gz", ".zst", ".xz", ".bz2", ".zip")  # endings never used for names of plain text
+MAX_LINE = 2**24  # greatest length of a line, in bytes
+BLOCK = 20_000  # number of pairs that are read, and later tokenised, at once
+_COMPRESSED_EXTENSIONS = (".gz", ".zst", ".xz", ".bz2", ".zip")
 _BOM = "\ufeff"
-# What to do with a file of another format where lines of text are needed.
+# What to do with a file in another format where lines of text are needed.
 READ_AS_DATA, EXTRACT = "type data.train.file=FILE", "extract its sentences, one per line"
 
 
 class Parallel(Protocol):
-    """Source sentences and their translations, in memory or not."""
+    """Interface of source sentences and their translations, in memory or in files."""
 
     def blocks(self, size: int = BLOCK) -> Iterator["ParallelText"]:
         """Yield all pairs in order, at most `size` at a time."""
@@ -41,75 +41,96 @@ class Parallel(Protocol):
 
 @dataclass(frozen=True)
 class ParallelText:
-    """Source sentences and their translations, in the same order.
+    """Source sentences and their translations in memory, in the same order.
+
+    Args:
+        src: source sentences.
+        tgt: their translations; in dev and test, these are the first references.
+        more: further references of dev and test, each with one line per source; None: this source does not have it.
 
     Raises:
-        ValueError: the two sides differ in length.
+        ValueError: the sides differ in length.
     """
 
     src: list[str]
     tgt: list[str]
+    more: tuple[Sequence[str | None], ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.src) != len(self.tgt):
-            raise ValueError(f"{len(self.src)} source sentences but {len(self.tgt)} target sentences")
+        for lines in (self.tgt, *self.more):
+            if len(self.src) != len(lines):
+                raise ValueError(f"{len(self.src)} source sentences but {len(lines)} target sentences")
 
     def __len__(self) -> int:
         return len(self.src)
 
+    @property
+    def references(self) -> list[Sequence[str | None]]:
+        """All references, each with one line per source."""
+        return [self.tgt, *self.more]
+
+    @property
+    def reference_lines(self) -> list[str]:
+        """The lines of all references, one reference after the other."""
+        return [line for lines in self.references for line in lines if line is not None]
+
     def select(self, indices: Sequence[int]) -> "ParallelText":
         """Return the pairs at `indices`, in that order."""
-        return ParallelText([self.src[i] for i in indices], [self.tgt[i] for i in indices])
+        more = tuple([lines[i] for i in indices] for lines in self.more)
+        return ParallelText([self.src[i] for i in indices], [self.tgt[i] for i in indices], more)
 
     def blocks(self, size: int = BLOCK) -> Iterator["ParallelText"]:
         """Yield all pairs in order, at most `size` at a time."""
         for start in range(0, len(self), size):
-            yield ParallelText(self.src[start : start + size], self.tgt[start : start + size])
+            part = slice(start, start + size)
+            yield ParallelText(self.src[part], self.tgt[part], tuple(lines[part] for lines in self.more))
 
     def load(self) -> "ParallelText":
+        """Return the object itself, which is already in memory."""
         return self
 
     def digest(self) -> str:
         """Return a hash of all text."""
-        total = hashlib.sha256()
-        for side in (self.src, self.tgt):
+        digest = hashlib.sha256()
+        for side in (self.src, *self.references):
             for line in side:
-                total.update(line.encode("utf-8", "surrogatepass") + b"\n")
-            total.update(b"\0")
-        return total.hexdigest()
+                # UTF-8 has no byte 0xff.
+                digest.update((b"\xff" if line is None else line.encode("utf-8", "surrogatepass")) + b"\n")
+            digest.update(b"\0")
+        return digest.hexdigest()
 
 
 class UnequalLinesError(UserError):
-    """Two files that should correspond differ in their number of lines.
+    """Error about two files of corresponding lines that differ in their number of lines.
 
     Args:
-        told: the message.
-        src_path: one file.
-        tgt_path: the other file.
-        n_pairs: number of lines of the shorter one; None: the longer one has only blank lines in addition.
+        message: message for the user.
+        src_path: source file.
+        tgt_path: target file.
+        n_pairs: number of lines of the shorter file; None: the surplus lines of the longer file are all blank.
     """
 
-    def __init__(self, told: str, src_path: str | Path, tgt_path: str | Path, n_pairs: int | None) -> None:
-        super().__init__(told)
+    def __init__(self, message: str, src_path: str | Path, tgt_path: str | Path, n_pairs: int | None) -> None:
+        super().__init__(message)
         self.src_path, self.tgt_path, self.n_pairs = src_path, tgt_path, n_pairs
 
 
 class PairReader(Protocol):
-    """Reader of files other than two whose lines correspond."""
+    """Interface of readers of files that are not two files of corresponding lines."""
 
     def blocks(self, shard: tuple[str, ...], size: int) -> Iterator[ParallelText]:
-        """Yield the pairs of a file, or of two, in order, at most `size` at a time."""
+        """Yield the pairs of a shard, which is one file or two, in order, at most `size` at a time."""
 
 
 class PairFiles:
-    """Pairs that stay in their files and are read a block at a time.
+    """Pairs in files, which are read a block at a time.
 
     Args:
         name: name of the pairs in errors, such as "train".
-        shards: each is two files whose lines correspond, or one file that holds both sides. A file may be compressed
-            (.gz, .zst, .xz, .bz2, or the only member of a .zip).
-        reader: reader of the shards; None: their lines correspond.
-        options: what besides the files determines the pairs; the digest depends on it.
+        shards: files of the pairs. Each shard is two files whose lines correspond, or one file that holds both sides. A
+            file may be compressed (.gz, .zst, .xz, .bz2, or the only member of a .zip).
+        reader: reader of the shards; None: each shard is two files whose lines correspond.
+        options: all that determines the pairs, besides the files; part of the digest.
     """
 
     def __init__(
@@ -117,10 +138,10 @@ class PairFiles:
         name: str,
         shards: Sequence[tuple[str, ...]],
         reader: PairReader | None = None,
-        options: tuple[Any, ...] = ((0, 1),),  # earlier versions hashed the columns of all files
+        options: tuple[Any, ...] = ((0, 1),),  # columns, which earlier versions hashed for all files
     ) -> None:
         self.name, self.shards, self.reader, self.options = name, list(shards), reader, options
-        self._hashed: tuple[list[tuple[int, ...]], str] = ([], "")  # stamps of the files, and their hash
+        self._cached_digest: tuple[list[tuple[int, ...]], str] = ([], "")  # sizes and times of the files, and the hash
 
     def blocks(self, size: int = BLOCK) -> Iterator[ParallelText]:
         """Yield all pairs in order, at most `size` at a time.
@@ -134,26 +155,29 @@ class PairFiles:
             else:
                 yield from _line_blocks(shard[0], shard[1], self.name, size)
 
+    def files(self) -> list[str]:
+        """Return the paths of all files."""
+        return list(itertools.chain.from_iterable(self.shards))
+
     def digest(self) -> str:
-        """Return a hash of the files' bytes; read them again only if they have changed."""
-        paths = list(itertools.chain.from_iterable(self.shards))
+        """Return a hash of the files' bytes. The files are read again only if they have changed."""
+        paths = self.files()
         stamps: list[tuple[int, ...]] = []
         for path in paths:
-            with explained(path):
+            with user_errors(path):
                 stat = Path(path).stat()
                 # Include the inode's change time: unlike the modification time, it cannot be set back.
                 stamps.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
-        if self._hashed[0] != stamps:
-            total = hashlib.sha256(repr((len(self.shards), *self.options)).encode())
+        if self._cached_digest[0] != stamps:
+            digest = hashlib.sha256(repr((len(self.shards), *self.options)).encode())
             for path in paths:
-                with explained(path), Path(path).open("rb") as file:
-                    total.update(hashlib.file_digest(file, "sha256").digest())
-            self._hashed = stamps, total.hexdigest()
-        return self._hashed[1]
+                digest.update(bytes.fromhex(file_hash(path)))
+            self._cached_digest = stamps, digest.hexdigest()
+        return self._cached_digest[1]
 
     def load(self) -> ParallelText:
         """Load all pairs into memory."""
-        return _whole(self.blocks())
+        return join_blocks(self.blocks())
 
 
 class StoredLines:
@@ -176,8 +200,9 @@ class MixedText:
 
     Args:
         parts: corpora by name.
-        weights: how often a pass over the data holds each corpus (see Mixture in diglot.data.batching); 1 by default.
-        tgt_langs: codes of their target languages, if these differ.
+        weights: number of times that a pass over the data contains each corpus (see Mixture in diglot.data.batching); 1
+            for a corpus that is not listed.
+        tgt_langs: codes of the target languages of the corpora; None: they have the same target language.
     """
 
     def __init__(
@@ -186,26 +211,32 @@ class MixedText:
         self.parts, self.weights, self.tgt_langs = dict(parts), dict(weights), dict(tgt_langs or {})
 
     def blocks(self, size: int = BLOCK) -> Iterator[ParallelText]:
-        """Yield all pairs in order; no block holds pairs of two corpora."""
+        """Yield all pairs in order. A block contains pairs of only one corpus."""
         for part in self.parts.values():
             yield from part.blocks(size)
 
     def digest(self) -> str:
         """Return a hash of all text, and of the corpora's names and target languages."""
-        parts = [(name, part.digest(), self.tgt_langs.get(name)) for name, part in self.parts.items()]
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
+        digests = [(name, part.digest(), self.tgt_langs.get(name)) for name, part in self.parts.items()]
+        return hashlib.sha256(repr(digests).encode()).hexdigest()
 
     def load(self) -> ParallelText:
         """Return all pairs, in memory."""
-        return _whole(self.blocks())
+        return join_blocks(self.blocks())
 
 
-def _whole(blocks: Iterator[ParallelText]) -> ParallelText:
-    whole = ParallelText([], [])
+def join_blocks(blocks: Iterator[ParallelText]) -> ParallelText:
+    """Return the pairs of blocks as one text. A block may have fewer references than another one."""
+    src: list[str] = []
+    tgt: list[str] = []
+    more: list[list[str | None]] = []
     for block in blocks:
-        whole.src.extend(block.src)
-        whole.tgt.extend(block.tgt)
-    return whole
+        more += [[None] * len(src) for _ in block.more[len(more) :]]
+        for i, lines in enumerate(more):
+            lines += block.more[i] if i < len(block.more) else [None] * len(block)
+        src.extend(block.src)
+        tgt.extend(block.tgt)
+    return ParallelText(src, tgt, tuple(more))
 
 
 def corpora_of(text: Parallel) -> dict[str, Parallel]:
@@ -214,7 +245,13 @@ def corpora_of(text: Parallel) -> dict[str, Parallel]:
 
 
 def expand(pattern: str, key: str) -> list[str]:
-    """Return the files that match a path with `*`, `?` or `[...]`, sorted; the path itself if it exists.
+    """Return the sorted files that match a path with `*`, `?` or `[...]`.
+
+    If the path exists, or has no such character, return the path itself.
+
+    Args:
+        pattern: the path.
+        key: config key of the path in errors.
 
     Raises:
         UserError: no file matches, or the path is a URL.
@@ -223,27 +260,37 @@ def expand(pattern: str, key: str) -> list[str]:
     path = str(Path(pattern).expanduser())
     if not glob.has_magic(path) or Path(path).exists():
         return [path]
-    found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - absolute patterns too
-    if not found:
+    paths = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - absolute patterns too
+    if not paths:
         raise UserError(f"{key}={pattern}: no such file")
-    return found
+    return paths
 
 
 def read_blocks(path: str | Path, size: int = BLOCK) -> Iterator[list[str]]:
-    """Yield the lines of a file, `size` at a time; see `opened` for compressed files and other encodings than UTF-8.
+    """Yield the lines of a file, at most `size` at a time.
 
-    A line ends only at an LF: a lone CR, U+2028 or NUL is text. One CR before an LF is dropped, and so is a byte order
-    mark at the start. A last line without an LF counts.
+    `open_file` describes the compressed files and the encodings that are supported. A line ends only at an LF: a CR
+    elsewhere, U+2028 or NUL is text. One CR before an LF is dropped, and so is a byte order mark at the start. A last
+    line without an LF counts.
 
     Raises:
         UserError: the file is missing, a folder, unreadable, damaged, empty, or not UTF-8.
     """
-    with opened(path) as file:
+    with open_file(path) as file:
         yield from line_blocks(file, str(path), size)
 
 
 def line_blocks(file: BinaryIO, name: str, size: int = BLOCK) -> Iterator[list[str]]:
-    """Yield the lines of an open file by the rules of `read_blocks`; `name` is its name in errors."""
+    """Yield the lines of an open file by the rules of `read_blocks`.
+
+    Args:
+        file: file opened in binary mode.
+        name: name of the file in errors.
+        size: greatest number of lines to yield at a time.
+
+    Raises:
+        UserError: the file is empty, has a line of more than `MAX_LINE` bytes, or is not UTF-8.
+    """
     n_lines = 0
     while lines := _next_lines(file, size, name, n_lines):
         block = split_lines(b"".join(lines), name, n_lines)
@@ -254,32 +301,44 @@ def line_blocks(file: BinaryIO, name: str, size: int = BLOCK) -> Iterator[list[s
         raise UserError(f"{name}: the file is empty")
 
 
-def _next_lines(file: BinaryIO, size: int, name: str, first: int) -> list[bytes]:
-    """Return the next lines of an open file; a binary file's lines end at LF alone."""
+def _next_lines(file: BinaryIO, size: int, name: str, n_before: int) -> list[bytes]:
+    """Return the next lines of a file opened in binary mode, in which lines end only at LF.
+
+    Args:
+        file: the file.
+        size: greatest number of lines.
+        name: name of the file in errors.
+        n_before: number of lines that were read before.
+    """
     lines: list[bytes] = []
     for line in itertools.islice(iter(partial(file.readline, MAX_LINE + 1), b""), size):
         if len(line) > MAX_LINE:
-            raise UserError(f"{name}, line {first + len(lines) + 1}: more than {MAX_LINE:,} bytes in one line")
+            raise UserError(f"{name}, line {n_before + len(lines) + 1}: more than {MAX_LINE:,} bytes in one line")
         lines.append(line)
     return lines
 
 
 def have_same_content(one: str, other: str) -> bool:
-    """Return whether two files have the same bytes. A file that cannot be read differs from any other."""
+    """Return whether two files have the same bytes. A file that cannot be read differs from all others."""
     try:
         return Path(one).samefile(other) or filecmp.cmp(one, other, shallow=False)
     except (OSError, ValueError):
         return False
 
 
-def refuse_address(key: str, path: str | Path, what: str = "a local file is needed: download it first") -> None:
+def refuse_address(key: str, path: str | Path, reason: str = "a local file is needed: download it first") -> None:
     """Check that a path is not a URL, because nothing is downloaded unless the user asks for it.
+
+    Args:
+        key: config key of the path in errors.
+        path: the path.
+        reason: what the error says after "this is a URL, but".
 
     Raises:
         UserError: the path is a URL.
     """
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)) and not Path(path).exists():
-        raise UserError(f"{key}={path}: this is a URL, but {what}")
+        raise UserError(f"{key}={path}: this is a URL, but {reason}")
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -287,29 +346,29 @@ def read_lines(path: str | Path) -> list[str]:
     return list(itertools.chain.from_iterable(read_blocks(path)))
 
 
-# What a file that is not text is, by its first bytes, and what to do about it.
-_ARROW = "an Arrow file, not text: type data=hub data.path=arrow data.data_files=FILE data.column=null"
-_FORMATS = {
+# Descriptions of files that are not lines of text, with what to do about them, by the first bytes of a file.
+_ARROW_DESCRIPTION = "an Arrow file, not text: type data=hub data.path=arrow data.data_files=FILE data.column=null"
+_DESCRIPTIONS = {
     b"PAR1": "a Parquet file, not lines of text: type data.train.file=FILE",
-    b"ARROW1": _ARROW,
-    b"\xff\xff\xff\xff": _ARROW,  # in the form of a stream, which `datasets` writes
+    b"ARROW1": _ARROW_DESCRIPTION,
+    b"\xff\xff\xff\xff": _ARROW_DESCRIPTION,  # in the form of a stream, which `datasets` writes
     b"%PDF-": "a PDF, not text",
     b"7z\xbc\xaf": "a 7z archive, not text: unpack it",
 }
 
 
 def binary_format(head: bytes) -> str | None:
-    """Return what a file that is not text is by its first bytes, and what to do about it; None if it is not known."""
-    return next((what for start, what in _FORMATS.items() if head.startswith(start)), None)
+    """Return a description of a file that is not text, with what to do about it, by its first bytes; None: unknown."""
+    return next((text for signature, text in _DESCRIPTIONS.items() if head.startswith(signature)), None)
 
 
-def split_lines(data: bytes, name: str, first: int = 0) -> list[str]:
+def split_lines(data: bytes, name: str, n_before: int = 0) -> list[str]:
     """Return the lines of UTF-8 bytes, by the rules of `read_blocks`.
 
     Args:
         data: complete lines.
-        name: name of the bytes in errors.
-        first: number of lines that came before.
+        name: name of the file in errors.
+        n_before: number of lines before these in the file.
 
     Raises:
         UserError: the bytes are not UTF-8.
@@ -317,51 +376,51 @@ def split_lines(data: bytes, name: str, first: int = 0) -> list[str]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        if not first and (what := binary_format(data)):
-            raise UserError(f"{name}: {what}") from None
-        line = first + data.count(b"\n", 0, error.start) + 1
+        if not n_before and (description := binary_format(data)):
+            raise UserError(f"{name}: {description}") from None
+        line = n_before + data.count(b"\n", 0, error.start) + 1
         raise UserError(f"{name}, line {line}: not UTF-8 ({error.reason}, byte 0x{data[error.start]:02x})") from None
-    if not first:
+    if not n_before:
         text = text.removeprefix(_BOM)
-    # Neither str.splitlines nor open() in text mode: both end a line at characters that are text here.
-    *lines, rest = text.split("\n")
+    # str.splitlines, and open() in text mode, would also end a line at characters that are text here.
+    *lines, last = text.split("\n")
     if "\r" in text:
         lines = [line.removesuffix("\r") for line in lines]
-    return [*lines, rest] if rest else lines
+    return [*lines, last] if last else lines
 
 
 def sentence_blocks(path: str | Path, size: int = BLOCK, instead: str = READ_AS_DATA) -> Iterator[list[str]]:
-    """Yield the lines of `read_blocks`.
+    """Yield the lines of `read_blocks`, after a check that the first ones may be sentences.
 
     Args:
         path: the file.
-        size: the greatest number of lines of a block.
-        instead: what to do with a file of another format, for errors.
+        size: greatest number of lines to yield at a time.
+        instead: what to do with a file in another format, for errors.
 
     Raises:
-        UserError: the lines are those of another format, such as XML, or end with a CR alone; or `read_blocks` raises
+        UserError: the first lines are in another format, such as XML, or end with a CR alone; or `read_blocks` raises
             it.
     """
-    for i, block in enumerate(read_blocks(path, size)):
-        if not i and (what := _other_format(block[:100], instead)):
-            raise UserError(f"{path}: {what}")
+    for number, block in enumerate(read_blocks(path, size)):
+        if not number and (description := _other_format(block[:100], instead)):
+            raise UserError(f"{path}: {description}")
         yield block
 
 
 def _other_format(lines: Sequence[str], instead: str) -> str | None:
-    """Return what the first lines of a file are and what to do about it, or None if they may be sentences."""
+    """Return a description of the format of lines, with what to do about it; None if they may be sentences."""
     if len(lines) == 1 and lines[0].count("\r") > 1:
         return r"its lines end with CR alone, not LF: tr '\r' '\n' < FILE > NEW_FILE converts it"
     lines = [line.strip() for line in lines if line.strip()]
-    tags = sum(line.startswith("<") for line in lines)
+    n_tags = sum(line.startswith("<") for line in lines)
     if (
         lines
         and re.match(r"<(\?xml|!DOCTYPE|tmx|xliff|srcset|refset|tstset|html)\b", lines[0], re.I)
-        and 2 * tags > len(lines)
+        and 2 * n_tags > len(lines)
     ):
         kind = next((kind for kind in ("tmx", "xliff", "html") if f"<{kind}" in " ".join(lines).lower()), "")
-        remedy = EXTRACT if kind == "html" else instead
-        return f"an XML file{f' ({kind.upper()})' if kind else ''}, not lines of text: {remedy}"
+        advice = EXTRACT if kind == "html" else instead
+        return f"an XML file{f' ({kind.upper()})' if kind else ''}, not lines of text: {advice}"
     if lines and (all(map(_is_json_object, lines)) or re.match(r'\[\s*\{\s*"', "".join(lines))):
         return f"JSON, not lines of text: {instead}"
     if any(line.startswith('msgid "') for line in lines) and any(line.startswith('msgstr "') for line in lines):
@@ -379,59 +438,94 @@ def _is_json_object(line: str) -> bool:
 def _line_blocks(
     src_path: str | Path, tgt_path: str | Path, name: str, size: int, instead: str | None = READ_AS_DATA
 ) -> Iterator[ParallelText]:
-    """Yield the pairs of two files; `instead`: what to do with a file of another format; None: any line is text."""
+    """Yield the pairs of two files whose lines correspond, at most `size` at a time.
+
+    Args:
+        src_path: source file.
+        tgt_path: target file.
+        name: name of the pairs in errors.
+        size: greatest number of pairs to yield at a time.
+        instead: what to do with a file in another format, for errors; None: any line is text.
+
+    Raises:
+        UnequalLinesError: the files differ in their number of lines.
+        UserError: `sentence_blocks` raises it.
+    """
+    paths = (src_path, tgt_path)
     read = read_blocks if instead is None else partial(sentence_blocks, instead=instead)
-    sides = [read(path, size) for path in (src_path, tgt_path)]
-    counts = [0, 0]
+    sides = [read(path, size) for path in paths]
+    n_pairs = 0
     while True:
         blocks = [next(side, []) for side in sides]
-        counts = [count + len(block) for count, block in zip(counts, blocks)]
         if len(blocks[0]) != len(blocks[1]):
-            longer = len(blocks[0]) < len(blocks[1])
-            surplus = blocks[longer][len(blocks[not longer]) :]
-            n_more, has_text = 0, any(map(str.strip, surplus))
-            for block in sides[longer]:  # the other file has ended
-                n_more += len(block)
-                has_text = has_text or any(map(str.strip, block))
-            counts[longer] += n_more
-            src, tgt = counts
-            told = f"{name}: {src_path} has {src} lines, {tgt_path} has {tgt}; both must have one line per pair"
-            if not has_text:
-                told += f" (the last {abs(src - tgt)} of {(src_path, tgt_path)[longer]} are blank: remove them)"
-            for path, block in zip((src_path, tgt_path), blocks):
-                if any("\r" in line for line in block):
-                    told += f" ({path} has carriage returns inside lines, which do not end a line)"
-            raise UnequalLinesError(told, src_path, tgt_path, min(src, tgt) if has_text else None)
+            raise _unequal_lines(paths, name, n_pairs, blocks, sides)
         if not blocks[0]:
             return
-        yield ParallelText(*blocks)
+        n_pairs += len(blocks[0])
+        yield ParallelText(blocks[0], blocks[1])
+
+
+def _unequal_lines(
+    paths: tuple[str | Path, str | Path],
+    name: str,
+    n_pairs: int,
+    blocks: Sequence[list[str]],
+    remaining: Sequence[Iterator[list[str]]],
+) -> UnequalLinesError:
+    """Return the error about two files that differ in their number of lines, after counting them.
+
+    Args:
+        paths: the two files.
+        name: name of the pairs.
+        n_pairs: number of pairs before the blocks.
+        blocks: last block of each file, of which one is longer.
+        remaining: further blocks of each file; the shorter file has none.
+    """
+    counts = [n_pairs + len(block) for block in blocks]
+    longer = 0 if counts[0] > counts[1] else 1
+    has_text = any(map(str.strip, blocks[longer][len(blocks[1 - longer]) :]))
+    for block in remaining[longer]:
+        counts[longer] += len(block)
+        has_text = has_text or any(map(str.strip, block))
+    message = f"{name}: {paths[0]} has {counts[0]} lines, {paths[1]} has {counts[1]}; both must have one line per pair"
+    if not has_text:
+        message += f" (the last {max(counts) - min(counts)} of {paths[longer]} are blank: remove them)"
+    for path, block in zip(paths, blocks):
+        if any("\r" in line for line in block):
+            message += f" ({path} has carriage returns inside lines, which do not end a line)"
+    return UnequalLinesError(message, *paths, min(counts) if has_text else None)
 
 
 def read_parallel(src_path: str | Path, tgt_path: str | Path, name: str) -> ParallelText:
-    """Return the pairs of two files whose lines correspond; `name` is their name in errors, such as "train".
+    """Return the pairs of two files whose lines correspond.
+
+    Args:
+        src_path: source file.
+        tgt_path: target file.
+        name: name of the pairs in errors, such as "train".
 
     Raises:
         UserError: the files differ in their number of lines, or `read_blocks` refuses one.
     """
-    return _whole(_line_blocks(src_path, tgt_path, name, BLOCK, EXTRACT))
+    return join_blocks(_line_blocks(src_path, tgt_path, name, BLOCK, EXTRACT))
 
 
 def ending_of(language: str) -> str:
-    """Return the ending of the name of a file in a language: the language's code.
+    """Return the extension of files in a language: the language's code.
 
-    A code such as "gz" is followed by `.txt`, because the file would otherwise be read as a compressed one.
+    A code such as "gz" is followed by `.txt`, because the file would otherwise be taken for a compressed one.
     """
-    return f"{language}.txt" if f".{language}".lower().endswith(_COMPRESSED) else language
+    return f"{language}.txt" if f".{language}".lower().endswith(_COMPRESSED_EXTENSIONS) else language
 
 
 def side_endings(src_lang: str, tgt_lang: str) -> tuple[str, str]:
-    """Return the endings of the names of a source and a target file, such as ("de", "en") for dev.de and dev.en.
+    """Return the extensions of a source and a target file, such as ("de", "en") for dev.de and dev.en.
 
-    These files are in one folder with a split's `.json` and `dev.translated.<tgt_lang>`. If a file system may take two
-    of the names for the same one, the endings are, for example, ("source.en", "target.en").
+    The same folder also has the files `dev.json`, `dev.translated.<tgt_lang>` and `dev.best.<tgt_lang>`. If a file
+    system may take two of the names for the same one, the extensions are, for example, ("source.en", "target.en").
     """
     src, tgt = ending_of(src_lang), ending_of(tgt_lang)
-    names = [src, tgt, "json", f"translated.{tgt}"]
+    names = [src, tgt, "json", f"translated.{tgt}", f"best.{tgt}"]
     # macOS and Windows ignore the case of names, and macOS ignores how accents are encoded.
     if len({unicodedata.normalize("NFD", name).casefold() for name in names}) == len(names):
         return src, tgt
@@ -442,7 +536,7 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
     """Write lines, each ended by an LF, atomically.
 
     Raises:
-        ValueError: a line contains an LF, so that the file would have more lines than were given.
+        ValueError: a line contains an LF, so that the file would have more lines than it should.
         UserError: the file cannot be written.
     """
     lines = list(lines)
@@ -475,14 +569,24 @@ def write_json(path: str | Path, content: Any) -> None:
     write_bytes(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
 
 
+def file_hash(path: str | Path) -> str:
+    """Return the SHA-256 of a file's bytes.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    with user_errors(path), Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def hash_pair(src: str, tgt: str) -> bytes:
-    """Return an eight-byte hash of a pair; pairs with equal sides (see `comparable`) have the same hash."""
+    """Return an eight-byte hash of a pair. Pairs whose sides are equal after `comparable` have the same hash."""
     return hashlib.blake2b(
         f"{comparable(src)}\n{comparable(tgt)}".encode("utf-8", "surrogatepass"), digest_size=8
     ).digest()
 
 
 def drop_blank_pairs(pairs: ParallelText) -> tuple[ParallelText, int]:
-    """Return the pairs in which both sides have text, and the number of others."""
-    kept = [i for i, (src, tgt) in enumerate(zip(pairs.src, pairs.tgt)) if src.strip() and tgt.strip()]
-    return pairs.select(kept), len(pairs) - len(kept)
+    """Return the pairs in which both sides have text, and the number of other pairs."""
+    indices = [i for i, (src, tgt) in enumerate(zip(pairs.src, pairs.tgt)) if src.strip() and tgt.strip()]
+    return pairs.select(indices), len(pairs) - len(indices)

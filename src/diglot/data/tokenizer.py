@@ -1,4 +1,7 @@
-"""Conversion of text to token ids and back: SentencePiece (Kudo and Richardson, 2018), with placeholders kept whole."""
+"""Conversion of text to token ids and back with SentencePiece (Kudo and Richardson, 2018), and training of tokenizers.
+
+A placeholder such as {name} is a single token.
+"""
 
 import hashlib
 import io
@@ -13,7 +16,18 @@ import numpy as np
 import sentencepiece
 
 from diglot.data.forms import comparable, composing_rules
-from diglot.data.pieces import BOS, EOS, PAD, UNK, adopt, composing, is_composing, model_type_of, opened, tag
+from diglot.data.pieces import (
+    BOS,
+    EOS,
+    PAD,
+    UNK,
+    adopt,
+    is_composing,
+    load_processor,
+    mark_composing,
+    model_type_of,
+    tag,
+)
 from diglot.data.placeholders import Placeholders, check_placeholder
 from diglot.data.sampling import Sampler, Sampling
 from diglot.data.special_ids import SpecialIds
@@ -21,19 +35,20 @@ from diglot.data.text import Parallel, read_lines, write_bytes, write_lines
 from diglot.errors import UserError
 from diglot.system.atomic import scratch_folder
 
-# Slots: in the token stream, one of these private-use characters replaces each placeholder, in the order of the source
-# line. So a name never seen in training survives: the model learns where to put it, not how to spell it.
+# Slots are private-use characters that replace the placeholders of a line before it is encoded: the first placeholder
+# of the source line becomes the first slot, and so on. So the model learns where to put a placeholder, not how to spell
+# it, and can also translate placeholders that are not in the training text.
 SLOTS = tuple(chr(0xE000 + i) for i in range(8))
 _SLOT = re.compile(f"[{SLOTS[0]}-{SLOTS[-1]}]")
 
-# SentencePiece's trainer skips lines of more bytes than this, and lines with its own mark for unknown characters.
-LONGEST_LINE = 4192
+# SentencePiece's trainer skips lines of more bytes than this, and lines with its mark for unknown characters.
+MAX_LINE_BYTES = 4192
 _UNKNOWN_MARK = "\N{LOWER FIVE EIGHTHS BLOCK}"
 _BLANK_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
-_WORD = re.compile(r"\w")  # no normalisation removes these characters
+_WORD_CHARACTER = re.compile(r"\w")  # no normalisation removes these characters
 _FORMAT = 2  # increment when the same text and options give another model
-_OF_SYMBOLS = ("char", "word")  # types of models whose pieces are whole characters or words, without subwords or bytes
-_UNKNOWN_SIGN = "\N{DOUBLE QUESTION MARK}"  # what such a model writes for a symbol that it does not know
+_SYMBOL_TYPES = ("char", "word")  # models whose pieces are whole characters or words, without subwords and bytes
+_UNKNOWN_SURFACE = "\N{DOUBLE QUESTION MARK}"  # text that such a model writes for an unknown symbol
 
 Side = Literal["src", "tgt"]
 BOTH: tuple[Side, Side] = ("src", "tgt")
@@ -43,10 +58,9 @@ class Encoded(NamedTuple):
     """A line as token ids, without <s> and </s>.
 
     Attributes:
-        ids: ids of the language tag, if there is one, and of the pieces.
-        placeholders: the placeholders that its slots replace.
-        is_blank: whether the line has no text for a model to read: only whitespace, or only characters that the
-            tokenizer's normalisation removes.
+        ids: id of the language tag, if there is one, and ids of the pieces.
+        placeholders: placeholders of the line, in the order of their slots.
+        is_blank: whether the line has only whitespace, or only characters that the tokenizer's normalisation removes.
     """
 
     ids: list[int]
@@ -55,18 +69,18 @@ class Encoded(NamedTuple):
 
 
 class Tokenizer:
-    """Trained SentencePiece models: one for both sides, or one for each.
+    """Tokenizer of both sides, with one SentencePiece model for both or one for each.
 
     Args:
-        model: the bytes of a SentencePiece .model file whose ids 0-3 are <pad>, <unk>, <s>, </s> (see
+        model: content of a SentencePiece .model file whose ids 0-3 are <pad>, <unk>, <s> and </s> (see
             `diglot.data.pieces.adopt`).
-        placeholder: regular expression for placeholders in a text, such as {name}; None: there are none.
-        tgt_model: the target's model; None: the same one.
-        languages: codes of the target languages, each with a tag that may precede a source; empty if there is only one
-            language.
+        placeholder: regular expression of placeholders, such as {name}; None: there are none.
+        tgt_model: model file of the target; None: `model`.
+        languages: codes of the target languages, each of which has a tag that may precede a source; empty if there is
+            only one target language.
 
     Raises:
-        UserError: a model is invalid, or lacks a piece that it needs.
+        UserError: a model is invalid or lacks a piece that is needed.
     """
 
     pad_id, unk_id, bos_id, eos_id = PAD, UNK, BOS, EOS
@@ -79,14 +93,14 @@ class Tokenizer:
         languages: Sequence[str] = (),
     ) -> None:
         self.model, self.placeholder, self.tgt_model, self.languages = model, placeholder, tgt_model, tuple(languages)
-        self._src = _Side(model, has_slots=placeholder is not None)
-        self._tgt = self._src if tgt_model is None else _Side(tgt_model, has_slots=placeholder is not None)
+        self._src = _SideModel(model, has_slots=placeholder is not None)
+        self._tgt = self._src if tgt_model is None else _SideModel(tgt_model, has_slots=placeholder is not None)
         processor = self._src.processor
         self._tags = {language: processor.piece_to_id(tag(language)) for language in languages}
         if missing := [tag(language) for language, i in self._tags.items() if not processor.is_control(i)]:
             raise UserError(f"the SentencePiece model has no tag {missing[0]}")
         self._placeholders = Placeholders(placeholder) if placeholder else None
-        self._hidden = Placeholders(placeholder, _SLOT.pattern) if placeholder else None
+        self._placeholders_and_slots = Placeholders(placeholder, _SLOT.pattern) if placeholder else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self.model, self.placeholder, self.tgt_model, self.languages)
@@ -98,12 +112,12 @@ class Tokenizer:
 
     @property
     def special(self) -> SpecialIds:
-        """The ids of special tokens, the same on both sides."""
+        """Ids of the special tokens, which are the same on both sides."""
         return SpecialIds(self.pad_id, self.unk_id, self.bos_id, self.eos_id)
 
     @property
     def vocab_sizes(self) -> dict[str, int]:
-        """Sizes of both vocabularies, named like a model's arguments."""
+        """Sizes of both vocabularies, by the names of a model's arguments."""
         return {"src_vocab_size": self.src_vocab_size, "tgt_vocab_size": self.tgt_vocab_size}
 
     @property
@@ -115,7 +129,7 @@ class Tokenizer:
         return self._tgt.processor.get_piece_size()
 
     def digest(self) -> str:
-        """Return a hash of all that determines the ids of a text."""
+        """Return a hash of everything that determines the ids of a text."""
         parts = [self.model, self.tgt_model or b"", repr((self.placeholder, self.languages)).encode()]
         return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
@@ -128,49 +142,59 @@ class Tokenizer:
 
         Args:
             lines: lines without line breaks.
-            tgt_lang: code of the language to translate into, for the tag; None: no tag.
+            tgt_lang: code of the language to translate into, which selects the tag; None: no tag.
 
         Raises:
-            UserError: there are tags, but none for this language.
+            UserError: the tokenizer has tags, but none for this language.
         """
         texts, placeholders = list(lines), [tuple[str, ...]()] * len(lines)
-        for i in self._with_placeholders(lines):
+        for i in self._lines_with_placeholders(lines):
             names: list[str] = []
-            texts[i] = self._hide(lines[i], names, may_add=True)
+            texts[i] = self._insert_slots(lines[i], names, may_add=True)
             placeholders[i] = tuple(names)
-        before = []
+        tag_ids = []
         if self.languages and tgt_lang is not None:
             if tgt_lang not in self._tags:
                 raise UserError(f"{tgt_lang} is not a target language of this model, which has {', '.join(self._tags)}")
-            before = [self._tags[tgt_lang]]
+            tag_ids = [self._tags[tgt_lang]]
         sequences = self._src.encode(texts)
         blank = list(map(is_blank, lines, sequences))
-        if before:
-            sequences = [before + ids for ids in sequences]
+        if tag_ids:
+            sequences = [tag_ids + ids for ids in sequences]
         return list(map(Encoded, sequences, placeholders, blank))
 
     def encode_targets(self, lines: Sequence[str], sources: Sequence[Encoded]) -> list[list[int]]:
-        """Encode target lines; their placeholders get the slots that they have in the source lines."""
+        """Encode target lines, in which a placeholder has the same slot as in the source line.
+
+        Args:
+            lines: target lines without line breaks.
+            sources: their encoded sources.
+        """
         texts = list(lines)
-        for i in self._with_placeholders(lines):
-            texts[i] = self._hide(lines[i], list(sources[i].placeholders), may_add=False)
+        for i in self._lines_with_placeholders(lines):
+            texts[i] = self._insert_slots(lines[i], list(sources[i].placeholders), may_add=False)
         return self._tgt.encode(texts)
 
     def samplers(self, alpha: float) -> tuple[Sampler, Sampler]:
-        """Return a sampler of segmentations for each side; see `Sampling`."""
+        """Return a sampler of random segmentations for each side; see `Sampling`."""
         src = Sampler(self.model, alpha)
         return src, src if self.tgt_model is None else Sampler(self.tgt_model, alpha)
 
     def decode(self, ids: Sequence[int], placeholders: Sequence[str] = (), side: Side = "tgt") -> str:
         """Decode ids to a line of text.
 
-        A slot without a placeholder in the source is dropped. A model of characters or words writes an unknown symbol
-        as one visible sign.
+        A slot without a placeholder is dropped. A model of characters or words writes an unknown symbol as one visible
+        sign.
+
+        Args:
+            ids: token ids.
+            placeholders: placeholders of the source line, in the order of their slots.
+            side: side of the ids.
         """
         text = (self._src if side == "src" else self._tgt).decode(list(ids))
-        if not self._hidden:
+        if not self._placeholders_and_slots:
             return text
-        # Replace all slots at once: a placeholder may itself contain a slot's character.
+        # Replace all slots at once, because a placeholder may itself contain the character of a slot.
         names = dict(zip(SLOTS, placeholders))
         return _SLOT.sub(lambda slot: names.get(slot.group(), ""), text)
 
@@ -178,52 +202,55 @@ class Tokenizer:
         """Return the placeholders in a line."""
         return self._placeholders.find(line) if self._placeholders else []
 
-    def _with_placeholders(self, lines: Sequence[str]) -> list[int]:
+    def _lines_with_placeholders(self, lines: Sequence[str]) -> list[int]:
         """Return the indices of the lines that contain placeholders or slots."""
-        if not self._hidden:
+        if not self._placeholders_and_slots:
             return []
-        return [i for i, line in enumerate(lines) if self._hidden.occurs_in(line)]
+        return [i for i, line in enumerate(lines) if self._placeholders_and_slots.occurs_in(line)]
 
-    def _hide(self, line: str, names: list[str], may_add: bool) -> str:
-        """Replace placeholders with slots.
+    def _insert_slots(self, line: str, names: list[str], may_add: bool) -> str:
+        """Return a line with its placeholders replaced by slots.
 
-        With `may_add`, missing placeholders are added to `names`. Without it, a placeholder may also get the slot of a
-        name that differs only in form (see `comparable`).
+        Args:
+            line: the line.
+            names: placeholders that have a slot, in the order of the slots.
+            may_add: whether other placeholders are added to `names`. Otherwise, a placeholder without a slot gets that
+                of a name that differs only in Unicode form (see `comparable`), if there is one.
         """
 
-        def slot(name: str) -> str:
+        def slot_of(name: str) -> str:
             if name in names:
                 return SLOTS[names.index(name)]
             if may_add and len(names) < len(SLOTS):
                 names.append(name)
                 return SLOTS[len(names) - 1]
-            known = [] if may_add else list(map(comparable, names))
-            if comparable(name) in known:
-                return SLOTS[known.index(comparable(name))]
+            known_names = [] if may_add else list(map(comparable, names))
+            if comparable(name) in known_names:
+                return SLOTS[known_names.index(comparable(name))]
             return "\N{REPLACEMENT CHARACTER}" if name in SLOTS else name
 
-        assert self._hidden
-        return self._hidden.replace(line, slot)
+        assert self._placeholders_and_slots
+        return self._placeholders_and_slots.replace(line, slot_of)
 
 
 def is_blank(line: str, ids: Sequence[int]) -> bool:
-    """Return whether a line has no text, given the ids of its pieces; see `Encoded`."""
+    """Return whether a line is blank (see `Encoded`), given the ids of its pieces."""
     return not ids or not line.strip()
 
 
-class _Side:
-    """The SentencePiece model of a side.
+class _SideModel:
+    """SentencePiece model of a side.
 
     Args:
-        model: see Tokenizer.
-        has_slots: whether the model must have pieces for placeholders.
+        model: content of a model file; see `Tokenizer`.
+        has_slots: whether the model must have pieces for slots.
 
     Raises:
         UserError: the model is invalid, or lacks a piece.
     """
 
     def __init__(self, model: bytes, has_slots: bool) -> None:
-        self.processor = opened(model)
+        self.processor = load_processor(model)
         self._composes, self._type = is_composing(model), model_type_of(model)
         processor = self.processor
         ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
@@ -239,40 +266,42 @@ class _Side:
         if self._type == "word":
             texts = [" ".join(text.split()) for text in texts]
         sequences = self.processor.encode(texts, num_threads=1)  # more threads cost more time than they save
-        if self._type not in _OF_SYMBOLS:
+        if self._type not in _SYMBOL_TYPES:
             return sequences
-        return [self._each_unknown(text, ids) if UNK in ids else ids for text, ids in zip(texts, sequences)]
+        return [self._expand_unknown(text, ids) if UNK in ids else ids for text, ids in zip(texts, sequences)]
 
-    def _each_unknown(self, text: str, ids: list[int]) -> list[int]:
-        """Return ids with an <unk> for each unknown symbol; SentencePiece gives one for a run of such symbols."""
+    def _expand_unknown(self, text: str, ids: list[int]) -> list[int]:
+        """Return the ids of a text with one <unk> per unknown symbol; SentencePiece has one per run of such symbols."""
         pieces = self.processor.encode(text, out_type=str)
-        numbers = [piece.count(_BLANK_MARK) if self._type == "word" else len(piece) for piece in pieces]
-        return [i for i, n in zip(ids, numbers, strict=True) for _ in range(max(1, n) if i == UNK else 1)]
+        counts = [piece.count(_BLANK_MARK) if self._type == "word" else len(piece) for piece in pieces]
+        return [i for i, count in zip(ids, counts, strict=True) for _ in range(max(1, count) if i == UNK else 1)]
 
     def decode(self, ids: list[int]) -> str:
-        """Return the text of ids. A line break, which a model can spell in bytes, becomes a space."""
+        """Return the text of ids. A line break, which a model can spell with byte tokens, becomes a space."""
         text = self.processor.decode(ids).replace("\n", " ")
-        return text.lstrip(" ") if self._type == "word" else text  # the sign of an unknown word begins with a space
+        return text.lstrip(" ") if self._type == "word" else text  # the text of an unknown word begins with a space
 
 
 class TokenizerSource(Protocol):
-    """Source of a run's tokenizer.
+    """Interface of sources of a run's tokenizer.
 
     Attributes:
         is_joint: whether both sides share one vocabulary.
-        sampling: how training text is segmented at random.
+        placeholder: regular expression of placeholders; see `Tokenizer`.
+        sampling: options of the random segmentation of training text.
     """
 
     is_joint: bool
+    placeholder: str | None
     sampling: Sampling
 
     def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
-        """Return the tokenizer, and one line about it.
+        """Return the tokenizer, and a one-line note for the user.
 
         Args:
             text: text to train on.
             cache_dir: folder for trained models.
-            languages: see Tokenizer.
+            languages: codes of the target languages; see `Tokenizer`.
         """
 
 
@@ -280,17 +309,17 @@ class _TooLargeError(UserError):
     """Error about a vocabulary size that a text cannot fill.
 
     Args:
-        key: key of the size.
-        size: its value.
-        most: greatest size that the text can fill.
+        key: config key of the size.
+        size: value of the key.
+        limit: greatest size that the text can fill.
     """
 
-    def __init__(self, key: str, size: int, most: int) -> None:
-        super().__init__(f"{key}={size} is too large for this text: at most {most}")
-        self.most = most
+    def __init__(self, key: str, size: int, limit: int) -> None:
+        super().__init__(f"{key}={size} is too large for this text: at most {limit}")
+        self.limit = limit
 
 
-def _cached(cache_dir: Path, key: list[Any]) -> Path:
+def _cache_path(cache_dir: Path, key: list[Any]) -> Path:
     """Return the path of a trained model in the cache."""
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:20]
     return cache_dir / "tokenizers" / f"{digest}.model"
@@ -302,25 +331,26 @@ class TokenizerTrainer(TokenizerSource):
     Args:
         model_type: unigram (Kudo, 2018) or bpe (Sennrich et al., 2016) for subwords; char for characters (Unicode code
             points, of which a space is one); word for words, which whitespace separates.
-        vocab_size: number of pieces, including the special ones and, for subwords, 256 bytes, but not the tags of
-            languages. None: all characters or words of the text; otherwise the most frequent ones. The others are
-            unknown.
+        vocab_size: number of pieces, including special tokens and the 256 byte tokens of subword models, but not the
+            tags of languages. For characters and words, the most frequent ones get a piece, and the others are unknown.
+            None: all characters or words of the text get a piece.
         must_fit: whether a size that the text cannot fill is an error; otherwise the largest possible size is used.
-            None: it is an error. (In a config, None stands for whether the user typed a size.)
+            None: it is an error. (In a config, None means: it is an error if the user typed the size.)
         joint: whether both sides share one vocabulary; otherwise each has its own.
-        tgt_vocab_size: number of the target's pieces if it has its own vocabulary; None: as many as the source's.
-        character_coverage: share of the text's characters that get a piece; the others are spelt in bytes, or are
+        tgt_vocab_size: number of pieces of a separate target vocabulary; None: that of the source.
+        character_coverage: share of the text's characters that get a piece. The others are spelt in bytes, or are
             unknown if the model has no bytes. It does not apply to words.
-        normalisation: rule applied before encoding, stored in the model file. identity leaves text as it is, nfc
-            composes it, the others are SentencePiece's. With nfc, diglot also composes text before the model sees it,
-            because the rules in the file (see diglot.data.forms) lack marks in some rare orders.
-        placeholder: see Tokenizer.
-        symbols: regular expression for texts that become one piece each, such as the feature V;PST between characters;
-            its matches in the training text are collected. Such a piece matches wherever its text occurs. None: none.
+        normalisation: rule that is applied before encoding and stored in the model file. identity leaves text as it is,
+            nfc composes it, and the others are SentencePiece's. With nfc, diglot also composes text before the model
+            reads it, because the rules in the file (see diglot.data.forms) lack marks in some rare orders.
+        placeholder: regular expression of placeholders; see `Tokenizer`.
+        symbols: regular expression of texts that become one piece each among characters, such as the feature PST. Its
+            matches in the training text are collected. The piece of a symbol matches wherever its text occurs. None:
+            there are none.
         sample_size: greatest number of lines to train on, drawn at random.
-        seed: seed of that draw, and of random segmentation.
-        samples: see Sampling.
-        alpha: see Sampling.
+        seed: seed of the draw of lines, and of random segmentation.
+        samples: number of randomly segmented versions of the text; see `Sampling`.
+        alpha: amount of randomness; see `Sampling`.
 
     Raises:
         ValueError: an argument is out of range.
@@ -345,12 +375,12 @@ class TokenizerTrainer(TokenizerSource):
     ) -> None:
         if not 0.9 <= character_coverage <= 1:
             raise ValueError(f"character_coverage ({character_coverage}) must be from 0.9 to 1")
-        n_needed = 4 if model_type in _OF_SYMBOLS else 4 + 256
+        n_needed = 4 if model_type in _SYMBOL_TYPES else 4 + 256
         reason = "4 special tokens" + (" and 256 byte tokens" if n_needed > 4 else "")
         for name, size in (("vocab_size", vocab_size), ("tgt_vocab_size", tgt_vocab_size)):
             if size is not None and size <= n_needed:
                 raise ValueError(f"{name} ({size}) must be above {n_needed}: {reason}")
-        if vocab_size is None and model_type not in _OF_SYMBOLS:
+        if vocab_size is None and model_type not in _SYMBOL_TYPES:
             raise ValueError(f"vocab_size must be given for {model_type}")
         if model_type == "word" and (placeholder is not None or symbols is not None):
             raise ValueError("placeholder and symbols must be null for words, each of which is one piece already")
@@ -359,7 +389,7 @@ class TokenizerTrainer(TokenizerSource):
         if sample_size < 1:
             raise ValueError(f"sample_size ({sample_size}) must be positive")
         self._placeholders = Placeholders(placeholder) if placeholder is not None else None
-        self._symbols = Placeholders(symbols, key="symbols") if symbols is not None else None
+        self._symbol_finder = Placeholders(symbols, key="symbols") if symbols is not None else None
         self.model_type, self.vocab_size, self.character_coverage = model_type, vocab_size, character_coverage
         self.must_fit, self.symbols = must_fit, symbols
         self.normalisation, self.placeholder = normalisation, placeholder
@@ -367,36 +397,36 @@ class TokenizerTrainer(TokenizerSource):
         self._normaliser = sentencepiece.SentencePieceNormalizer(rule_name=removing_rule)
         self.sample_size, self.seed = sample_size, seed
         self.is_joint, self.tgt_vocab_size = joint, tgt_vocab_size
-        self.sampling = _sampling(samples, alpha, seed, model_type)
+        self.sampling = _checked_sampling(samples, alpha, seed, model_type)
 
     def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
         """See TokenizerSource."""
         if not self.is_joint:
-            return _joined(self.train(text, cache_dir, ["src"]), self.train(text, cache_dir, ["tgt"]), languages)
-        return _joined(self.train(text, cache_dir), None, languages)
+            return _combine(self.train(text, cache_dir, ["src"]), self.train(text, cache_dir, ["tgt"]), languages)
+        return _combine(self.train(text, cache_dir), None, languages)
 
     def train(
         self, text: Parallel, cache_dir: Path, sides: Sequence[Side] = BOTH, node: str = "tokenizer"
     ) -> tuple[Tokenizer, str]:
-        """Train a model on these sides of a text, or take it from the cache if it was trained before.
+        """Train a model on one or both sides of a text, or read it from the cache if it was trained before.
 
         Args:
             text: text to train on.
             cache_dir: folder for trained models.
             sides: sides of the text.
-            node: key of this trainer in the config, for messages.
+            node: config key of this trainer, for messages.
 
         Returns:
-            The tokenizer, and one line about the numbers of lines read, used and skipped.
+            The tokenizer, and a one-line note with the numbers of lines read, used and skipped.
 
         Raises:
-            UserError: no line is usable, or the vocabulary size does not suit the text (the message names the limit).
+            UserError: no line is usable, or the vocabulary size does not suit the text. The message names the limit.
         """
         key_name, vocab_size = f"{node}.vocab_size", self.vocab_size
         if list(sides) == ["tgt"] and self.tgt_vocab_size is not None:
             key_name, vocab_size = f"{node}.tgt_vocab_size", self.tgt_vocab_size
         options = self._options(vocab_size)
-        key = [
+        cache_key = [
             _FORMAT,
             sentencepiece.__version__,
             options,
@@ -406,36 +436,36 @@ class TokenizerTrainer(TokenizerSource):
             *sides,
             text.digest(),
         ]
-        key += [2, unicodedata.unidata_version] if self.normalisation == "nfc" else []
-        key += ["symbols", self.symbols] if self.symbols is not None else []
-        file = _cached(cache_dir, key)
-        if self.must_fit is False and not file.exists():
-            file = _cached(cache_dir, [*key, "may be smaller"])
-        about = file.with_suffix(".txt")
-        if not (file.exists() and about.exists()):
-            used, told = self._sample(text, sides)
-            if self._symbols is not None:
-                options["user_defined_symbols"] += self._found_symbols(used, node)
-                if vocab_size is not None and vocab_size <= (least := 4 + len(options["user_defined_symbols"])):
+        cache_key += [2, unicodedata.unidata_version] if self.normalisation == "nfc" else []
+        cache_key += ["symbols", self.symbols] if self.symbols is not None else []
+        model_file = _cache_path(cache_dir, cache_key)
+        if self.must_fit is False and not model_file.exists():
+            model_file = _cache_path(cache_dir, [*cache_key, "may be smaller"])
+        note_file = model_file.with_suffix(".txt")
+        if not (model_file.exists() and note_file.exists()):
+            lines, note = self._sample(text, sides)
+            if self._symbol_finder is not None:
+                options["user_defined_symbols"] += self._find_symbols(lines, node)
+                if vocab_size is not None and vocab_size <= (n_required := 4 + len(options["user_defined_symbols"])):
                     raise UserError(
-                        f"{key_name}={vocab_size} is too small: there are {least} special tokens and symbols"
+                        f"{key_name}={vocab_size} is too small: there are {n_required} special tokens and symbols"
                     )
             try:
-                model = self._train(used, options, key_name, file)
+                model = self._train(lines, options, key_name, model_file)
             except _TooLargeError as error:
                 if self.must_fit is not False:
                     raise
-                model = self._train(used, options | {"vocab_size": error.most}, key_name, file)
-                told += f"; {key_name}={vocab_size} is more than this text can fill, so it has the most that fit"
-            write_lines(about, [told])
-            write_bytes(file, model)
+                model = self._train(lines, options | {"vocab_size": error.limit}, key_name, model_file)
+                note += f"; {key_name}={vocab_size} is more than this text can fill: the largest possible size is used"
+            write_lines(note_file, [note])
+            write_bytes(model_file, model)
         try:
-            return Tokenizer(file.read_bytes(), self.placeholder), read_lines(about)[0]
+            return Tokenizer(model_file.read_bytes(), self.placeholder), read_lines(note_file)[0]
         except UserError as error:
-            raise UserError(f"{file}: {error}: remove it") from None
+            raise UserError(f"{model_file}: {error}: remove it") from None
 
     def _options(self, vocab_size: int | None) -> dict[str, Any]:
-        """Return the options of SentencePiece's trainer. They are part of the name of a model in the cache."""
+        """Return the options of SentencePiece's trainer, on which the name of a model in the cache depends."""
         options: dict[str, Any] = {
             "model_type": self.model_type,
             "vocab_size": vocab_size,
@@ -448,66 +478,67 @@ class TokenizerTrainer(TokenizerSource):
             "unk_id": UNK,
             "bos_id": BOS,
             "eos_id": EOS,
-            "max_sentence_length": LONGEST_LINE,
+            "max_sentence_length": MAX_LINE_BYTES,
             "num_threads": 1,  # the result depends on the number of threads
         }
-        if self.model_type not in _OF_SYMBOLS:
+        if self.model_type not in _SYMBOL_TYPES:
             return options
-        is_of_words = self.model_type == "word"
-        if is_of_words:
+        is_word_model = self.model_type == "word"
+        if is_word_model:
             options["character_coverage"] = 1.0  # SentencePiece would replace rare characters inside of words
         return options | {
             "vocab_size": 8000 if vocab_size is None else vocab_size,
-            "use_all_vocab": vocab_size is None,  # whatever vocab_size is
+            "use_all_vocab": vocab_size is None,  # takes precedence over vocab_size
             "byte_fallback": False,
-            "remove_extra_whitespaces": is_of_words,
-            "add_dummy_prefix": is_of_words,  # a blank before a text, which belongs to its first word
-            "unk_surface": f" {_UNKNOWN_SIGN}" if is_of_words else _UNKNOWN_SIGN,
+            "remove_extra_whitespaces": is_word_model,
+            "add_dummy_prefix": is_word_model,  # a blank before the text, because each word begins with a blank
+            "unk_surface": f" {_UNKNOWN_SURFACE}" if is_word_model else _UNKNOWN_SURFACE,
         }
 
-    def _found_symbols(self, lines: list[str], node: str) -> list[str]:
-        """Return the texts that become one piece each, sorted.
+    def _find_symbols(self, lines: list[str], node: str) -> list[str]:
+        """Return the sorted matches of `symbols` in lines.
 
         Raises:
-            UserError: one of them has whitespace, which separates pieces.
+            UserError: a match contains whitespace, which separates pieces.
         """
-        assert self._symbols
-        found = sorted({symbol for line in lines for symbol in self._symbols.find(line)} - {*SLOTS})
-        if wrong := [symbol for symbol in found if len(symbol.split()) != 1 or symbol != symbol.strip()]:
-            raise UserError(f"{node}.symbols={self.symbols} matches {wrong[0]!r}: a symbol has no whitespace")
-        return found
+        assert self._symbol_finder
+        symbols = sorted({symbol for line in lines for symbol in self._symbol_finder.find(line)} - {*SLOTS})
+        if invalid := [symbol for symbol in symbols if len(symbol.split()) != 1 or symbol != symbol.strip()]:
+            raise UserError(f"{node}.symbols={self.symbols} matches {invalid[0]!r}: a symbol has no whitespace")
+        return symbols
 
     def _sample(self, text: Parallel, sides: Sequence[Side]) -> tuple[list[str], str]:
-        """Return the lines to train on (sources first, each side in the text's order), and a note on their number."""
+        """Return the lines to train on, and a note with their number. All sources come first, in the text's order."""
         random = np.random.default_rng(self.seed)
-        found: list[tuple[float, int, int, str]] = []  # the lines with the smallest random numbers
-        highest, n_lines, n_usable = 1.0, 0, 0
+        # Each line gets a random number. The sample consists of the lines with the smallest numbers.
+        drawn: list[tuple[float, int, int, str]] = []  # random number, side, line number, line
+        threshold, n_lines, n_usable = 1.0, 0, 0
         for pairs in text.blocks():
             for side, name in enumerate(sides):
                 lines = pairs.src if name == "src" else pairs.tgt
                 for number, (line, draw) in enumerate(zip(lines, random.random(len(lines)).tolist()), start=n_lines):
                     if self._is_usable(line):
                         n_usable += 1
-                        if draw < highest:
-                            found.append((draw, side, number, line))
+                        if draw < threshold:
+                            drawn.append((draw, side, number, line))
             n_lines += len(pairs)
-            if len(found) > 2 * self.sample_size:
-                found = sorted(found)[: self.sample_size]
-                highest = found[-1][0]
-        n_all = n_lines * len(sides)
+            if len(drawn) > 2 * self.sample_size:
+                drawn = sorted(drawn)[: self.sample_size]
+                threshold = drawn[-1][0]
+        n_total = n_lines * len(sides)
         if not n_usable:
             raise UserError(
-                f"tokenizer: none of {n_all:,} lines is usable: they are blank, or longer than {LONGEST_LINE} bytes"
+                f"tokenizer: none of {n_total:,} lines is usable: all are blank or longer than {MAX_LINE_BYTES} bytes"
             )
-        used = [line for _, _, line in sorted(item[1:] for item in sorted(found)[: self.sample_size])]
-        told = f"tokenizer: {n_all:,} lines read, {len(used):,} used, {n_all - n_usable:,} skipped"
-        return list(map(self._shown, used)), told
+        sample = [line for _, _, line in sorted(item[1:] for item in sorted(drawn)[: self.sample_size])]
+        note = f"tokenizer: {n_total:,} lines read, {len(sample):,} used, {n_total - n_usable:,} skipped"
+        return list(map(self._prepare_line, sample)), note
 
-    def _shown(self, line: str) -> str:
-        """Return a line in the form that the trainer reads.
+    def _prepare_line(self, line: str) -> str:
+        """Return a line in the form that SentencePiece's trainer reads.
 
-        The trainer must not learn pieces from placeholders, because the model never sees them. It must not skip lines
-        with SentencePiece's mark for unknown characters either. The mark is removed here, and is later spelt in bytes.
+        Placeholders become slots, so that no pieces are learned from them. SentencePiece's mark for unknown characters
+        is removed, because the trainer would skip the line. In text to encode, the mark is spelt in bytes.
         """
         if self._placeholders:
             line = self._placeholders.replace(line, lambda _: SLOTS[0])
@@ -517,18 +548,28 @@ class TokenizerTrainer(TokenizerSource):
         return " ".join(line.split()) if self.model_type == "word" else line
 
     def _is_usable(self, line: str) -> bool:
-        """Return whether the trainer will use a line: it is short enough, and has text after normalisation."""
-        if len(line) * 4 > LONGEST_LINE and len(self._shown(line).encode()) > LONGEST_LINE:
+        """Return whether the trainer can use a line: it is short enough and has text after normalisation."""
+        if len(line) * 4 > MAX_LINE_BYTES and len(self._prepare_line(line).encode()) > MAX_LINE_BYTES:
             return False
-        if _WORD.search(line):
+        if _WORD_CHARACTER.search(line):
             return True
-        return bool(self._normaliser.normalize(self._shown(line)).replace(_BLANK_MARK, " ").strip())
+        return bool(self._normaliser.normalize(self._prepare_line(line)).replace(_BLANK_MARK, " ").strip())
 
-    def _train(self, lines: list[str], options: dict, key_name: str, file: Path) -> bytes:
-        """Train a model. SentencePiece reads the rules for nfc from a file, which is written beside the model."""
+    def _train(self, lines: list[str], options: dict, key_name: str, model_file: Path) -> bytes:
+        """Train a model and return its file.
+
+        Args:
+            lines: lines to train on.
+            options: options of SentencePiece's trainer.
+            key_name: config key of the vocabulary size, for errors.
+            model_file: path of the model. A temporary folder beside it holds the rules of nfc.
+
+        Raises:
+            UserError: the vocabulary size does not suit the text, or the folder cannot be written.
+        """
         model = io.BytesIO()
         try:
-            with scratch_folder(file) as folder:
+            with scratch_folder(model_file) as folder:
                 if self.normalisation == "nfc":
                     rules = folder / "nfc.tsv"
                     rules.write_text(composing_rules(), encoding="utf-8")
@@ -537,54 +578,54 @@ class TokenizerTrainer(TokenizerSource):
                     sentence_iterator=iter(lines), model_writer=model, minloglevel=2, **options
                 )
         except OSError as error:
-            raise UserError(f"{file}: cannot be written: {error.strerror or error}") from None
+            raise UserError(f"{model_file}: cannot be written: {error.strerror or error}") from None
         except RuntimeError as error:
-            limit = re.search(r"value <= (\d+)", str(error))
-            if limit:
-                raise _TooLargeError(key_name, options["vocab_size"], int(limit.group(1))) from None
-            least = re.search(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)", str(error))
-            if least:
+            too_large = re.search(r"value <= (\d+)", str(error))
+            if too_large:
+                raise _TooLargeError(key_name, options["vocab_size"], int(too_large.group(1))) from None
+            too_small = re.search(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)", str(error))
+            if too_small:
                 raise UserError(
                     f"{key_name}={options['vocab_size']} is too small for this text's characters: "
-                    f"at least {least.group(1)}"
+                    f"at least {too_small.group(1)}"
                 ) from None
             raise UserError(f"tokenizer: SentencePiece could not train on this text ({error})") from None
-        n_pieces = opened(model.getvalue()).get_piece_size()
-        if self.model_type in _OF_SYMBOLS and not options["use_all_vocab"] and n_pieces < options["vocab_size"]:
+        n_pieces = load_processor(model.getvalue()).get_piece_size()
+        if self.model_type in _SYMBOL_TYPES and not options["use_all_vocab"] and n_pieces < options["vocab_size"]:
             raise _TooLargeError(key_name, options["vocab_size"], n_pieces)
-        return composing(model.getvalue()) if self.normalisation == "nfc" else model.getvalue()
+        return mark_composing(model.getvalue()) if self.normalisation == "nfc" else model.getvalue()
 
 
-def _joined(
+def _combine(
     src: tuple[Tokenizer, str], tgt: tuple[Tokenizer, str] | None, languages: Sequence[str]
 ) -> tuple[Tokenizer, str]:
-    """Return the tokenizer that consists of those of two sides, with tags for languages, and one line about it.
+    """Combine the tokenizers of two sides into one, with tags for languages; return it and a one-line note.
 
     Args:
-        src: the source's tokenizer and the line about it.
-        tgt: the same of the target; None: it has the source's.
-        languages: see Tokenizer.
+        src: tokenizer of the source and the note about it.
+        tgt: tokenizer of the target and the note about it; None: the target has the tokenizer of the source.
+        languages: codes of the target languages; see `Tokenizer`.
     """
-    tokenizer, line = src
+    tokenizer, note = src
     size, tgt_model = f"{tokenizer.src_vocab_size:,} pieces", None
     if tgt is not None:
         tgt_model, n_tgt = tgt[0].model, tgt[0].src_vocab_size
-        line = f"{line}; target: {tgt[1].removeprefix('tokenizer: ')}"
+        note = f"{note}; target: {tgt[1].removeprefix('tokenizer: ')}"
         size = f"{tokenizer.src_vocab_size:,} source pieces and {n_tgt:,} target pieces"
     model = adopt(tokenizer.model, controls=[tag(language) for language in languages]) if languages else tokenizer.model
     tagged = f", {len(languages)} tags" if languages else ""
-    return Tokenizer(model, tokenizer.placeholder, tgt_model, languages), f"{line}; {size}{tagged}"
+    return Tokenizer(model, tokenizer.placeholder, tgt_model, languages), f"{note}; {size}{tagged}"
 
 
 class TokenizerPerSide(TokenizerSource):
-    """Tokenizer source that trains a tokenizer of another kind on each side, such as characters and phonemes.
+    """Tokenizer source that trains a separate tokenizer for each side, such as characters and phonemes.
 
     Args:
         src: trainer of the source's tokenizer.
         tgt: trainer of the target's tokenizer.
 
     Raises:
-        ValueError: the two do not fit each other.
+        ValueError: the two trainers are not compatible.
     """
 
     is_joint = False
@@ -592,32 +633,32 @@ class TokenizerPerSide(TokenizerSource):
     def __init__(self, *, src: TokenizerTrainer, tgt: TokenizerTrainer) -> None:
         for name, trainer in (("src", src), ("tgt", tgt)):
             if not trainer.is_joint:
-                raise ValueError(f"{name}.joint must be true: each side has its own trainer and vocabulary here")
+                raise ValueError(f"{name}.joint must be true: with per_side, each side has a vocabulary of its own")
         if src.placeholder != tgt.placeholder:
             raise ValueError(
                 f"src.placeholder ({src.placeholder}) and tgt.placeholder ({tgt.placeholder}) must be the same"
             )
         if src.sampling != tgt.sampling:
             raise ValueError("samples, alpha and seed must be the same in src and tgt")
-        self.src, self.tgt = src, tgt
+        self.src, self.tgt, self.placeholder = src, tgt, src.placeholder
         self.sampling = src.sampling
 
     def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
         """See TokenizerSource."""
         src = self.src.train(text, cache_dir, ["src"], node="tokenizer.src")
-        return _joined(src, self.tgt.train(text, cache_dir, ["tgt"], node="tokenizer.tgt"), languages)
+        return _combine(src, self.tgt.train(text, cache_dir, ["tgt"], node="tokenizer.tgt"), languages)
 
 
 class TokenizerFiles(TokenizerSource):
     """Tokenizer source that reads existing SentencePiece models of any origin.
 
     Args:
-        model: path of the .model file of both sides, or of the source's; required.
-        tgt_model: path of the target's; None: the same one.
-        placeholder: see Tokenizer.
+        model: path of the .model file of both sides, or of the source; required.
+        tgt_model: path of the .model file of the target; None: `model`.
+        placeholder: regular expression of placeholders; see `Tokenizer`.
         seed: seed of random segmentation.
-        samples: see Sampling.
-        alpha: see Sampling.
+        samples: number of randomly segmented versions of the text; see `Sampling`.
+        alpha: amount of randomness; see `Sampling`.
 
     Raises:
         UserError: model is None.
@@ -639,18 +680,18 @@ class TokenizerFiles(TokenizerSource):
         check_placeholder(placeholder)
         self.model, self.tgt_model, self.placeholder = model, tgt_model, placeholder
         self.is_joint = tgt_model is None
-        self.sampling = _sampling(samples, alpha, seed, "unigram")
+        self.sampling = _checked_sampling(samples, alpha, seed, "unigram")
 
     def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
         """Read the models; see TokenizerSource."""
         symbols = SLOTS if self.placeholder else ()
         src = self._read("model", self.model, [tag(language) for language in languages], symbols)
         tgt = None if self.tgt_model is None else self._read("tgt_model", self.tgt_model, (), symbols)
-        made = Tokenizer(src, self.placeholder, tgt, languages)
-        of = f"{self.model}: {made.src_vocab_size:,} pieces"
+        tokenizer = Tokenizer(src, self.placeholder, tgt, languages)
+        description = f"{self.model}: {tokenizer.src_vocab_size:,} pieces"
         if self.tgt_model is not None:
-            of += f", {self.tgt_model}: {made.tgt_vocab_size:,}"
-        return made, f"tokenizer: {of}"
+            description += f", {self.tgt_model}: {tokenizer.tgt_vocab_size:,}"
+        return tokenizer, f"tokenizer: {description}"
 
     def _read(self, key: str, path: str, controls: Sequence[str], symbols: Sequence[str]) -> bytes:
         try:
@@ -661,9 +702,13 @@ class TokenizerFiles(TokenizerSource):
             raise UserError(f"tokenizer.{key}={path}: {error}") from None
 
 
-def _sampling(samples: int, alpha: float, seed: int, model_type: str) -> Sampling:
-    """Return the options of random segmentation, after a check of their ranges."""
-    if samples and model_type in _OF_SYMBOLS:
+def _checked_sampling(samples: int, alpha: float, seed: int, model_type: str) -> Sampling:
+    """Return the options of random segmentation, after a check of their ranges.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
+    if samples and model_type in _SYMBOL_TYPES:
         raise ValueError(f"samples ({samples}) must be 0 for {model_type}: a text has only one segmentation")
     if samples < 0:
         raise ValueError(f"samples ({samples}) must not be negative")

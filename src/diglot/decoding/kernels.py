@@ -17,15 +17,15 @@ Product = Callable[[Tensor], Tensor]  # maps x (..., D) to x W^T + b
 
 
 def product(kind: Kind, weight: Tensor, bias: Tensor | None) -> Product:
-    """Return the product with a weight (outputs, D) and bias in float32, of which it keeps a copy.
+    """Return a function that computes a linear layer. It keeps a copy of the weight.
 
     Args:
         kind: plain: torch's own product, with the weight in column-major order, which is faster for few rows. packed:
             oneDNN's product, with the weight in oneDNN's order. bfloat16: x, weight and bias rounded to bfloat16, and
             summed in float32. int8: weight and x rounded to 8 bits with a scale for each row, and summed exactly, so
             that a row of the result does not depend on other rows of x.
-        weight: on the CPU, unless the kind is bfloat16.
-        bias: None: no bias.
+        weight: (outputs, D), in float32; on the CPU, unless the kind is bfloat16.
+        bias: (outputs,), in float32; None: no bias.
 
     Raises:
         RuntimeError, AttributeError: torch cannot compute this product, on this machine or at all.
@@ -59,12 +59,12 @@ def _packed_or_plain(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def _int8(weight: Tensor, bias: Tensor | None) -> Product:
-    rounded, of_outputs = _rounded(weight)
-    columns, of_outputs = rounded.t(), of_outputs.t()  # (D, outputs), (1, outputs)
+    rounded, weight_scales = _rounded(weight)
+    columns, weight_scales = rounded.t(), weight_scales.t()  # (D, outputs), (1, outputs)
 
     def multiply(x: Tensor) -> Tensor:
-        rows, of_rows = _rounded(x.flatten(0, -2))
-        y = torch._int_mm(rows, columns).to(x.dtype).mul_(of_rows).mul_(of_outputs)
+        rows, row_scales = _rounded(x.flatten(0, -2))
+        y = torch._int_mm(rows, columns).to(x.dtype).mul_(row_scales).mul_(weight_scales)
         if bias is not None:
             y += bias
         return y.unflatten(0, x.shape[:-1])
@@ -82,8 +82,8 @@ def _rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
 def speedup(kind: Kind, over: Kind) -> float:
     """Measure how many times as fast a kind of product is as another on this CPU; 0: torch cannot compute it.
 
-    The measurement is repeated alternately, some milliseconds in all, and the fastest of each counts, in CPU time of
-    this thread, which other load on the machine hardly affects.
+    Both kinds are timed in turn, 12 times each. The fastest time of each counts. Times are CPU times of this thread,
+    which other programs hardly affect. The measurement takes a few milliseconds.
     """
     x = torch.linspace(-1, 1, 64 * 256).view(64, 256)
     weight = torch.linspace(-1, 1, 1024 * 256).view(1024, 256)

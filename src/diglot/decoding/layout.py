@@ -13,7 +13,7 @@ from diglot.errors import UserError
 
 Precision = Literal["float32", "bfloat16", "int8"]
 LINEAR = "DIGLOT_LINEAR"  # environment variable that chooses the product of float32
-WORTHWHILE = 1.25  # required speedup of packed products, so that the choice is the same in each run on a machine
+MIN_SPEEDUP = 1.25  # required speedup of packed products, so that the choice is the same in each run on a machine
 
 
 class PackedLinear(nn.Linear):
@@ -40,8 +40,8 @@ def pack_for_decoding(model: nn.Module, precision: Precision = "float32") -> lis
     Names, parameters and their values do not change; later changes of the values are not seen. On a GPU, float32 stays
     as it is. Subclasses of nn.Linear are not replaced.
 
-    On a CPU, float32 is computed by torch's product, or by oneDNN's if that is measured to be at least WORTHWHILE times
-    as fast. The environment variable DIGLOT_LINEAR=packed or =plain chooses without a measurement.
+    On a CPU, float32 is computed by torch's product, or by oneDNN's if that is at least MIN_SPEEDUP times as fast in a
+    measurement. The environment variable DIGLOT_LINEAR=packed or =plain chooses without a measurement.
 
     Args:
         model: the model on its device.
@@ -51,7 +51,7 @@ def pack_for_decoding(model: nn.Module, precision: Precision = "float32") -> lis
         What was replaced: the parent, the name and the former module.
 
     Raises:
-        UserError: DIGLOT_LINEAR has an unknown value.
+        UserError: DIGLOT_LINEAR has an unknown value, or one that cannot be computed on this machine.
     """
     if precision == "float32" and all(parameter.device.type != "cpu" for parameter in model.parameters()):
         return []
@@ -85,19 +85,21 @@ def float32_kind() -> Kind:
         raise UserError(f"{LINEAR}={setting}: must be packed or plain")
     if setting == "packed" and not speedup("packed", over="plain"):
         raise UserError(f"{LINEAR}=packed: this PyTorch cannot compute it on this machine")
-    is_packed = setting == "packed" or (setting == "" and speedup("packed", over="plain") >= WORTHWHILE)
+    is_packed = setting == "packed" or (setting == "" and speedup("packed", over="plain") >= MIN_SPEEDUP)
     return "packed" if is_packed else "plain"
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:
-    """Check that a device computes products in a precision, and a CPU faster than in float32.
+    """Check that a device supports a precision, and that a CPU is faster in it than in float32.
 
     Raises:
-        UserError: it does not.
+        UserError: the device does not support it, or a CPU is slower in it.
     """
     if precision == "float32" or (precision == "bfloat16" and device.type != "cpu"):
         return
     if device.type != "cpu":
-        raise UserError(f"precision={precision}: is for a CPU only, and device is {device}")
+        raise UserError(f"precision={precision}: only a CPU supports it, but device is {device}")
     if speedup(precision, over="plain") < 1:
-        raise UserError(f"precision={precision}: this CPU and PyTorch are not faster in it than in float32")
+        raise UserError(
+            f"precision={precision}: on this CPU, PyTorch is not faster in it than in float32; leave it out"
+        )

@@ -146,7 +146,7 @@ def gumbel(keys: Tensor, indices: Tensor, dtype: torch.dtype) -> Tensor:
     return -(-uniform.log()).log()
 
 
-_STEP = -0x61C8864680B583EB
+_STEP = -0x61C8864680B583EB  # the increment of SplitMix64, as a signed integer
 
 
 def _shifted(bits: Tensor, n: int) -> Tensor:

@@ -54,7 +54,7 @@ class Search:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments of the search and the name of its class, as plain data."""
+        """Return the arguments of the search and the name of its class, as plain data."""
         return {"search": type(self).__name__} | {
             name: getattr(self, name) for name in signature(type(self)).parameters
         }

@@ -124,6 +124,7 @@ class History:
         self.ended: list[tuple[Tensor, ...]] = []
 
     def add(self, state: State, step: int, choice: Choice) -> None:
+        """Record the choice of a step, which counts from 0."""
         self.parents[step, state.sentences] = choice.parents.int()
         self.tokens[step, state.sentences] = choice.tokens.int()
         self.log_probs[step, state.sentences] = choice.log_probs
@@ -134,6 +135,7 @@ class History:
         self.ended.append(tuple(x[state.done].cpu() for x in (state.sentences, state.near_tie, *ended)))
 
     def hypotheses(self) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each sentence, from the records that `keep` has stored."""
         sentences, near_ties, scores, steps, parents, end_log_probs, cut = map(torch.cat, zip(*self.ended, strict=True))
         sentence = sentences.repeat_interleave(scores.size(1))
         all_tokens, all_parents, all_log_probs = self.tokens.cpu(), self.parents.cpu().long(), self.log_probs.cpu()

@@ -1,4 +1,4 @@
-"""Breakdown of a corpus score by length, and counts of obviously wrong outputs."""
+"""Scores by sentence length, and counts of obviously wrong outputs."""
 
 import re
 from collections.abc import Sequence
@@ -6,19 +6,21 @@ from typing import Any
 
 from diglot.data.forms import comparable
 from diglot.data.language import Writing, writing_of
+from diglot.evaluation.metrics import References
 from diglot.evaluation.scorer import Scorer
 
-BUCKETS = (5, 10, 20, 30, 40, 50)  # the maximum length of each bucket, in units; a last bucket has no maximum
-LONGEST_LOOP, TIMES = 8, 3
-_THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:\s\d{3})+(?!\d)")  # 1 000 000 000
+BUCKETS = (5, 10, 20, 30, 40, 50)  # greatest length of each bucket, in units; a last bucket has no maximum
+MAX_LOOP_LENGTH, MIN_REPETITIONS = 8, 3  # a loop repeats at most this many words at least this many times
+_THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:\s\d{3})+(?!\d)")  # a number with separators, such as 1 000 000
 _PART = re.compile(r"\d+(?:[.,]\d+)*|[A-Za-z]+|([^\w\s]|_)\1*|\S")
 
 DEFINITIONS = {
     "empty": "an output without text for a source with text",
     "truncated": "an output cut by the length limit (search.max_len_a, search.max_len_b); null: unknown",
-    "repeated": f"an output that repeats the same 1 to {LONGEST_LOOP} words {TIMES} times in a row or more, for a "
-    "source that does not. In a language without spaces between words, characters count instead of words; a word in "
-    "Latin letters, a number and a run of the same punctuation mark (...) count as one. 1 000 000 is one word",
+    "repeated": f"an output that repeats the same 1 to {MAX_LOOP_LENGTH} words {MIN_REPETITIONS} times in a row or "
+    "more, for a source that does not. In a language without spaces between words, characters count instead of words; "
+    "a word in Latin letters, a number and a run of the same punctuation mark (...) count as one. 1 000 000 is one "
+    "word",
     "copied": "an output that equals its source, apart from spaces around it",
 }
 
@@ -37,11 +39,11 @@ def has_loop(text: str, writing: Writing) -> bool:
     """Return whether a text repeats the same 1 to 8 words at least three times in a row; see `DEFINITIONS`."""
     text = _THOUSANDS.sub(lambda number: "".join(number[0].split()), text)
     parts = text.split() if writing.has_blanks else [part[0] for part in _PART.finditer(text)]
-    for n in range(1, LONGEST_LOOP + 1):
-        run = 0  # number of consecutive parts that equal the part n before
-        for one, next_one in zip(parts, parts[n:], strict=False):
-            run = run + 1 if one == next_one else 0
-            if run == (TIMES - 1) * n:
+    for length in range(1, MAX_LOOP_LENGTH + 1):
+        n_equal = 0  # number of consecutive parts that equal the part `length` positions after them
+        for part, later_part in zip(parts, parts[length:], strict=False):
+            n_equal = n_equal + 1 if part == later_part else 0
+            if n_equal == (MIN_REPETITIONS - 1) * length:
                 return True
     return False
 
@@ -49,12 +51,12 @@ def has_loop(text: str, writing: Writing) -> bool:
 def output_counts(
     sources: Sequence[str], hypotheses: Sequence[str], cut: Sequence[bool] | None, src: Writing, tgt: Writing
 ) -> dict[str, Any]:
-    """Count the outputs that are empty, truncated, repeated (a loop) or copied, and add the definitions of these terms.
+    """Count the outputs that are empty, truncated, repeated or copied; return the counts and their definitions.
 
     Args:
         sources: source texts.
         hypotheses: their translations.
-        cut: whether the length limit cut each translation; None: unknown.
+        cut: for each translation, whether the length limit cut it; None: unknown.
         src: writing system of the source language.
         tgt: writing system of the target language.
     """
@@ -72,7 +74,7 @@ def by_length(
     scorer: Scorer,
     sources: Sequence[str],
     hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
+    references: References,
     src_lang: str,
 ) -> dict[str, Any]:
     """Compute the scores separately for each bucket of lengths.
@@ -85,28 +87,27 @@ def by_length(
         sources: source texts.
         hypotheses: their translations.
         references: one or more lists of references, each with one line per source.
-        src_lang: code of the source language; if it is unknown, the script of the sources decides.
+        src_lang: code of the source language. If it is unknown, the script of the sources determines the unit.
 
     Returns:
-        The unit, and for each bucket that is not empty its minimum and maximum length, number of sentences and scores
-        by the metrics of validations.
-        BLEU is None if no output has the four tokens that BLEU needs.
+        The unit, and for each bucket that is not empty its minimum and maximum length, its number of sentences, and its
+        scores by the metrics that validations compute. The value of BLEU is None if no output has the four tokens that
+        BLEU needs.
     """
     if metric := scorer.unit_metric:
         unit = f"reference {metric.unit}"
-        lengths = [len(metric.units(reference)) for reference in references[0]]
+        lengths = [len(metric.units(reference or "")) for reference in references[0]]
     else:
         source_unit = unit_of(writing_of(src_lang, sources))
         unit = f"source {source_unit}"
         lengths = [len(units(source, source_unit)) for source in sources]
     buckets: list[dict[str, Any]] = []
-    least = 0
-    for most in (*BUCKETS, None):
-        chosen = [i for i, n in enumerate(lengths) if n >= least and (most is None or n <= most)]
-        if chosen:
-            values = scorer.of_part(
-                [hypotheses[i] for i in chosen], *([lines[i] for i in chosen] for lines in references), with_slow=False
-            )
-            buckets.append({"from": least, "to": most, "sentences": len(chosen), "scores": values})
-        least = (most or 0) + 1
+    min_length = 0
+    for max_length in (*BUCKETS, None):
+        indices = [i for i, n in enumerate(lengths) if n >= min_length and (max_length is None or n <= max_length)]
+        if indices:
+            part_references = [[lines[i] for i in indices] for lines in references]
+            scores = scorer.score_part([hypotheses[i] for i in indices], *part_references, with_slow=False)
+            buckets.append({"from": min_length, "to": max_length, "sentences": len(indices), "scores": scores})
+        min_length = (max_length or 0) + 1
     return {"unit": unit, "buckets": buckets}

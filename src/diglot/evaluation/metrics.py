@@ -1,4 +1,4 @@
-"""Metrics: what they count in each sentence, and the value that follows from the sums of a corpus.
+"""Metrics, which are computed from statistics of each sentence that are summed over a corpus.
 
 BLEU, chrF++ and TER are those of sacreBLEU (Post, 2018).
 """
@@ -24,9 +24,9 @@ from diglot.data.language import TOKENIZERS, Writing
 from diglot.errors import UserError
 from diglot.system.masking import in_one_line, masked, shortened
 
-_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}  # sacreBLEU's extras for tokenizers that need further packages
+_EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}  # extras of sacreBLEU with the packages that a tokenizer needs
 
-# The names in tables, by the names of the nodes in conf/metric. Any other metric has the same name in both.
+# Names of metrics in tables, by their names in conf/metric. Any other metric has the same name in both.
 LABELS = {
     "bleu": "BLEU",
     "chrf": "chrF++",
@@ -41,12 +41,12 @@ LABELS = {
 
 
 class TargetLanguage(NamedTuple):
-    """The properties of the target language that metrics depend on.
+    """Properties of the target language on which metrics depend.
 
     Attributes:
-        name: the language's code, or the name of its script if the script contradicts the code.
-        writing: its writing system.
-        tokenizer: sacreBLEU's tokenizer for it.
+        name: code of the language, or the name of its script if the script contradicts the code.
+        writing: writing system of the language.
+        tokenizer: sacreBLEU's tokenizer for the language.
     """
 
     name: str
@@ -54,17 +54,33 @@ class TargetLanguage(NamedTuple):
     tokenizer: str
 
 
-class Metric(ABC):
-    """A metric of a corpus whose value is a function of sums over sentences.
+# Lists of references, each with one line per sentence. As for sacreBLEU, None stands for a missing reference.
+References = Sequence[Sequence[str | None]]
+NReferences = int | Literal["var"]  # the number of references of every sentence; var: sentences differ
 
-    So the value on a resample of sentences follows from the statistics of each sentence, which are computed once.
+
+def existing(references: References) -> list[list[str]]:
+    """Return the references of each sentence."""
+    return [[line for line in lines if line is not None] for lines in zip(*references, strict=True)]
+
+
+def n_references(references: References) -> NReferences:
+    """Return the number of references of each sentence."""
+    numbers = {len(lines) for lines in existing(references)}
+    return numbers.pop() if len(numbers) == 1 else "var"
+
+
+class Metric(ABC):
+    """Base class of metrics whose value on a corpus is a function of sums over sentences.
+
+    The statistics of each sentence are computed once. The value on any resample of sentences follows from their sums.
 
     Attributes:
         higher_is_better: whether a higher value is better.
-        unit: the unit in which the metric counts a text, such as symbols; None: no particular one.
+        unit: unit in which the metric counts a text, such as symbols; None: no particular unit.
         is_slow: whether validations leave the metric out unless it is the first one.
-        counts_ties: whether significance tests count a difference equal to the observed one as an extreme one. With a
-            count of lines, equal differences are frequent. sacreBLEU does not count them.
+        counts_ties: whether significance tests count a difference that equals the observed one as extreme. Such ties
+            are frequent if the metric counts lines. For its own metrics, sacreBLEU does not count them.
     """
 
     higher_is_better: bool = True
@@ -74,28 +90,29 @@ class Metric(ABC):
 
     @abstractmethod
     def statistics(self, hypothesis: str, references: Sequence[str]) -> Sequence[float]:
-        """Return the statistics of a sentence: numbers that are summed over the corpus, always the same number of them.
+        """Return the statistics of a sentence, which are summed over the corpus. Their number is the same for all.
 
         Args:
             hypothesis: output of a system.
-            references: one or more references for it.
+            references: one or more references for the output.
         """
 
     @abstractmethod
     def score(self, sums: Sequence[float]) -> float:
         """Return the value of the metric for the summed statistics of at least one sentence."""
 
-    def corpus_statistics(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Any:
+    def corpus_statistics(self, hypotheses: Sequence[str], references: References) -> Any:
         """Return the statistics of all sentences, one row per sentence.
 
         Args:
             hypotheses: N lines.
             references: one or more lists of N lines.
         """
-        return [self.statistics(hypothesis, lines) for hypothesis, *lines in zip(hypotheses, *references, strict=True)]
+        given = existing(references)
+        return [self.statistics(hypothesis, lines) for hypothesis, lines in zip(hypotheses, given, strict=True)]
 
-    def signature(self, n_references: int) -> str:
-        """Return the version of the metric and its settings, in the form of sacreBLEU's signatures."""
+    def signature(self, n_references: NReferences) -> str:
+        """Return the version and the settings of the metric, in the form of sacreBLEU's signatures."""
         return f"nrefs:{n_references}|class:{type(self).__module__}.{type(self).__qualname__}"
 
     def units(self, text: str) -> Sequence[str]:
@@ -103,19 +120,19 @@ class Metric(ABC):
         return text.split()
 
     def in_language(self, language: TargetLanguage) -> "Metric | None":
-        """Return the metric for a target language, or None if it has no meaning there."""
+        """Return the metric for a target language; None if the metric has no meaning in it."""
         return self
 
     def note(self, references: Sequence[str]) -> str | None:
-        """Return a remark if the metric does not suit the references, in one line, else None."""
+        """Return a one-line remark if the metric does not suit the references, otherwise None."""
         return None
 
     def is_defined(self, hypotheses: Sequence[str]) -> bool:
-        """Return whether the metric can have any other value than 0 for hypotheses."""
+        """Return whether the metric can have a value other than 0 for these hypotheses."""
         return True
 
 
-class _OfSacrebleu(Metric):
+class _SacrebleuMetric(Metric):
     """A metric of sacreBLEU."""
 
     counts_ties = False
@@ -127,43 +144,43 @@ class _OfSacrebleu(Metric):
         (row,) = self.corpus_statistics([hypothesis], [[line] for line in references])
         return row  # type: ignore[no-any-return]
 
-    def corpus_statistics(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Any:
+    def corpus_statistics(self, hypotheses: Sequence[str], references: References) -> Any:
         return self.metric._extract_corpus_statistics(list(hypotheses), [list(lines) for lines in references])
 
     def score(self, sums: Sequence[float]) -> float:
         return float(self.metric._compute_score_from_stats(list(sums)).score)
 
-    def signature(self, n_references: int) -> str:
-        return str(self.metric.get_signature())  # knows the number of references since `corpus_statistics`
+    def signature(self, n_references: NReferences) -> str:
+        return str(self.metric.get_signature())  # `corpus_statistics` has set the number of references
 
-    def _with(self, metric: sacrebleu.metrics.base.Metric) -> "_OfSacrebleu":
-        changed = copy(self)
-        changed.metric = metric
-        return changed
+    def _with_metric(self, metric: sacrebleu.metrics.base.Metric) -> "_SacrebleuMetric":
+        new = copy(self)
+        new.metric = metric
+        return new
 
 
-class Bleu(_OfSacrebleu):
+class Bleu(_SacrebleuMetric):
     """BLEU (Papineni et al., 2002), with the tokenizer of the target language."""
 
     def __init__(self) -> None:
         super().__init__(sacrebleu.metrics.BLEU())
 
     def in_language(self, language: TargetLanguage) -> Metric:
-        return self._with(_checked_bleu(language.tokenizer, language.name))
+        return self._with_metric(_checked_bleu(language.tokenizer, language.name))
 
     def is_defined(self, hypotheses: Sequence[str]) -> bool:
         """Return whether any hypothesis has at least four tokens; otherwise BLEU, which needs 4-grams, is always 0."""
         return any(len(self.metric.tokenizer(line).split()) >= self.metric.max_ngram_order for line in hypotheses)
 
 
-class Chrf(_OfSacrebleu):
-    """The chrF++ score (Popović, 2017): an F-score of character n-grams and of words and pairs of words."""
+class Chrf(_SacrebleuMetric):
+    """chrF++ (Popović, 2017), an F-score of character n-grams, words and pairs of words."""
 
     def __init__(self) -> None:
         super().__init__(sacrebleu.metrics.CHRF(word_order=2))
 
 
-class Ter(_OfSacrebleu):
+class Ter(_SacrebleuMetric):
     """Translation edit rate (Snover et al., 2006), whose edits include shifts of phrases."""
 
     higher_is_better = False
@@ -175,8 +192,8 @@ class Ter(_OfSacrebleu):
     def in_language(self, language: TargetLanguage) -> Metric | None:
         if not language.writing.has_ter:
             return None
-        asian = not language.writing.has_blanks
-        return self._with(sacrebleu.metrics.TER(normalized=asian, asian_support=asian))
+        has_no_spaces = not language.writing.has_blanks
+        return self._with_metric(sacrebleu.metrics.TER(normalized=has_no_spaces, asian_support=has_no_spaces))
 
 
 class Accuracy(Metric):
@@ -188,15 +205,15 @@ class Accuracy(Metric):
     def score(self, sums: Sequence[float]) -> float:
         return 100 * sums[0] / sums[1]
 
-    def signature(self, n_references: int) -> str:
+    def signature(self, n_references: NReferences) -> str:
         return f"nrefs:{n_references}|match:line|diglot:{__version__}"
 
 
 class EditRate(Metric):
     """Edits that turn the hypotheses into the references, as a percentage of the length of the references.
 
-    An edit inserts, removes or replaces a unit. Of several references, the one with the fewest edits counts (the first
-    of them), with its length.
+    An edit inserts, removes or replaces a unit. Of several references, the first one with the fewest edits counts, with
+    its length.
     """
 
     higher_is_better = False
@@ -205,7 +222,7 @@ class EditRate(Metric):
     def statistics(self, hypothesis: str, references: Sequence[str]) -> Sequence[float]:
         units = self.units(hypothesis)
         return min(
-            ((Levenshtein.distance(units, line), len(line)) for line in map(self.units, references)),
+            ((Levenshtein.distance(units, reference), len(reference)) for reference in map(self.units, references)),
             key=lambda edits_and_length: edits_and_length[0],
         )
 
@@ -215,7 +232,7 @@ class EditRate(Metric):
             return 100.0 if n_edits else 0.0
         return 100 * n_edits / length
 
-    def signature(self, n_references: int) -> str:
+    def signature(self, n_references: NReferences) -> str:
         return f"nrefs:{n_references}|unit:{self.unit}|edits:levenshtein|diglot:{__version__}"
 
 
@@ -224,7 +241,7 @@ class Wer(EditRate):
 
 
 class Per(EditRate):
-    """Edit rate in symbols separated by white space, such as the phonemes of a pronunciation."""
+    """Edit rate in symbols separated by white space, such as phonemes (phoneme error rate)."""
 
     unit = "symbols"
 
@@ -248,9 +265,12 @@ class Rouge(Metric):
     Of several references, the one with the highest F-score counts.
 
     Args:
-        kind: what to compare: words (rouge1), pairs of words (rouge2), or the longest common subsequence (rougeL).
-        tokenizer: ascii: lower case, and only the letters a to z and digits, as in rouge-score; words: separated by
-            white space; characters: all except white space.
+        kind: what is compared: words (rouge1), pairs of words (rouge2), or the longest common subsequence (rougeL).
+        tokenizer: ascii: words in lower case, of the letters a to z and digits only, as in rouge-score; words: words
+            separated by white space; characters: all characters except white space.
+
+    Raises:
+        ValueError: an argument is invalid.
     """
 
     def __init__(self, kind: RougeKind, tokenizer: RougeTokenizer = "ascii") -> None:
@@ -261,12 +281,12 @@ class Rouge(Metric):
 
     @cached_property
     def _scorer(self) -> Any:
-        from rouge_score.rouge_scorer import RougeScorer  # imported here, since it is slow
+        from rouge_score.rouge_scorer import RougeScorer  # imported here, because the import is slow
 
         return RougeScorer([self.kind], tokenizer=None if self.tokenizer == "ascii" else self)
 
     def tokenize(self, text: str) -> list[str]:
-        """Split a text for rouge-score."""
+        """Split a text into tokens. rouge-score calls this method."""
         return text.split() if self.tokenizer == "words" else list("".join(text.split()))
 
     def statistics(self, hypothesis: str, references: Sequence[str]) -> Sequence[float]:
@@ -275,14 +295,14 @@ class Rouge(Metric):
     def score(self, sums: Sequence[float]) -> float:
         return 100 * sums[0] / sums[1]
 
-    def signature(self, n_references: int) -> str:
+    def signature(self, n_references: NReferences) -> str:
         return f"nrefs:{n_references}|tok:{self.tokenizer}|stem:no|rouge-score:{version('rouge-score')}"
 
     def note(self, references: Sequence[str]) -> str | None:
-        is_lost = self.tokenizer == "ascii" and not any(
-            c.isascii() and c.isalnum() for line in references for c in line
+        keeps_nothing = self.tokenizer == "ascii" and not any(
+            character.isascii() and character.isalnum() for line in references for character in line
         )
-        if not references or not is_lost:
+        if not references or not keeps_nothing:
             return None
         return (
             f"{LABELS[self.kind]} is always 0 here: its tokenizer keeps only the letters a to z and digits, and the "
@@ -301,8 +321,8 @@ def _checked_bleu(tokenizer: str, language: str) -> sacrebleu.metrics.BLEU:
     if tokenizer in SPM_MODELS:
         model = Path(SACREBLEU_DIR) / "models" / Path(SPM_MODELS[tokenizer]["url"]).name
         if not model.is_file():  # sacreBLEU would download it
-            fetch = f"python -c \"from sacrebleu import BLEU; BLEU(tokenize='{tokenizer}')\""
-            raise UserError(f"BLEU's tokenizer {tokenizer} needs {model}, which is missing; download it with: {fetch}")
+            command = f"python -c \"from sacrebleu import BLEU; BLEU(tokenize='{tokenizer}')\""
+            raise UserError(f"BLEU's tokenizer {tokenizer} needs {model}, which is missing; get it with: {command}")
     try:
         bleu = sacrebleu.metrics.BLEU(tokenize=tokenizer)
         bleu.corpus_score(["a"], [["a"]])  # some tokenizers fail only when they are used
@@ -317,19 +337,17 @@ def _checked_bleu(tokenizer: str, language: str) -> sacrebleu.metrics.BLEU:
     return bleu
 
 
-def statistics_of(
-    name: str, metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-) -> np.ndarray:
-    """Return a metric's statistics of N sentences, as a matrix of N rows.
+def statistics_of(name: str, metric: Metric, hypotheses: Sequence[str], references: References) -> np.ndarray:
+    """Return a metric's statistics of N sentences (N, n_statistics).
 
     Args:
-        name: name of the metric, for messages.
-        metric: the metric.
+        name: name of the metric in errors.
+        metric: the metric, which may be user-defined.
         hypotheses: N lines.
         references: one or more lists of N lines.
 
     Raises:
-        UserError: the metric, which may be the user's own, fails or returns something other than numbers.
+        UserError: the metric fails, or returns something other than finite numbers.
     """
     try:
         rows = metric.corpus_statistics(hypotheses, references)
@@ -340,7 +358,7 @@ def statistics_of(
     except (ValueError, TypeError):
         table = np.empty(0)
     if table.ndim != 2 or not table.shape[1] or not np.isfinite(table).all():
-        first = _shown(rows[0]) if isinstance(rows, list) and rows else _shown(rows)
+        first = _format_value(rows[0]) if isinstance(rows, list) and rows else _format_value(rows)
         raise UserError(
             f"metric.{name}: statistics must return a list of finite numbers, as many for each sentence; it returned "
             f"{first} for the first one"
@@ -351,24 +369,29 @@ def statistics_of(
 def value_of(name: str, metric: Metric, sums: np.ndarray) -> float:
     """Return a metric's value for summed statistics.
 
+    Args:
+        name: name of the metric in errors.
+        metric: the metric, which may be user-defined.
+        sums: sums of the statistics (n_statistics,).
+
     Raises:
-        UserError: the metric, which may be the user's own, fails or returns something other than a finite number.
+        UserError: the metric fails, or returns something other than a finite number.
     """
     try:
         value = metric.score(sums.tolist())
     except Exception as error:
         raise UserError(f"metric.{name}: score raised {type(error).__name__}: {in_one_line(error)}") from error
     if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
-        raise UserError(f"metric.{name}: score returned {_shown(value)}; it must be a finite number")
+        raise UserError(f"metric.{name}: score returned {_format_value(value)}; it must be a finite number")
     return float(value)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return shortened(" ".join(masked(repr(value)).split()), 100)
 
 
 def check_metric(name: str, metric: Metric) -> None:
-    """Try a metric on two sentences, so that a mistake in the user's own is reported before training.
+    """Try a metric on two sentences, so that a mistake in a user-defined metric is reported before training.
 
     Raises:
         UserError: the metric fails, or its attributes have wrong types.

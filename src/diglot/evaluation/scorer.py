@@ -1,4 +1,4 @@
-"""Scores of a corpus by several metrics, with the signatures that make them comparable."""
+"""Scores of a corpus by several metrics, with their signatures."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,15 +22,17 @@ from diglot.evaluation.metrics import (
     Bleu,
     Chrf,
     Metric,
+    References,
     TargetLanguage,
     Ter,
+    n_references,
     statistics_of,
     value_of,
 )
 
 
 class Score(NamedTuple):
-    """The value of one metric on a corpus."""
+    """Value of a metric on a corpus, with the metric's name in tables and its signature."""
 
     name: str
     value: float
@@ -43,24 +45,24 @@ class Score(NamedTuple):
 class Scorer:
     """Scorer of detokenised text against raw references.
 
-    The code of the target language decides how text is split into words. If the code is unknown or contradicts the
-    references, their script decides (see `diglot.data.language.writing_of`). If both the code and an explicitly given
-    tokenizer say that words are separated by spaces, that overrides the script, for TER as well.
+    The code of the target language determines how text is split into words. If the code is unknown or contradicts the
+    references, their script determines it (see `diglot.data.language.writing_of`). If the code and an explicitly given
+    tokenizer agree that spaces separate words, the script has no effect, for TER either.
 
     Args:
         tgt_lang: code of the target language.
-        references: text in the target language. If empty, a language of unknown code is assumed to have spaces between
-            words.
+        references: text in the target language. If it is empty, a language with an unknown code is assumed to have
+            spaces between words.
         tokenizer: sacreBLEU's tokenizer for BLEU; None: chosen by language.
-        metrics: the metrics by name, the one that ranks systems first; None: BLEU, chrF++ and TER. A metric without
+        metrics: metrics by name, of which the first one ranks systems; None: BLEU, chrF++ and TER. A metric that has no
             meaning in the language is left out.
 
     Attributes:
-        metrics: the metrics by name, adapted to the target language.
-        chosen: the metrics by name, as given.
-        left_out: the names of those without meaning in the language.
+        metrics: metrics by name, adapted to the target language.
+        chosen: metrics by name, as given.
+        left_out: names of the metrics that have no meaning in the language.
         writing: writing system of the target language.
-        tokenizer: tokenizer of BLEU.
+        tokenizer: sacreBLEU's tokenizer for BLEU.
         notes: remarks for the user about the choice of metrics and tokenizer, one line each.
 
     Raises:
@@ -77,7 +79,7 @@ class Scorer:
         of_code = writing_of_code(tgt_lang)
         of_text = writing_of_text(references, is_alphabetic=of_code == SPACED)
         self.tgt_lang = tgt_lang
-        # Explicitly choosing a tokenizer that splits at spaces confirms that the language code is right.
+        # A tokenizer that splits at spaces, if it is explicitly given, confirms the language code.
         is_confirmed = of_code == SPACED and tokenizer is not None and lacks_segmentation(tokenizer, CHINESE)
         self.writing = SPACED if is_confirmed else writing_of(tgt_lang, references)
         self.tokenizer = tokenizer or self.writing.tokenizer
@@ -91,13 +93,19 @@ class Scorer:
         self.left_out = [name for name in adapted if name not in self.metrics]
         if (first := next(iter(adapted))) in self.left_out:
             raise UserError(f"metric={first}: {label(first)} finds no words in {self.writing.name}; choose another one")
-        own = [metric.note(references) for metric in self.metrics.values()]
-        self.notes = [*filter(None, own), *self._metric_notes()]
+        metric_notes = [metric.note(references) for metric in self.metrics.values()]
+        self.notes = [*filter(None, metric_notes), *self._metric_notes()]
         if "bleu" in self.metrics:
             self.notes = [*self._language_notes(of_code, of_text, tokenizer is None), *self.notes]
 
     def _language_notes(self, of_code: Writing | None, of_text: Writing | None, is_chosen_here: bool) -> list[str]:
-        """Return a note if the script of the references chose the tokenizer, or if the tokenizer does not suit it."""
+        """Return a note if the script of the references determines BLEU's tokenizer, or does not suit it.
+
+        Args:
+            of_code: writing system of the language's code; None: unknown.
+            of_text: writing system of the references; None: unknown.
+            is_chosen_here: whether the tokenizer is chosen by language.
+        """
         if of_text is None:
             return []
         if lacks_segmentation(self.tokenizer, of_text):
@@ -107,12 +115,12 @@ class Scorer:
                 f"use bleu_tokenizer={of_text.tokenizer}"
             ]
         if self.writing != of_code and is_chosen_here:
-            decide = f"the references ({of_text.name}) determine BLEU's tokenizer {self.tokenizer}"
+            source = f"the references ({of_text.name}) determine BLEU's tokenizer {self.tokenizer}"
             if of_code is None:
-                says = "set data.tgt_lang=CODE (in evaluate: tgt_lang=CODE) or bleu_tokenizer=NAME"
-                return [f"the target language {self.tgt_lang} is not known: {decide}; {says}"]
-            says = f"bleu_tokenizer={of_code.tokenizer} scores words separated by spaces"
-            return [f"the target language {self.tgt_lang} is not written like the references: {decide}; {says}"]
+                advice = "set data.tgt_lang=CODE (in evaluate: tgt_lang=CODE) or bleu_tokenizer=NAME"
+                return [f"the target language {self.tgt_lang} is not known: {source}; {advice}"]
+            advice = f"bleu_tokenizer={of_code.tokenizer} scores words separated by spaces"
+            return [f"the target language {self.tgt_lang} is not written like the references: {source}; {advice}"]
         # Japanese and Korean text may consist of Chinese characters only.
         is_possible = of_text.tokenizer in (self.tokenizer, "zh")
         if is_chosen_here and not is_possible:
@@ -134,7 +142,7 @@ class Scorer:
 
     @property
     def in_validations(self) -> list[str]:
-        """The names of the metrics that validations compute: the first one, and all others that are not slow."""
+        """Names of the metrics that validations compute: the first one, and all others that are not slow."""
         first, *others = self.metrics
         return [first, *(name for name in others if not self.metrics[name].is_slow)]
 
@@ -148,19 +156,23 @@ class Scorer:
         """The first metric that counts in a unit of its own, such as symbols; None if there is none."""
         return next((metric for metric in self.metrics.values() if metric.unit is not None), None)
 
-    def of(self, references: Sequence[str]) -> "Scorer":
+    def for_references(self, references: Sequence[str]) -> "Scorer":
         """Return a scorer with the same metrics and tokenizer for other references."""
         return Scorer(self.tgt_lang, references, self.tokenizer, self.chosen)
 
     def __call__(
-        self, hypotheses: Sequence[str], references: Sequence[str], *more: Sequence[str], with_slow: bool = True
+        self,
+        hypotheses: Sequence[str],
+        references: Sequence[str | None],
+        *more: Sequence[str | None],
+        with_slow: bool = True,
     ) -> list[Score]:
         """Score a corpus, each hypothesis against the references of the same line.
 
         Args:
             hypotheses: N lines.
             references: N lines.
-            more: further references, N lines each.
+            more: further references, N lines each; None: the sentence does not have it.
             with_slow: whether to compute all metrics; otherwise, only those of `in_validations`.
 
         Raises:
@@ -172,26 +184,26 @@ class Scorer:
         scores = []
         for name in self.metrics if with_slow else self.in_validations:
             table = self.statistics(name, hypotheses, [references, *more])
-            signature = self.metrics[name].signature(1 + len(more))
+            signature = self.metrics[name].signature(n_references([references, *more]))
             scores.append(Score(label(name), value_of(name, self.metrics[name], table.sum(axis=0)), signature))
         return scores
 
-    def statistics(self, name: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
-        """Return a metric's statistics, one row per sentence."""
+    def statistics(self, name: str, hypotheses: Sequence[str], references: References) -> np.ndarray:
+        """Return a metric's statistics of N sentences (N, n_statistics)."""
         return statistics_of(name, self.metrics[name], hypotheses, references)
 
     def value(self, name: str, sums: np.ndarray) -> float:
-        """Return a metric's value for summed statistics."""
+        """Return a metric's value for summed statistics (n_statistics,)."""
         return value_of(name, self.metrics[name], sums)
 
     def has_bleu(self, hypotheses: Sequence[str]) -> bool | None:
         """Return whether any hypothesis has the four tokens that BLEU needs; None without BLEU."""
         return self.metrics["bleu"].is_defined(hypotheses) if "bleu" in self.metrics else None
 
-    def of_part(
-        self, hypotheses: Sequence[str], *references: Sequence[str], with_slow: bool = True
+    def score_part(
+        self, hypotheses: Sequence[str], *references: Sequence[str | None], with_slow: bool = True
     ) -> list[dict[str, Any]]:
-        """Score part of a corpus like `__call__`, as plain data; BLEU is None if no hypothesis has four tokens."""
+        """Score a part of a corpus like `__call__`, as plain data. BLEU is None if no hypothesis has four tokens."""
         scores = [score._asdict() for score in self(hypotheses, *references, with_slow=with_slow)]
         for name, score in zip(self.metrics if with_slow else self.in_validations, scores, strict=True):
             if not self.metrics[name].is_defined(hypotheses):
@@ -205,24 +217,24 @@ def label(name: str) -> str:
 
 
 def recorded_tokenizer(record: Mapping[str, Any], tgt_lang: str | None) -> str | None:
-    """Return the tokenizer of a checkpoint's dev scores, or None if no known one is recorded for this language."""
+    """Return BLEU's tokenizer of a checkpoint's dev scores; None if the record has none for the language."""
     recorded = record.get("bleu_tokenizer")
     return recorded if tgt_lang == record.get("tgt_lang") and recorded in TOKENIZERS else None
 
 
-def first_in(metrics: Mapping[str, Metric], monitor: str | None) -> dict[str, Metric]:
-    """Return metrics with the one that ranks systems first."""
+def with_first(metrics: Mapping[str, Metric], monitor: str | None) -> dict[str, Metric]:
+    """Return metrics in an order in which the monitored one, which ranks systems, is the first."""
     return {name: metrics[name] for name in sorted(metrics, key=lambda name: name != monitor)}
 
 
 def recorded_metrics(record: Mapping[str, Any]) -> tuple[dict[str, Metric] | None, list[str]]:
     """Return diglot's own metrics that a checkpoint's run computed, and the names of its other metrics.
 
-    No other class is imported only because a checkpoint names it.
+    Other classes are not imported only because a checkpoint names them.
 
     Returns:
-        The metrics, the monitored one first (None: the run had no choice of metrics, or only others), and the names of
-        the others.
+        The metrics, of which the first is the monitored one (None: the record has none of diglot's own), and the names
+        of the other metrics.
 
     Raises:
         UserError: the record is malformed.
@@ -230,14 +242,15 @@ def recorded_metrics(record: Mapping[str, Any]) -> tuple[dict[str, Metric] | Non
     config: Any = record.get("config") or {}
     try:
         monitor, nodes = (config.get("run") or {}).get("monitor"), config.get("metric") or {}
-        ours: dict[str, Metric] = {}
-        others = []
+        known: dict[str, Metric] = {}
+        other_names = []
         for name, node in nodes.items():
-            module, _, kind = str(node.get("_target_")).rpartition(".")
-            if module == known_metrics.__name__ and issubclass(getattr(known_metrics, kind), Metric):
-                ours[name] = getattr(known_metrics, kind)(**{k: v for k, v in node.items() if k != "_target_"})
+            module, _, class_name = str(node.get("_target_")).rpartition(".")
+            if module == known_metrics.__name__ and issubclass(getattr(known_metrics, class_name), Metric):
+                options = {key: value for key, value in node.items() if key != "_target_"}
+                known[name] = getattr(known_metrics, class_name)(**options)
             else:
-                others.append(name)
+                other_names.append(name)
     except (AttributeError, TypeError, ValueError) as error:
         raise UserError(f"the checkpoint's metrics cannot be read ({error}); choose some with metric=NAME") from None
-    return (first_in(ours, monitor) if ours else None), others
+    return (with_first(known, monitor) if known else None), other_names

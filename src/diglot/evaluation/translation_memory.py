@@ -1,4 +1,4 @@
-"""A translation memory: a baseline that returns the translation of the most similar training sentence."""
+"""Translation memory, a baseline that returns the translation of the most similar training sentence."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,26 +9,30 @@ from rapidfuzz import fuzz, process
 from diglot.data.forms import comparable
 from diglot.system.progress import step
 
-_CELLS_AT_ONCE = 2**22  # maximum number of scores in memory: 16 MiB
-_LONG = 2**24  # show progress from this number of comparisons on, which take about a second
+_CELLS_AT_ONCE = 2**22  # greatest number of scores in memory, 16 MiB
+_LONG = 2**24  # number of comparisons from which progress is shown; they take about a second
 
 
 class Match(NamedTuple):
-    """The sentence of a memory that is most similar to a query.
+    """Sentence of a memory that is most similar to a query.
 
     Attributes:
         index: index of the sentence in the memory.
         similarity: rapidfuzz's ratio, from 0 (nothing in common) to 100 (equal).
     """
 
-    index: int  # type: ignore[assignment]  # shadows tuple.index, which is not needed
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed
     similarity: float
 
 
 def nearest(queries: list[str], memory: list[str]) -> list[Match]:
     """Find the most similar sentence of the memory for each query; the first one if several are equally similar.
 
-    Texts are compared after normalisation by `comparable`.
+    Texts are compared in the form of `comparable`.
+
+    Args:
+        queries: sentences to look up.
+        memory: sentences of the memory.
 
     Raises:
         ValueError: there are queries, but the memory is empty.

@@ -11,11 +11,11 @@ from rich.table import Table
 from torch.nn.utils.rnn import pad_sequence
 
 from diglot.checkpoint.file import Checkpoint
-from diglot.data.text import read_lines
+from diglot.data.text import ParallelText, read_lines
 from diglot.data.tokenizer import Encoded, Tokenizer
 from diglot.decoding import BeamSearch, Search
 from diglot.errors import UserError
-from diglot.evaluation.evaluate import kept_text
+from diglot.evaluation.evaluate import read_evaluation_set
 from diglot.evaluation.scorer import Scorer, label, recorded_metrics, recorded_tokenizer
 from diglot.model import EncoderDecoder
 from diglot.system.console import render
@@ -29,12 +29,12 @@ class Sentences(NamedTuple):
 
     Attributes:
         sources: encoded source lines.
-        references: their reference translations; None: no references.
+        pairs: their source lines and references; None: no references.
         description: a description of their origin.
     """
 
     sources: list[Encoded]
-    references: list[str] | None
+    pairs: ParallelText | None
     description: str
 
 
@@ -69,17 +69,17 @@ def some_sentences(loaded: Checkpoint, n: int, file: str | None, longest: int | 
         UserError: there are no suitable sentences.
     """
     record, tokenizer = loaded.record, loaded.tokenizer
-    dev_text = kept_text(loaded.path.parent / "text", "dev", record["src_lang"], record["tgt_lang"])
+    dev_text = read_evaluation_set(loaded.path.parent / "text", "dev", record["src_lang"], record["tgt_lang"])
     if file is None and dev_text is None:
         random = torch.Generator().manual_seed(1)
         lengths = torch.randint(1, min(30, longest or 30), (n,), generator=random).tolist()
         ids = [torch.randint(4, tokenizer.src_vocab_size, (length,), generator=random) for length in lengths]
         return Sentences([Encoded(source.tolist(), ()) for source in ids], None, "random tokens")
-    references: list[str] | None = None
+    pairs: ParallelText | None = None
     if file is not None:
         lines, description = read_lines(file), file
     elif dev_text is not None:
-        lines, references, description = dev_text.pairs.src, dev_text.pairs.tgt, f"the dev text of {dev_text.name}"
+        lines, pairs, description = dev_text.pairs.src, dev_text.pairs, f"the dev text of {dev_text.name}"
     encoded = tokenizer.encode(lines, record["tgt_lang"])
     fit = [
         i
@@ -88,7 +88,7 @@ def some_sentences(loaded: Checkpoint, n: int, file: str | None, longest: int | 
     ][:n]
     if n and not fit:
         raise UserError(f"{description}: there is no sentence to compare")
-    return Sentences([encoded[i] for i in fit], references and [references[i] for i in fit], description)
+    return Sentences([encoded[i] for i in fit], pairs and pairs.select(fit), description)
 
 
 def checked(
@@ -117,12 +117,12 @@ def checked(
     ties = f", {parity.near_ties} more apart from rounding" if parity.near_ties else ""
     lines = [f"{sentences.description}: {parity.identical} of {parity.sentences} sentences have the same tokens{ties}"]
     figures: dict[str, Any] = {"text": sentences.description, **parity._asdict()}
-    if sentences.references is None:
+    if sentences.pairs is None:
         return figures, lines
     runs["CTranslate2, int8"] = _timed(of_export(folder, "int8", tokenizer, search, longest), sources)
     tgt_lang = loaded.record["tgt_lang"]
     metrics, _ = recorded_metrics(loaded.record)
-    scorer = Scorer(tgt_lang, sentences.references, recorded_tokenizer(loaded.record, tgt_lang), metrics)
+    scorer = Scorer(tgt_lang, sentences.pairs.reference_lines, recorded_tokenizer(loaded.record, tgt_lang), metrics)
     metric = scorer.in_validations[0]
     table = Table(title="greedy search", title_justify="left")
     for title in ("", label(metric), "seconds", "times as fast"):
@@ -131,7 +131,7 @@ def checked(
     for name, (outputs, took) in runs.items():
         pairs = zip(outputs, sentences.sources, strict=True)
         texts = [tokenizer.decode(output.tokens, source.placeholders) for output, source in pairs]
-        score = scorer(texts, sentences.references, with_slow=False)[0]
+        score = scorer(texts, *sentences.pairs.references, with_slow=False)[0]
         figures["greedy"][name] = {metric: score.value, "seconds": took, "times_as_fast": seconds / took}
         table.add_row(name, f"{score.value:.2f}", f"{took:.2f}", f"{seconds / took:.1f}")
     return {**figures, "signature": score.signature}, [*lines, *render(table), f"{score.name}: {score.signature}"]

@@ -28,7 +28,7 @@ class PairScore(NamedTuple):
     Attributes:
         log_prob: natural log-probability of the target, including </s>.
         token_log_probs: log-probability of each target token, </s> last; log_prob is their sum.
-        pieces: the tokens.
+        pieces: the target tokens as text.
         n_unknown: number of tokens that are <unk>, because the tokenizer does not know their characters.
     """
 
@@ -67,8 +67,8 @@ def score_pairs(
     ]
     line_indices = np.array([i for i, _, _ in non_blank], np.int64)
     encoded, targets = [source for _, source, _ in non_blank], [ids for _, _, ids in non_blank]
-    src = FlatIds.of([source.ids for source in encoded], tokenizer.src_vocab_size)
-    tgt = FlatIds.of(targets, tokenizer.tgt_vocab_size)
+    src = FlatIds.from_sequences([source.ids for source in encoded], tokenizer.src_vocab_size)
+    tgt = FlatIds.from_sequences(targets, tokenizer.tgt_vocab_size)
     src_lengths, tgt_lengths = np.asarray(src.lengths), np.asarray(tgt.lengths)
     fits = np.ones(len(line_indices), bool)
     for side, lengths, longest in (
@@ -88,7 +88,7 @@ def score_pairs(
 
         def work(batch: np.ndarray) -> None:
             rows = order[batch]
-            src_ids, labels = (torch.from_numpy(side.ended(rows)).to(device) for side in (src, tgt))
+            src_ids, labels = (torch.from_numpy(side.padded(rows)).to(device) for side in (src, tgt))
             batch_scores = pair_scores(model, src_ids, labels, translator.special)
             for i, log_probs in zip(rows.tolist(), batch_scores, strict=True):
                 log_prob = math.fsum(log_probs)
@@ -117,7 +117,7 @@ SEARCH_ERROR = (
 def search_errors(
     translator: Translator,
     sources: Sequence[str],
-    references: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str | None]],
     translations: Sequence[Translation],
 ) -> dict[str, Any]:
     """Count search errors and model errors (Stahlberg and Byrne, 2019); `SEARCH_ERROR` defines them.
@@ -125,15 +125,15 @@ def search_errors(
     Args:
         translator: the translator that produced the output.
         sources: the source lines.
-        references: one or more lists of references, each with one line per source.
+        references: one or more lists of references, each with one line per source; None: the source does not have it.
         translations: the output.
 
     Returns:
         The numbers of search errors, model errors, sources counted and sources left out, the share of search errors,
         and their definition.
     """
-    scores = [score_pairs(translator, ParallelText(list(sources), list(lines)), strict=False) for lines in references]
-
+    targets = [[line or "" for line in lines] for lines in references]
+    scores = [score_pairs(translator, ParallelText(list(sources), lines), strict=False) for lines in targets]
     encoded = translator.tokenizer.encode(sources, translator.tgt_lang)
 
     def score_of(log_probs: Sequence[float]) -> float:
@@ -141,13 +141,12 @@ def search_errors(
 
     n_search_errors = n_model_errors = n = 0
     for i, output in enumerate(translations):
-        is_reference = comparable(output.text) in [comparable(lines[i]) for lines in references]
-        # A reference equal to the output is left out: its score differs from the output's only by rounding.
-        other_references = [
-            scored[i]
-            for scored, lines in zip(scores, references, strict=True)
-            if comparable(lines[i]) != comparable(output.text)
+        given = [
+            (comparable(lines[i] or ""), scored[i]) for lines, scored in zip(references, scores) if lines[i] is not None
         ]
+        is_reference = comparable(output.text) in [line for line, _ in given]
+        # A reference equal to the output is left out: its score differs from the output's only by rounding.
+        other_references = [scored for line, scored in given if line != comparable(output.text)]
         reference_scores = [
             score_of(score.token_log_probs) for score in other_references if score and not score.n_unknown
         ]

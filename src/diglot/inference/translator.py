@@ -30,7 +30,7 @@ class Translation(NamedTuple):
     """One translation of a line.
 
     Attributes:
-        text: without line breaks.
+        text: the translation, without line breaks.
         score: score of the search; if the line was split into pieces, the sum of their scores.
         cut: whether the length limit ended the translation.
         tokens: subwords of the target and </s>; if the line was split, those of all pieces.
@@ -58,13 +58,13 @@ class _Unit(NamedTuple):
         line: number of the line, from 0.
         source: token ids and placeholders.
         prefix: token ids that the translation must begin with.
-        joint: separator between the translations of the previous piece and of this one.
+        separator: text between the translations of the previous piece and of this one.
     """
 
     line: int
     source: Encoded
     prefix: list[int]
-    joint: str
+    separator: str
 
 
 class Translator:
@@ -231,7 +231,7 @@ class Translator:
         search = search or self.search
         units = self._units(lines, prefixes, too_long, first_line)
         results: list[list[Translation]] = [[] for _ in units]
-        sources = FlatIds.of([unit.source.ids for unit in units], self.tokenizer.src_vocab_size)
+        sources = FlatIds.from_sequences([unit.source.ids for unit in units], self.tokenizer.src_vocab_size)
         lengths = torch.from_numpy(np.asarray(sources.lengths))  # </s> counted
         for unit, limit in zip(units, search.limits(lengths, self.model.max_tgt_positions).tolist(), strict=True):
             if len(unit.prefix) > limit:
@@ -242,7 +242,7 @@ class Translator:
         costs = (lengths + search.n_positions(lengths, self.model.max_tgt_positions)).numpy()
 
         def work(rows: np.ndarray) -> None:
-            of_rows = self._search(search, [units[i] for i in rows], sources.ended(rows), attention, first_line)
+            of_rows = self._search(search, [units[i] for i in rows], sources.padded(rows), attention, first_line)
             for i, hypotheses in zip(rows.tolist(), of_rows, strict=True):
                 results[i] = hypotheses
             advance(len(rows))
@@ -255,7 +255,7 @@ class Translator:
         of_lines: list[list[Translation]] = [[] for _ in lines]
         for unit, hypotheses in zip(units, results, strict=True):
             joined = of_lines[unit.line]
-            of_lines[unit.line] = _joined(search, joined, unit.joint, hypotheses) if joined else hypotheses
+            of_lines[unit.line] = _joined(search, joined, unit.separator, hypotheses) if joined else hypotheses
         return [hypotheses or [Translation("", 0.0, False)] for hypotheses in of_lines]
 
     def _units(
@@ -285,11 +285,11 @@ class Translator:
                 unsplittable=self.tokenizer.find_placeholders(lines[i]),
             )
             warn(f"{message}: translated in {len(pieces)} pieces")
-            for joint, text in pieces:
+            for separator, text in pieces:
                 piece = self.tokenizer.encode([text], self.tgt_lang)[0]
                 if piece.is_blank:
                     continue
-                units.append(_Unit(i, piece._replace(ids=piece.ids[: longest - 1]), prefix, joint))
+                units.append(_Unit(i, piece._replace(ids=piece.ids[: longest - 1]), prefix, separator))
                 prefix = []  # applies to the first piece only
         return units
 
@@ -340,18 +340,18 @@ class Translator:
         return tuple(weights[0].cpu().numpy() for weights in self.model.attention_weights(src, tgt_in).cross)
 
 
-def _joined(search: Search, left: list[Translation], joint: str, right: list[Translation]) -> list[Translation]:
+def _joined(search: Search, left: list[Translation], separator: str, right: list[Translation]) -> list[Translation]:
     """Combine the translations of two consecutive parts of a line."""
     if isinstance(search, BeamSearch):  # the best combinations; the score of each is a sum
         best_of_text: dict[str, tuple[Translation, Translation]] = {}
         for a, b in sorted(product(left, right), key=lambda pair: -(pair[0].score + pair[1].score)):
-            best_of_text.setdefault(joint.join((a.text, b.text)), (a, b))
+            best_of_text.setdefault(separator.join((a.text, b.text)), (a, b))
         pairs = list(best_of_text.values())[: search.n_best]
     else:
         pairs = list(zip(left, right, strict=False))
     return [
         Translation(
-            joint.join((a.text, b.text)),
+            separator.join((a.text, b.text)),
             a.score + b.score,
             a.cut or b.cut,
             a.tokens + b.tokens,
@@ -377,14 +377,14 @@ _SPLITS = [re.compile(p) for p in (r"(?<=[.!?…])\s+|(?<=[。！？])\s*", r"(?
 
 
 def split_text(
-    text: str, fits: Callable[[str], bool], joint: str = "", unsplittable: Collection[str] = ()
+    text: str, fits: Callable[[str], bool], separator: str = "", unsplittable: Collection[str] = ()
 ) -> list[tuple[str, str]]:
     """Split a text near its middle, recursively, until all pieces fit.
 
     Args:
         text: a text without line breaks.
         fits: returns whether a piece is short enough.
-        joint: separator before the translation of the text.
+        separator: text between the translation of the previous piece and that of this text.
         unsplittable: substrings that must not be split, such as placeholders.
 
     Returns:
@@ -393,7 +393,7 @@ def split_text(
     """
     text = text.strip()
     if len(text) < 2 or fits(text):
-        return [(joint, text)]
+        return [(separator, text)]
     middle = len(text) / 2
     names = "|".join(map(re.escape, sorted(unsplittable, key=len, reverse=True)))
     spans = [m.span() for m in re.finditer(names, text)] if names else []
@@ -407,15 +407,15 @@ def split_text(
         candidates = [m for m in candidates if not is_inside(*m.span())]
         if candidates:
             best = min(candidates, key=lambda m: abs(m.start() - middle))
-            left, right, separator = text[: best.start()], text[best.end() :], " " if best.group() else ""
+            left, right, gap = text[: best.start()], text[best.end() :], " " if best.group() else ""
             break
     else:
         cuts = [i for i in range(1, len(text)) if not is_inside(i, i)]
         if not cuts:
-            return [(joint, text)]
+            return [(separator, text)]
         cut = min(cuts, key=lambda i: abs(i - int(middle)))
-        left, right, separator = text[:cut], text[cut:], ""
-    return split_text(left, fits, joint, unsplittable) + split_text(right, fits, separator, unsplittable)
+        left, right, gap = text[:cut], text[cut:], ""
+    return split_text(left, fits, separator, unsplittable) + split_text(right, fits, gap, unsplittable)
 
 
 def as_ensemble(loaded: Sequence[checkpoint.Checkpoint]) -> checkpoint.Checkpoint:

@@ -150,18 +150,22 @@ class Attention(nn.Module):
         self.key_norm = nn.Identity() if qk_norm is None else qk_norm(d_head)
 
     def queries(self, x: Tensor) -> Tensor:
+        """Project x (B, T, D) to queries (B, H, T, K)."""
         q = self.split_heads(self.query(x))
         return self.query_norm(q).to(q.dtype)  # under autocast, a norm returns float32
 
     def keys(self, x: Tensor) -> Tensor:
+        """Project x (B, M, D) to keys (B, n_kv_heads, M, K)."""
         k = self.split_heads(self.key(x))
         return self.key_norm(k).to(k.dtype)
 
     def values(self, x: Tensor) -> Tensor:
+        """Project x (B, M, D) to values (B, n_kv_heads, M, K)."""
         return self.split_heads(self.value(x))
 
     def split_heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)  # (B, T, H K) -> (B, H, T, K)
+        """Split the last axis of x (B, T, H K) into heads (B, H, T, K)."""
+        return x.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, attn_mask: AttentionMask) -> Tensor:
         """Attend from queries (B, H, Q, K) to keys and values (B, n_kv_heads, M, K); return (B, Q, D)."""

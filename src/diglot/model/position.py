@@ -46,7 +46,11 @@ def _frequencies(width: int, base: float, device: torch.device) -> Tensor:
 
 
 class Sinusoidal(PositionEncoding):
-    """Fixed sines and cosines added to the embeddings (Vaswani et al., 2017)."""
+    """Fixed sines and cosines added to the embeddings (Vaswani et al., 2017).
+
+    Raises:
+        ValueError: d_model is odd.
+    """
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
         super().__init__(d_model, n_heads, d_head, causal)
@@ -84,7 +88,15 @@ class Learned(PositionEncoding):
 
 
 class Rotary(PositionEncoding):
-    """Rotation of each pair of query and key dimensions by an angle proportional to position (Su et al., 2021)."""
+    """Rotation of each pair of query and key dimensions by an angle proportional to position (Su et al., 2021).
+
+    Args:
+        d_model, n_heads, d_head, causal: see PositionEncoding.
+        base: base of the geometric sequence of frequencies.
+
+    Raises:
+        ValueError: d_head is odd, or base is not above 1.
+    """
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10_000.0) -> None:
         super().__init__(d_model, n_heads, d_head, causal)
@@ -142,6 +154,9 @@ class RelativeBias(PositionEncoding):
         d_model, n_heads, d_head, causal: see PositionEncoding.
         n_buckets: number of buckets, at most `MAX_BUCKETS`; an encoder uses half of them for each direction.
         max_distance: distances from this one on share the last bucket; at most `MAX_DISTANCE`.
+
+    Raises:
+        ValueError: n_buckets or max_distance is out of range.
     """
 
     def __init__(

@@ -52,12 +52,12 @@ class GruCache:
     """Cache of the decoder state (n B, d_hidden), one row per hypothesis, and the keys (B, S, A), one per sentence."""
 
     def __init__(self) -> None:
-        self.seen = 0
+        self.length = 0
         self.state: Tensor | None = None
         self.keys: Tensor | None = None
 
     def __len__(self) -> int:
-        return self.seen
+        return self.length
 
     def select(self, hypotheses: Tensor, sentences: Tensor | None = None) -> None:
         if self.state is not None and self.keys is not None:
@@ -147,14 +147,14 @@ class GruAttention(EncoderDecoder):
             state = torch.tanh(self.first_state(memory[:, 0].chunk(2, -1)[1]))
             state = state.repeat_interleave(tgt.size(0) // memory.size(0), 0)  # (B, d_hidden) -> (n B, d_hidden)
         x = self.dropout(self.vectors(tgt, self.tgt_embedding))
-        read_from = []
+        features = []
         for token in x.unbind(1):
-            seen = self.attention(state, keys, memory, src_mask)
-            state = self.writer(torch.cat((token, seen), -1), state)
-            read_from.append(torch.cat((state, token, seen), -1))
+            context = self.attention(state, keys, memory, src_mask)
+            state = self.writer(torch.cat((token, context), -1), state)
+            features.append(torch.cat((state, token, context), -1))
         if cache is not None:
-            cache.state, cache.keys, cache.seen = state, keys, cache.seen + tgt.size(1)
-        maxout = self.readout(torch.stack(read_from, 1)).unflatten(-1, (-1, 2)).amax(-1)  # (n B, T, 2 D) -> (n B, T, D)
+            cache.state, cache.keys, cache.length = state, keys, cache.length + tgt.size(1)
+        maxout = self.readout(torch.stack(features, 1)).unflatten(-1, (-1, 2)).amax(-1)  # (n B, T, 2 D) -> (n B, T, D)
         return self.output(self.dropout(maxout))
 
     def new_cache(self) -> GruCache:

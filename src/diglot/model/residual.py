@@ -81,6 +81,9 @@ class DeepNorm(Residual):
             encoder and (3 M)^(1/4) in the decoder.
         beta: gain of the initialisation of feed-forward, value and output projections. None: 0.87 (N^4 M)^(-1/16) in
             the encoder and (12 M)^(-1/4) in the decoder.
+
+    Raises:
+        ValueError: alpha or beta is out of range.
     """
 
     def __init__(

@@ -15,11 +15,14 @@ from diglot.model.residual import Depth, Residual
 
 
 class EncoderLayer(nn.Module):
+    """Self-attention, then a feed-forward network, each with a residual connection."""
+
     def __init__(self, self_attention: Residual, feed_forward: Residual) -> None:
         super().__init__()
         self.self_attention, self.feed_forward = self_attention, feed_forward
 
     def forward(self, x: Tensor, attn_mask: AttentionMask, position: PositionEncoding, positions: Tensor) -> Tensor:
+        """Map x (B, S, D) at positions (S,) to (B, S, D)."""
         x = self.self_attention(x, attn_mask, position, positions)
         return self.feed_forward(x)
 
@@ -32,6 +35,8 @@ class LayerCache:
 
 
 class DecoderLayer(nn.Module):
+    """Self-attention, cross-attention, then a feed-forward network, each with a residual connection."""
+
     def __init__(self, self_attention: Residual, cross_attention: Residual, feed_forward: Residual) -> None:
         super().__init__()
         self.self_attention, self.cross_attention, self.feed_forward = self_attention, cross_attention, feed_forward
@@ -46,6 +51,10 @@ class DecoderLayer(nn.Module):
         positions: Tensor,
         cache: LayerCache | None = None,
     ) -> Tensor:
+        """Map x (B, T, D) at positions (T,) and memory (B, S, D) to (B, T, D).
+
+        With a cache, x holds only the new tokens, for each sentence those of its n hypotheses side by side (B, n T, D).
+        """
         x = self.self_attention(x, attn_mask, position, positions, cache and cache.target)
         x = self.cross_attention(x, memory, memory_mask, cache and cache.source)
         return self.feed_forward(x)
@@ -109,7 +118,7 @@ class DecoderCache:
             self.seen = self.seen.flatten(0, 1)[hypotheses].unflatten(0, (n_sentences, -1))
 
 
-class OneEach(TypedDict):
+class PerAttention(TypedDict):
     """One number per kind of attention: encoder and decoder self-attention, and cross-attention."""
 
     encoder: int | None
@@ -131,7 +140,7 @@ def _check_positive(**sizes: int) -> None:
             raise ValueError(f"{name} ({size}) must be positive")
 
 
-def _check_shares(**shares: float) -> None:
+def _check_probabilities(**shares: float) -> None:
     for name, share in shares.items():
         if not 0 <= share < 1:
             raise ValueError(f"{name} ({share}) must be at least 0 and below 1")
@@ -174,9 +183,9 @@ class Transformer(EncoderDecoder):
         src_vocab_size: int,
         tgt_vocab_size: int,
         d_model: int,
-        n_heads: int | OneEach,
-        d_head: int | OneEach | None = None,
-        n_kv_heads: int | OneEach | None = None,
+        n_heads: int | PerAttention,
+        d_head: int | PerAttention | None = None,
+        n_kv_heads: int | PerAttention | None = None,
         qk_norm: bool = False,
         d_ff: int,
         n_encoder_layers: int,
@@ -199,13 +208,13 @@ class Transformer(EncoderDecoder):
             d_model=d_model, d_ff=d_ff, n_encoder_layers=n_encoder_layers, n_decoder_layers=n_decoder_layers
         )
         embedding_dropout = dropout if embedding_dropout is None else embedding_dropout
-        _check_shares(
+        _check_probabilities(
             dropout=dropout,
             attention_dropout=attention_dropout,
             activation_dropout=activation_dropout,
             embedding_dropout=embedding_dropout,
         )
-        heads = {kind: heads_of(kind, d_model, n_heads, d_head, n_kv_heads) for kind in OneEach.__annotations__}
+        heads = {kind: heads_of(kind, d_model, n_heads, d_head, n_kv_heads) for kind in PerAttention.__annotations__}
         for name, make in (("norm", norm), ("decoder_norm", decoder_norm or norm)):
             eps = getattr(make(d_model), "eps", None)  # torch's norms accept any value
             if eps is not None and eps <= 0:
@@ -342,9 +351,9 @@ def _call(layer: nn.Module, *args: Any) -> Tensor:
 def heads_of(
     kind: str,
     d_model: int,
-    n_heads: int | OneEach,
-    d_head: int | OneEach | None,
-    n_kv_heads: int | OneEach | None,
+    n_heads: int | PerAttention,
+    d_head: int | PerAttention | None,
+    n_kv_heads: int | PerAttention | None,
 ) -> Heads:
     """Return the heads of one kind of attention.
 
@@ -352,7 +361,7 @@ def heads_of(
         ValueError: a number is not positive, or does not divide another; the message names it.
     """
 
-    def of_kind(name: str, value: int | OneEach | None) -> tuple[str, int | None]:
+    def of_kind(name: str, value: int | PerAttention | None) -> tuple[str, int | None]:
         if value is None or isinstance(value, int):
             number = value
         else:

@@ -1,4 +1,4 @@
-"""The end of a run: test scores of its best checkpoint, its results, and the commands to type next."""
+"""The end of a run: its results, with test scores unless the test set stays closed, and the commands to type next."""
 
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,27 @@ from diglot.checkpoint import file as checkpoints
 from diglot.config import trusted, without_secrets
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import EvaluationSet, evaluate, table
+from diglot.evaluation.openings import Ledger
 from diglot.evaluation.scorer import Scorer
 from diglot.export.writing import export
 from diglot.inference.translator import Translator
 from diglot.runs.contents import Contents
-from diglot.runs.folder import CONFIG, RESULTS
+from diglot.runs.folder import CONFIG, JOB, RESULTS
 from diglot.runs.report import best_scores, end_report, hyper_parameters, samples, write_results
 from diglot.system.console import say
 from diglot.system.quoting import printable, reading
 from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.dev_scores import DevScores
 from diglot.training.loggers import Loggers
+from diglot.training.run import Budget
 from diglot.training.throughput import Throughput
+
+
+def why_closed(folder: Path, budget: Budget) -> str | None:
+    """Return why the run in a folder does not open its test set; None if it does."""
+    if (folder / JOB).exists():
+        return "a job of a sweep never opens it"
+    return None if budget.test else "run.test=false"
 
 
 def conclude(
@@ -34,11 +43,12 @@ def conclude(
     trainer: L.Trainer,
     config: DictConfig,
     contents: Contents,
+    closed: str | None = None,
 ) -> None:
-    """Score the best checkpoint on the test text, write the run's results, and report them.
+    """Write and report the run's results. Unless `closed` says why not, score the best checkpoint on the test set.
 
     Raises:
-        UserError: if there is no checkpoint, or if something cannot be written.
+        UserError: there is no checkpoint, or something cannot be written.
     """
     if not writer.best.exists() and writer.last.exists():
         raise UserError(f"{writer.best} is missing; {writer.last} contains the last weights")
@@ -48,15 +58,15 @@ def conclude(
         cause = "a callback" if config.trainer.get("max_time") is None else "a callback or trainer.max_time"
         say(f"Ended before all {trainer.max_steps:,} updates, because of {cause}")
     say(end_report(writer, throughput, trainer.global_step, scores.latest))
-    translator = Translator.load(writer.best, trust=trusted(config))
+    trust = trusted(config)
+    translator = Translator.load(writer.best, trust=trust)
     test: dict[str, Any] | None = None
-    if "test" in held_out:
-        # As in diglot-evaluate, the test references determine how the target language is written. BLEU's tokenizer is
-        # that of the dev scores.
-        scorer = scorer.of(held_out["test"].pairs.tgt)
-        test = evaluate(translator, held_out["test"], scorer, folder / "evaluation" / "test", is_repeated=True)
-        say("\n".join(table(test)))
-    sample_set = held_out.get("test", held_out["dev"])
+    sample_set = held_out["dev"]
+    if "test" in held_out and closed is not None:
+        say(f"Test not opened: {closed}. To open it, type: {reading('evaluate', writer.best, trust)} split=test")
+    elif "test" in held_out:
+        sample_set = held_out["test"]
+        test = open_test(folder, sample_set, translator, scorer, writer.best)
     say(
         "\n".join(
             [
@@ -69,11 +79,10 @@ def conclude(
     Loggers(trainer.loggers).hyper_parameters(hyper_parameters(without_secrets(config)), best)
     exported = ""
     if (form := config.export) is not None:
-        say("\n".join(export(checkpoints.load(writer.best, trusted(config)), form, folder / form, "export")))
+        say("\n".join(export(checkpoints.load(writer.best, trust), form, folder / form, "export")))
         exported = f"{form}/, "
     # Write the results last: they mark the run as finished.
     write_results(folder, writer, throughput, translator.model, trainer.global_step, test, contents)
-    trust = trusted(config)
     say(
         f"Made in {printable(folder)}/: best.ckpt, last.ckpt, {exported}{CONFIG}, {RESULTS}, log.txt, "
         "curves and pictures\n"
@@ -81,3 +90,17 @@ def conclude(
         f"       echo 'some text' | {reading('translate', writer.best, trust)}\n"
         f"       make tensorboard"
     )
+
+
+def open_test(
+    folder: Path, test: EvaluationSet, translator: Translator, scorer: Scorer, checkpoint: Path
+) -> dict[str, Any]:
+    """Score a run's checkpoint on its test set, record that the set was opened, and report the results."""
+    say(f"Opening the test set, {len(test.pairs):,} sentences (with run.test=false, it stays closed)")
+    # As in diglot-evaluate, the test references determine how the target language is written. BLEU's tokenizer is that
+    # of the dev scores.
+    scorer = scorer.for_references(test.pairs.reference_lines)
+    ledger = Ledger.of("diglot-train", checkpoint, folder)
+    results = evaluate(translator, test, scorer, folder / "evaluation" / "test", is_repeated=True, ledger=ledger)
+    say("\n".join(table(results)))
+    return results

@@ -1,6 +1,5 @@
 """The inputs of a run, identified by a hash of their content, because a config holds only their paths."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from diglot.checkpoint import file as checkpoints
 from diglot.config import build_corpus, resolved
 from diglot.data.corpus import SPLITS, Corpus
+from diglot.data.text import file_hash
 from diglot.errors import UserError
 from diglot.runs.folder import ENVIRONMENT
 
@@ -35,7 +35,7 @@ def contents(config: Any, corpus: Corpus, texts: Contents) -> Contents:
     paths = {key: Path(value).expanduser() for key, value in files.items() if isinstance(value, str)}
     if config.init_from is not None:
         paths["init_from"] = checkpoints.find(config.init_from)
-    hashes = {key: _file_hash(path) for key, path in paths.items() if path.is_file()}
+    hashes = {key: file_hash(path) for key, path in paths.items() if path.is_file()}
     return {**texts, "languages": f"{corpus.src_lang}-{corpus.tgt_lang}", **hashes}
 
 
@@ -76,14 +76,6 @@ def same_contents(stored: Contents, current: Contents) -> set[str]:
     unchanged = {key for key in stored if stored[key] == current.get(key)}
     has_same_text = all(stored.get(key) == current.get(key) for key in (*SPLITS, "languages"))
     return unchanged | ({"text"} if stored and has_same_text else set())
-
-
-def _file_hash(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def inputs_key(config: Mapping[str, Any]) -> str:

@@ -1,4 +1,7 @@
-"""A run's folder, which is complete and belongs to one run only."""
+"""A run's folder: creating, finding and locking it, and the files that describe the run.
+
+A folder belongs to a single run.
+"""
 
 import json
 import os
@@ -10,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from diglot.config.composed import CONFIG
-from diglot.data.text import refuse_address, write_bytes
+from diglot.data.text import ending_of, refuse_address, write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.system.atomic import lock, lock_name, locked, open_folder, remove_leftovers
@@ -25,7 +28,6 @@ if TYPE_CHECKING:  # these modules import Lightning, which takes seconds
     from diglot.training.run import Budget
 
 PACKAGES = ("torch", "lightning", "hydra-core", "sentencepiece", "datasets", "sacrebleu", "numpy")
-
 
 RESULTS = "results.json"  # marks the run as finished
 # What a run's results depend on besides its config.
@@ -37,7 +39,7 @@ FOLDERS = ("text", "evaluation", "figures")
 # Written by a sweep into a folder before a run begins there.
 JOB = "job.json"
 
-HOLD_ATTEMPTS = 5
+LOCK_ATTEMPTS = 5
 locked_folders: list[int] = []  # descriptors of the folders that this process keeps locked until it ends
 
 
@@ -68,7 +70,7 @@ def resumable_folder(path: str) -> Path:
     """Return the folder of a run that can be resumed.
 
     Raises:
-        UserError: if the folder holds no run, or links that lead out of it.
+        UserError: the folder holds no run, or links that lead out of it.
     """
     refuse_address("resume", path)
     folder = Path(path).expanduser()
@@ -86,7 +88,8 @@ def refuse_links(folder: Path) -> None:
     The folder itself may be reached through a link.
 
     Raises:
-        UserError: naming a symbolic link, a hard link (of a file that is written in place), a pipe or a device.
+        UserError: there is a symbolic link, a hard link (of a file that is written in place), a pipe or a device; the
+            message names it.
     """
     nested = [p for name in FOLDERS if not (folder / name).is_symlink() for p in (folder / name).rglob("*")]
     for path in [*folder.iterdir(), *nested]:
@@ -99,24 +102,47 @@ def refuse_links(folder: Path) -> None:
             raise UserError(f"{folder}: {name} is a hard link to another file: remove it")
 
 
-def refuse_way_out(path: Path, folder: Path) -> None:
+def refuse_path_outside(path: Path, folder: Path) -> None:
     """Check that no link on a path in a run's folder leads out of it; somebody else may have created the folder.
 
     Raises:
-        UserError: if a link on the path leads elsewhere.
+        UserError: a link on the path leads elsewhere.
     """
     if not path.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"{path}: a link on this path leads out of {folder}: remove it, or give output=FOLDER")
 
 
+class DevOutputs(NamedTuple):
+    """The files with a run's translations of the dev sources, one per line: the newest, and the best checkpoint's."""
+
+    newest: Path
+    best: Path
+
+
+def dev_outputs(folder: Path, tgt_lang: str) -> DevOutputs:
+    """Return the files with the dev translations of the run in a folder."""
+    ending = ending_of(tgt_lang)
+    return DevOutputs(folder / "text" / f"dev.translated.{ending}", folder / "text" / f"dev.best.{ending}")
+
+
+def holding_run(file: Path) -> Path | None:
+    """Return the run's folder that a file is in; None if its folder is not a run's."""
+    return file.parent if (file.parent / CONFIG).is_file() else None
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """Return the results of the run in a folder; empty if the run is not finished."""
+    try:
+        # Reading a pipe would block.
+        results = json.loads((folder / RESULTS).read_bytes()) if (folder / RESULTS).is_file() else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return results if isinstance(results, dict) and results.get("finished") else {}
+
+
 def is_finished(folder: Path) -> bool:
     """Return whether the run in a folder is finished."""
-    try:
-        if not (folder / RESULTS).is_file():  # reading a pipe would block
-            return False
-        return bool(json.loads((folder / RESULTS).read_text(encoding="utf-8")).get("finished"))
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return False
+    return bool(read_results(folder))
 
 
 def is_folder_locked(folder: Path) -> bool:
@@ -152,12 +178,12 @@ def lock_folder(folder: Path) -> None:
     """Keep other processes from writing to a run's folder while this one lives.
 
     Raises:
-        UserError: if another process is training in the folder.
+        UserError: another process is training in the folder.
     """
     descriptor = open_folder(folder)
     if descriptor is None:
         return
-    for attempts_left in reversed(range(HOLD_ATTEMPTS)):
+    for attempts_left in reversed(range(LOCK_ATTEMPTS)):
         if lock(descriptor) is not False:
             break
         if not attempts_left:
@@ -218,7 +244,7 @@ def restore_folder(folder: Path, files: dict[Path, bytes]) -> list[str]:
         The names of the missing files.
 
     Raises:
-        UserError: if the files cannot be written, or if another process is training in the folder.
+        UserError: the files cannot be written, or another process is training in the folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

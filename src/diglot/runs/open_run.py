@@ -43,7 +43,7 @@ def finished_folder(config: DictConfig) -> Path | None:
     """Return the folder of the run to resume if that run is finished, and report it; otherwise return None.
 
     Raises:
-        UserError: if there is no such run, or if it would resume as a different one.
+        UserError: there is no such run, or it would resume as a different one.
     """
     resumed_folder = config.run.folder if config.resume == AUTO else config.resume
     if resumed_folder is not None:
@@ -96,10 +96,10 @@ class OpenRun:
         """Find or create the run's folder, and load the run's state. The first process decides for all.
 
         Raises:
-            UserError: if the folder cannot be used, or if the run would resume as a different one.
+            UserError: the folder cannot be used, or the run would resume as a different one.
         """
         config, data, processes, corpus = plan.config, plan.data, plan.processes, plan.corpus
-        scorer = build_scorer(config, corpus.tgt_lang, data.held_out["dev"].tgt)
+        scorer = build_scorer(config, corpus.tgt_lang, data.held_out["dev"].reference_lines)
         values = without_secrets(config)
         record = checkpoints.record(config, data.tokenizer, corpus.name, corpus.src_lang, corpus.tgt_lang)
         record["data"], record["bleu_tokenizer"] = data.shards.key, scorer.tokenizer
@@ -139,7 +139,7 @@ class OpenRun:
             return
         self.resume_point = load_resume_point(self.folder, values, data.tokenizer, data.shards, self.contents)
         if self.resume_point.bleu_tokenizer not in (None, self.scorer.tokenizer):  # chosen by an earlier version
-            dev = data.held_out["dev"].tgt
+            dev = data.held_out["dev"].reference_lines
             self.scorer = build_scorer(plan.config, plan.corpus.tgt_lang, dev, self.resume_point.bleu_tokenizer)
             self.record["bleu_tokenizer"] = self.scorer.tokenizer
         data.start_from(self.resume_point.state.update, self.resume_point.state.position)
@@ -152,6 +152,6 @@ class OpenRun:
         """Rewrite the remembered files that were removed, and return their names.
 
         Raises:
-            UserError: if they cannot be written, or if another process is training in the folder.
+            UserError: they cannot be written, or another process is training in the folder.
         """
         return restore_folder(self.folder, self.files)

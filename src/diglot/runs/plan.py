@@ -80,7 +80,7 @@ class Plan:
             watchers: see `build_watchers`.
 
         Raises:
-            UserError: if a value cannot be used.
+            UserError: a value cannot be used.
         """
         budget = build_budget(config)
         corpus = build_corpus(config.data)
@@ -109,7 +109,7 @@ class Plan:
         """Build the run's model with its initial weights.
 
         Raises:
-            UserError: if the model does not fit the data, or if the weights do not fit the model.
+            UserError: the model does not fit the data, or the weights do not fit the model.
         """
         torch.manual_seed(self.config.seed)
         model: EncoderDecoder = build(self.config.model, "model", **self.data.tokenizer.vocab_sizes)
@@ -233,7 +233,7 @@ def check_lengths(model: EncoderDecoder, data: TranslationData, node: DictConfig
     """Check, before training, that no sequence is longer than the model's maximum number of positions.
 
     Raises:
-        UserError: if one is longer.
+        UserError: one is longer.
     """
     tgt_position = "decoder_position" if node.get("decoder_position") is not None else "position"
     dev, train = data.dev_pairs, data.batching

@@ -99,7 +99,7 @@ def samples(translate: Callable[[list[str]], list[str]], pairs: ParallelText, n:
     for i, translation in zip(indices, translations, strict=True):
         lines += [
             f"  source       {pairs.src[i]}",
-            f"  reference    {pairs.tgt[i]}",
+            *(f"  reference    {line}" for line in pairs.select([i]).reference_lines),
             f"  translation  {translation}",
             "",
         ]

@@ -22,9 +22,10 @@ from diglot.data.shards import Shards
 from diglot.data.text import write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import RESUME_ME, UserError
+from diglot.evaluation.openings import openings_in
 from diglot.evaluation.scorer import recorded_tokenizer
 from diglot.runs.contents import NAMES, Contents, changed_contents, comparison_note, contents_in, same_contents
-from diglot.runs.folder import CONFIG, RESULTS, is_finished, is_folder_locked
+from diglot.runs.folder import CONFIG, RESULTS, is_finished, is_folder_locked, read_results
 from diglot.system.console import say
 from diglot.system.quoting import reading, resuming
 from diglot.training.state import RunState
@@ -58,7 +59,7 @@ def newest_unfinished(folder: str | None, config: dict[str, Any], contents: Cont
         contents: the contents that it reads.
 
     Raises:
-        UserError: if another process is training such a run.
+        UserError: another process is training such a run.
     """
     folders = [Path(folder).expanduser()] if folder is not None else list(Path("runs").glob("*"))
     unfinished = [path for path in folders if (path / CONFIG).is_file() and not is_finished(path)]
@@ -87,7 +88,7 @@ def finished_line(folder: Path, config: dict[str, Any], read_contents: Callable[
         read_contents: returns the contents that the config reads.
 
     Raises:
-        UserError: if a value or an input has changed, which would have no effect because nothing is trained.
+        UserError: a value or an input has changed, which would have no effect because nothing is trained.
     """
     run = config["run"]
     updates = config["trainer"].get("max_steps") or (run["updates"] if run["passes"] is None else None)
@@ -113,11 +114,19 @@ def finished_line(folder: Path, config: dict[str, Any], read_contents: Callable[
             f"{folder}: this run is finished, so the changed value would have no effect ({other_changes[0]}); "
             f"to resume it, type run.updates above {done}"
         )
-    message = f"{folder}: this run is finished; its results are in {folder / RESULTS}"
-    form = config.get("export")
-    if form is None or (folder / form).exists():
-        return message
-    return f"{message}. The model was not exported; type {reading('export', folder, trusted(config))} format={form}"
+    missing = _not_made(folder, config, has_test="test" in stored_contents)
+    return f"{folder}: this run is finished; its results are in {folder / RESULTS}{missing}"
+
+
+def _not_made(folder: Path, config: dict[str, Any], has_test: bool) -> str:
+    """Return what a finished run lacks of what a config asks for, and how to make it."""
+    text, trust, form = "", trusted(config), config.get("export")
+    is_opened = read_results(folder).get("test") is not None or bool(openings_in(folder))
+    if config["run"].get("test") and has_test and not is_opened:
+        text += f". The test set was not opened; type {reading('evaluate', folder, trust)} split=test"
+    if form is not None and not (folder / form).exists():
+        text += f". The model was not exported; type {reading('export', folder, trust)} format={form}"
+    return text
 
 
 def outcome(folder: Path) -> tuple[int | None, str]:
@@ -137,7 +146,7 @@ def refuse_other_job(folder: Path, config: Any) -> None:
     """Check that a sweep's job starts with the config stored in its folder. A job that has started is not checked here.
 
     Raises:
-        UserError: naming the keys whose values differ.
+        UserError: values differ; the message names their keys.
     """
     if not (folder / CONFIG).exists() and (job_config := read_composed(folder)) is not None:
         job_config.run.monitor = monitored(job_config)  # as in a run's config
@@ -158,7 +167,7 @@ def load_resume_point(
         contents: the contents that the config reads.
 
     Raises:
-        UserError: if the run would resume as a different one, or if all its checkpoints are damaged.
+        UserError: the run would resume as a different one, or all its checkpoints are damaged.
     """
     stored_contents = contents_in(folder)
     unchanged = same_contents(stored_contents, contents)
@@ -197,7 +206,7 @@ def refuse_other_contents(subject: str, stored: Contents, current: Contents) -> 
     """Check that a resumed run reads the same contents as before.
 
     Raises:
-        UserError: if they differ; the message names the first changed input.
+        UserError: they differ; the message names the first changed input.
     """
     if changed := changed_contents(stored, current):
         raise UserError(f"{subject}: {changed} is no longer the one that the run began with{comparison_note(changed)}")

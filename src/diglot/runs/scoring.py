@@ -6,7 +6,7 @@ from omegaconf import DictConfig
 
 from diglot.config import build, monitored
 from diglot.evaluation.metrics import Metric, check_metric
-from diglot.evaluation.scorer import Scorer, first_in
+from diglot.evaluation.scorer import Scorer, with_first
 
 
 def build_metrics(nodes: DictConfig) -> dict[str, Metric]:
@@ -32,5 +32,5 @@ def build_scorer(
         references: the references; see `Scorer`.
         tokenizer: BLEU's tokenizer; None: the config's.
     """
-    metrics = first_in(build_metrics(config.metric), monitored(config))
+    metrics = with_first(build_metrics(config.metric), monitored(config))
     return Scorer(tgt_lang, references, tokenizer or config.bleu_tokenizer, metrics)

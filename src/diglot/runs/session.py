@@ -14,12 +14,11 @@ from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
 from diglot.config import build, composed_command, write_composed
 from diglot.data.module import TranslationData
-from diglot.data.text import ending_of
 from diglot.errors import UserError
-from diglot.evaluation.evaluate import EvaluationSet, keep_text, remember
+from diglot.evaluation.evaluate import EvaluationSet, look_up, write_evaluation_set
 from diglot.model import EncoderDecoder
-from diglot.runs.conclusion import conclude
-from diglot.runs.folder import write_description
+from diglot.runs.conclusion import conclude, why_closed
+from diglot.runs.folder import dev_outputs, write_description
 from diglot.runs.open_run import OpenRun
 from diglot.runs.plan import Plan
 from diglot.runs.report import start_report
@@ -31,7 +30,7 @@ from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.compilation import Compilation
 from diglot.training.dev_scores import DevScores
 from diglot.training.ending import fail, leave
-from diglot.training.largest import OutOfMemoryProbe
+from diglot.training.memory_probe import OutOfMemoryProbe
 from diglot.training.order import in_order
 from diglot.training.processes import strategy
 from diglot.training.progress import progress_callbacks
@@ -87,7 +86,7 @@ class Session:
         """Train to the end of the run.
 
         Raises:
-            SystemExit: if a signal asks the run to end.
+            SystemExit: a signal asks the run to end.
         """
         resume_point = self.run.resume_point
         try:
@@ -111,11 +110,11 @@ class Session:
             self.leave(Stopped(self.signals.received))
 
     def conclude(self) -> None:
-        """Score the best checkpoint and write the results, in the first process.
+        """Write the results, in the first process; see the function `conclude`.
 
         Raises:
-            SystemExit: if a signal asks the run to end.
-            UserError: if something cannot be written.
+            SystemExit: a signal asks the run to end.
+            UserError: something cannot be written.
         """
         if self.trainer.fast_dev_run:  # type: ignore[attr-defined]
             say("fast_dev_run: training and validation succeeded; no checkpoint was saved")
@@ -135,6 +134,7 @@ class Session:
                     self.trainer,
                     self.plan.config,
                     run.contents,
+                    why_closed(run.folder, self.plan.budget),
                 )
         except Stopped as stopped:
             self.leave(stopped)
@@ -143,6 +143,7 @@ class Session:
             raise UserError(f"{error}. Training is done, and {advice}") from None
 
     def leave(self, stopped: Stopped) -> None:
+        """Report that a signal has stopped the run, and exit."""
         leave(str(stopped), self.run.folder, self.trainer, self.writer)
 
 
@@ -163,7 +164,8 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
         decode_pair=data.decode_dev,
         skip_non_finite=budget.skip_non_finite,
     )
-    scores = DevScores(data, run.scorer, run.folder / "text" / f"dev.translated.{ending_of(plan.corpus.tgt_lang)}")
+    outputs = dev_outputs(run.folder, plan.corpus.tgt_lang)
+    scores = DevScores(data, run.scorer, outputs.newest)
     writer = CheckpointWriter(
         run.folder,
         budget.keep_best,
@@ -172,6 +174,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
         run.scorer.higher_is_better,
         state=point.state,
         restore=run.restore_files,
+        outputs=outputs,
     )
     throughput, probe, signals = Throughput(), OutOfMemoryProbe(data), Signals(writer, budget.validate_every)
     resumed = loggers.Resumed(point.state.update, point.state.validation_due_since) if run.is_resumed else None
@@ -230,7 +233,7 @@ def keep_held_out(folder: Path, data: TranslationData) -> tuple[dict[str, Evalua
     held_out: dict[str, EvaluationSet] = {}
     files: list[Path] = []
     for split, pairs in data.held_out.items():
-        memory = remember(data.train_text.load(), pairs.src) if data.options.memory_baseline else ()
+        memory = look_up(data.train_text.load(), pairs.src) if data.options.memory_baseline else ()
         held_out[split] = EvaluationSet(data.corpus.name, split, pairs, memory)
-        files += keep_text(folder / "text", held_out[split], data.corpus.src_lang, data.corpus.tgt_lang)
+        files += write_evaluation_set(folder / "text", held_out[split], data.corpus.src_lang, data.corpus.tgt_lang)
     return held_out, files

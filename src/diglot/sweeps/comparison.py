@@ -1,146 +1,164 @@
-"""The comparison of a sweep's jobs: as a table for the terminal, as CSV and Markdown files, and as a chart."""
+"""The comparison of a sweep's configurations: a row of values for each, which the tables and the chart show."""
 
-import csv
-import io
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
+from diglot.evaluation.repeated import LEVEL, Difference, Mean
 from diglot.evaluation.scorer import label as metric_label
+from diglot.sweeps.configuration import Configuration, checkpoint_of, configurations, label, metric_columns
 from diglot.sweeps.job import Job
-from diglot.system.masking import masked
+from diglot.sweeps.judgement import Finding, Judgement
+
+COSTS = ("parameters", "minutes")  # for which the tables mark the Pareto front of the score
 
 
-def label(job: Job, jobs: Sequence[Job]) -> str:
-    """Return the overrides that distinguish a job: those that were varied, or that not all jobs have."""
-    common = set(job.overrides).intersection(*(other.overrides for other in jobs))
-    overrides = [override for override in job.overrides if not re.match(r"[+~]*(objective|sweep\.|sweep=)", override)]
-    text = (
-        " ".join(override for override in overrides if override in job.varies or override not in common)
-        or "(nothing changed)"
-    )
-    # The same overrides give another config if a file in conf/ was edited between two sweeps.
-    has_twin = any(other.overrides == job.overrides and other.hash != job.hash for other in jobs)
-    return f"{text} (config {job.hash[:6]})" if has_twin else text
+@dataclass(frozen=True)
+class Row:
+    """One configuration.
+
+    Attributes:
+        configuration: its jobs.
+        scores: the mean score of each metric.
+        deviations: the standard deviation of each metric over the seeds.
+        numbers: the means of perplexity, parameters, tokens per second and minutes.
+        mean: the mean of the compared metric with its confidence interval; None: not computed.
+        difference: the difference from the baseline; None: not compared.
+        finding: what the tests found.
+        fronts: the costs for which no other configuration has a better score at the same or a lower cost.
+        checkpoint: the best checkpoint of the seed with the best score.
+    """
+
+    configuration: Configuration
+    scores: Mapping[str, float | None]
+    deviations: Mapping[str, float | None]
+    numbers: Mapping[str, float | None]
+    mean: Mean | None
+    difference: Difference | None
+    finding: Finding
+    fronts: frozenset[str]
+    checkpoint: str | None
 
 
-TEXTS = ("job", "overrides", "status", "checkpoint")  # the columns of text; all others have numbers
+@dataclass(frozen=True)
+class Comparison:
+    """The comparison of all configurations of a sweep.
+
+    Attributes:
+        jobs: the jobs, ordered by number.
+        judgement: the result of the significance tests.
+        metrics: the names of the metrics with their columns; the compared metric is the first.
+        rows: the rows, ordered by the number of their first job.
+    """
+
+    jobs: Sequence[Job]
+    judgement: Judgement = field(default_factory=Judgement)
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        return metric_columns(self.jobs, self.judgement.metric)
+
+    @property
+    def rows(self) -> list[Row]:
+        metrics, judgement = self.metrics, self.judgement
+        first = next(iter(metrics))
+        found = configurations(self.jobs)
+        costs = {name: [(each.score(first), each.mean(name)) for each in found] for name in COSTS}
+        fronts = {name: pareto_front(points, judgement.higher_is_better) for name, points in costs.items()}
+        return [
+            Row(
+                configuration=each,
+                scores={name: each.score(name) for name in metrics},
+                deviations={name: each.deviation(name) for name in metrics},
+                numbers={
+                    "perplexity": each.score("perplexity"),
+                    "parameters": each.mean("parameters"),
+                    "tokens/s": each.mean("tokens_per_second"),
+                    "minutes": each.mean("minutes"),
+                },
+                mean=judgement.means.get(each.number),
+                difference=judgement.differences.get(each.number),
+                finding=judgement.finding(each.number),
+                fronts=frozenset(name for name, front in fronts.items() if i in front),
+                checkpoint=each.checkpoint(first, judgement.higher_is_better),
+            )
+            for i, each in enumerate(found)
+        ]
+
+    def job_rows(self) -> list[dict[str, Any]]:
+        """Return the values of each job, by column."""
+        rows = []
+        for job in self.jobs:
+            results = job.results
+            row: dict[str, Any] = {"job": job.number, "overrides": label(job, self.jobs), "status": job.status}
+            row |= {column: job.value(name) for name, column in self.metrics.items()}
+            row |= {"perplexity": job.value("perplexity"), "parameters": results.get("parameters")}
+            row |= {"tokens/s": results.get("tokens_per_second"), "minutes": results.get("minutes")}
+            row["test opened"] = len(job.openings)
+            rows.append(row | {"checkpoint": checkpoint_of(job)})
+        return rows
+
+    @property
+    def has_seeds(self) -> bool:
+        """Whether any configuration has several jobs."""
+        return any(len(row.configuration.jobs) > 1 for row in self.rows)
+
+    @property
+    def baseline(self) -> str:
+        """The baseline, such as "job 1"."""
+        return next((row.configuration.name for row in self.rows if row.finding == "baseline"), "")
+
+    def notes(self) -> list[str]:
+        """Return remarks for the reader of a table: what was tested or not compared, and if a test set was opened."""
+        return [*self._about_tests(), *self.judgement.notes, openings(self.jobs)]
+
+    def _about_tests(self) -> list[str]:
+        judgement, n_compared = self.judgement, len(self.judgement.differences)
+        notes = []
+        if self.has_seeds:
+            notes.append("± after a score: standard deviation over the seeds")
+        if n_compared and judgement.metric is not None:
+            compared = f"{metric_label(judgement.metric)} on {judgement.n_sentences:,} dev sentences"
+            notes += [
+                f"± after a difference from {self.baseline}: its 95% confidence interval. p: the larger p-value of "
+                f"paired bootstrap and paired approximate randomisation of {compared}, corrected for {n_compared} "
+                f"comparison{'s' if n_compared > 1 else ''} (Holm); a difference is found if p is below {LEVEL}",
+                "In brackets: the smallest difference that would be found with a probability of 80%",
+            ]
+            if all(len(row.configuration.finished) < 2 for row in self.rows):
+                notes.append("With one seed, the tests compare these models; another seed may give another result")
+        if any(row.fronts for row in self.rows) and len(self.rows) > 1:
+            notes.append("*: no row has a better score with as few parameters, or in as few minutes")
+        return notes
 
 
-def metric_columns(jobs: Sequence[Job]) -> dict[str, str]:
-    """Return the names of the metrics that the jobs computed on dev, the monitored one first, with their columns."""
-    computed = dict.fromkeys(name for job in jobs for name in job.results.get("best", {}))
-    names = [name for name in computed if name not in {"loss", "perplexity", "cut", "update"}] or ["bleu", "chrf"]
-    return {name: f"dev {metric_label(name)}" if name == names[0] else metric_label(name) for name in names}
+def pareto_front(points: Sequence[tuple[float | None, float | None]], higher_is_better: bool) -> set[int]:
+    """Return the indices of the points that no other point dominates.
+
+    A point dominates another one if its score is as good and its cost as low, and one of both is better. Points without
+    a score or a cost are not on the front.
+    """
+    sign = 1 if higher_is_better else -1
+    known = {
+        i: (sign * score, -cost) for i, (score, cost) in enumerate(points) if score is not None and cost is not None
+    }
+    return {
+        i
+        for i, one in known.items()
+        if not any(all(a >= b for a, b in zip(other, one)) and other != one for other in known.values())
+    }
 
 
-def columns(jobs: Sequence[Job]) -> list[str]:
-    """Return the columns of the comparison, without the checkpoint, which is the last."""
-    return [*TEXTS[:3], *metric_columns(jobs).values(), "perplexity", "parameters", "tokens/s", "minutes"]
-
-
-def rows(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Return the comparison as a mapping for each job, with unrounded numbers."""
-    table = []
-    metrics, names = metric_columns(jobs), columns(jobs)
-    for job in jobs:
-        results = job.results
-        values = [results.get("best", {}).get(name) for name in (*metrics, "perplexity")]
-        values += [results.get(name) for name in ("parameters", "tokens_per_second", "minutes")]
-        row: dict[str, Any] = dict(zip(names, (job.number, label(job, jobs), job.status, *values), strict=True))
-        row["checkpoint"] = masked(str(job.folder / results["checkpoint"])) if "checkpoint" in results else None
-        table.append(row)
-    return table
-
-
-def shown(row: Mapping[str, Any]) -> list[str]:
-    """Return a row's values as text, rounded for reading."""
-    digits = {"parameters": 0, "tokens/s": 0, "minutes": 1}
-    return [
-        "" if value is None else str(value) if name in TEXTS else f"{value:,.{digits.get(name, 2)}f}"
-        for name, value in row.items()
-    ]
-
-
-def as_csv(jobs: Sequence[Job]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*columns(jobs), "checkpoint"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows(jobs))
-    return text.getvalue()
-
-
-def as_markdown(jobs: Sequence[Job]) -> str:
-    names = [*columns(jobs), "checkpoint"]
-    lines = [names, ["---" if name in TEXTS else "---:" for name in names]]
-    for row in rows(jobs):
-        values = shown(row)
-        values[1] = code(values[1])
-        lines.append(values)
-    return "".join(f"| {' | '.join(value.replace('|', chr(92) + '|') for value in line)} |\n" for line in lines)
-
-
-def code(text: str) -> str:
-    """Return a text as inline code in markdown, which shows it literally."""
-    fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
-    pad = " " if "`" in text else ""
-    return f"{fence}{pad}{text}{pad}{fence}"
-
-
-def as_text(jobs: Sequence[Job], folder: Path) -> str:
-    """Return the comparison for a terminal. Checkpoints are relative to the sweep's folder."""
-    terminal = Console()
-    width = terminal.width if terminal.is_terminal else 160
-    names = [*columns(jobs), "checkpoint"]
-    _, *others = metric_columns(jobs).values()
-    left_out = {*others, "parameters", "tokens/s", "checkpoint"} if width < 110 else set()
-    table = Table()
-    for name in names:
-        if name not in left_out:
-            table.add_column(name, justify="left" if name in TEXTS else "right", overflow="fold")
-    for row in rows(jobs):
-        *values, checkpoint = shown(row)
-        cells = zip(names, (*values, checkpoint.removeprefix(f"{folder}/")), strict=True)
-        table.add_row(*(Text(value) for name, value in cells if name not in left_out))
-    text = io.StringIO()
-    Console(file=text, width=width).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
-
-
-def picture(jobs: Sequence[Job]) -> bytes:
-    """Return a chart of the first metric against parameters and against minutes, as a PNG."""
-    from matplotlib.figure import Figure  # imported here, since it is slow
-
-    metric = next(iter(metric_columns(jobs).values()))
-    scored = [row for row in rows(jobs) if row[metric] is not None]
-    figure = Figure(figsize=(11, 4.5 + 0.2 * len(scored)), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    for panel, name, unit in zip(panels, ("parameters", "minutes"), (1e6, 1.0), strict=True):
-        for i, row in enumerate(scored):
-            if row[name] is None:
-                continue
-            point = (row[name] / unit, row[metric])
-            panel.plot(*point, "o", color=f"C{i % 10}", label=f"{row['job']}: {row['overrides']}".replace("$", r"\$"))
-            panel.annotate(str(row["job"]), point, xytext=(4, 4), textcoords="offset points", fontsize=9)
-        panel.set_xlabel("parameters (millions)" if name == "parameters" else "minutes of training")
-        panel.grid(alpha=0.3)
-        panel.ticklabel_format(useOffset=False)
-    panels[0].set_ylabel(metric)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, frameon=False)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=120)
-    return content.getvalue()
-
-
-def outcome(job: Job) -> str:
-    """Return how a job ended, with its score."""
-    if job.status != "finished":
-        return job.message or job.status
-    row = dict(zip(rows([job])[0], shown(rows([job])[0]), strict=True))
-    metric = next(iter(metric_columns([job]).values()))
-    return f"{metric} {row[metric]}, {row['minutes']} minutes"
+def openings(jobs: Sequence[Job]) -> str:
+    """Return how often the jobs' checkpoints were scored on a test set, as a line; each text counts separately."""
+    numbers = [(opening.text, job.number) for job in jobs for opening in job.openings]
+    if not numbers:
+        return "Test opened by no run of this sweep"
+    counts = []
+    texts = list(dict.fromkeys(text for text, _ in numbers))
+    for text in texts:
+        jobs_of_text = [number for other, number in numbers if other == text]
+        n_times, n_runs = len(jobs_of_text), len({*jobs_of_text})
+        count = f"{n_times:,} time{'s' * (n_times > 1)} by {n_runs:,} run{'s' * (n_runs > 1)} of this sweep"
+        counts.append(count if len(texts) == 1 else f"{count} (text {text[:12] if text else 'unknown'})")
+    return f"Test opened {'; '.join(counts)}"

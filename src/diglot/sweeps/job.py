@@ -17,8 +17,9 @@ from typing import Any
 from diglot.config import composed_command
 from diglot.data.text import write_json
 from diglot.errors import RESUME_ME, UserError
+from diglot.evaluation.openings import Opening, openings_in
 from diglot.runs.contents import Contents, changed_contents, contents_in
-from diglot.runs.folder import JOB, RESULTS, refuse_links
+from diglot.runs.folder import JOB, read_results, refuse_links
 from diglot.system.children import be_signalled_with_parent, how_it_ended
 from diglot.system.interruption import STOP_SIGNALS
 from diglot.system.masking import shortened
@@ -38,6 +39,7 @@ GRACE = 60.0
 
 
 def say(line: str) -> None:
+    """Print a line immediately, even into a pipe."""
     print(line, flush=True)
 
 
@@ -51,6 +53,7 @@ class Job:
         overrides: all overrides of its command line.
         varies: the overrides that the sweep's command varied.
         hash: the hash of its config. Jobs with the same hash are one job.
+        configuration: the hash of its config without the seed. Jobs with the same one differ by their seed alone.
         status: "not started", "running", "interrupted", "failed", "tried" (fast_dev_run), "finished" or "outdated"
             (some of its input has changed since).
         exit_status: the exit status of its process; -N: signal N killed it.
@@ -65,6 +68,7 @@ class Job:
     overrides: tuple[str, ...]
     varies: tuple[str, ...]
     hash: str
+    configuration: str = ""
     status: str = "not started"
     exit_status: int | None = None
     message: str = ""
@@ -81,9 +85,10 @@ class Job:
         """
         try:
             record = json.loads((folder / JOB).read_bytes())
+            record.setdefault("configuration", record["hash"])  # a record of an earlier version
             fields = {name: record[name] for name in cls._stored_fields()}
             lists: dict[str, Any] = {name: tuple(map(str, fields[name])) for name in ("overrides", "varies")}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"{folder / JOB}: damaged ({error}); delete this file to start the job again") from None
         job = cls(folder, **fields | lists)
         if job.results:
@@ -93,6 +98,7 @@ class Job:
         return job
 
     def write(self) -> None:
+        """Write the record into the job's folder."""
         record = {name: getattr(self, name) for name in self._stored_fields()}
         write_json(self.folder / JOB, record)
 
@@ -102,14 +108,13 @@ class Job:
 
     @property
     def results(self) -> dict[str, Any]:
-        """The results that the run wrote at its end; empty before its end, and if the job is outdated."""
-        if self.status == "outdated":
-            return {}
-        try:
-            results = json.loads((self.folder / RESULTS).read_bytes()) if (self.folder / RESULTS).is_file() else {}
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return results if isinstance(results, dict) and results.get("finished") else {}
+        """Return the results that the run wrote at its end; empty before its end, and if the job is outdated."""
+        return {} if self.status == "outdated" else read_results(self.folder)
+
+    @property
+    def openings(self) -> list[Opening]:
+        """The openings of a test set by the job's checkpoints."""
+        return openings_in(self.folder)
 
     def compare_contents(self, current: Contents) -> bool:
         """Mark the job as outdated if its input has changed since it ran; undo this if the input is the same again.
@@ -252,6 +257,7 @@ def last_line(path: Path, begin: int) -> str:
 
 
 def now() -> str:
+    """Return the local time, to the second."""
     return datetime.now().isoformat(sep=" ", timespec="seconds")
 
 

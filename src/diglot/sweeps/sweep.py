@@ -11,17 +11,31 @@ from typing import Any, NamedTuple, TypedDict
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from diglot.config import config_hash, higher_is_better, objective, read_composed, without_secrets, write_composed
+from diglot.config import (
+    config_hash,
+    hash_without_seed,
+    higher_is_better,
+    objective,
+    read_composed,
+    without_secrets,
+    write_composed,
+)
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
 from diglot.runs.contents import Contents, contents_in, contents_now, inputs_key
 from diglot.runs.folder import JOB, refuse_links
-from diglot.sweeps.comparison import as_csv, as_markdown, as_text, label, outcome, picture
+from diglot.sweeps.chart import picture
+from diglot.sweeps.comparison import Comparison
+from diglot.sweeps.configuration import configurations, label, outcome
 from diglot.sweeps.job import OUTPUT, Job, Signals, command, run, say, slug
+from diglot.sweeps.judgement import judge
+from diglot.sweeps.tables import as_csv, as_latex, as_markdown, as_text, jobs_as_csv
 from diglot.system.atomic import lock
 
 LOCK = ".lock"
-TABLES = ("table.csv", "table.md", "table.png")
+# The tables by file name, and the chart.
+TABLES = {"table.csv": as_csv, "jobs.csv": jobs_as_csv, "table.md": as_markdown, "table.tex": as_latex}
+CHART = "table.png"
 
 
 class SweepKeys(TypedDict):
@@ -29,6 +43,7 @@ class SweepKeys(TypedDict):
 
     folder: str | None
     stop_at_first_failure: bool
+    baseline: int | None
     job: str | None
 
 
@@ -51,15 +66,38 @@ class Sweep:
     Args:
         folder: the folder; created with the first job.
         objective: the score to compare jobs by.
+        baseline: number of the job with whose configuration the others are compared; None: the first job.
     """
 
-    def __init__(self, folder: Path, objective: Objective) -> None:
-        self.folder, self.objective = folder, objective
+    def __init__(self, folder: Path, objective: Objective, baseline: int | None = None) -> None:
+        self.folder, self.objective, self.baseline = folder, objective, baseline
         self._lock: Any = None
+
+    @classmethod
+    def of(cls, config: DictConfig) -> "Sweep":
+        """Return the sweep of a command's config, with Hydra's node."""
+        return cls(Path(config.hydra.sweep.dir), Objective.of(config), config.sweep.baseline)
+
+    def check_baseline(self, n_jobs: int) -> None:
+        """Check that the baseline can be one of the existing jobs or of new ones.
+
+        Args:
+            n_jobs: number of jobs of the command.
+
+        Raises:
+            UserError: there will be no such job.
+        """
+        jobs = self.jobs if self.folder.is_dir() else []
+        highest = max((job.number for job in jobs), default=0) + n_jobs
+        # A value of another type is reported when the jobs are checked.
+        if isinstance(self.baseline, int) and not 1 <= self.baseline <= highest:
+            raise UserError(
+                f"sweep.baseline={self.baseline}: there is no job {self.baseline}; choose a number from 1 to {highest}"
+            )
 
     @property
     def jobs(self) -> list[Job]:
-        """All jobs in the folder, ordered by number."""
+        """Return all jobs in the folder, ordered by number."""
         return sorted((Job.read(path.parent) for path in self.folder.glob(f"*/{JOB}")), key=lambda job: job.number)
 
     def lock(self) -> None:
@@ -89,11 +127,12 @@ class Sweep:
         if existing:
             refuse_links(self.folder)
         # The names of jobs begin with a number.
-        foreign = [name for name in existing - {LOCK, *TABLES} if not re.match(r"\d\d", name)]
+        foreign = [name for name in existing - {LOCK, CHART, *TABLES} if not re.match(r"\d\d", name)]
         if existing and (LOCK not in existing or (foreign and not has_jobs)):
             raise UserError(f"sweep.folder={self.folder} exists and is not a sweep's folder")
 
     def unlock(self) -> None:
+        """Release the lock, if there is one."""
         if self._lock is not None:
             self._lock.close()
 
@@ -110,7 +149,7 @@ class Sweep:
         If the job is not finished, the config is written into its folder.
         """
         matching = [job for job in self.jobs if job.hash == hash and job.status != "outdated"]
-        job = matching[0] if matching else self._new_job(overrides, varies, hash, number)
+        job = matching[0] if matching else self._new_job(overrides, varies, hash, hash_without_seed(config), number)
         if job.status != "finished":
             write_composed(job.folder, config)
         return job
@@ -127,7 +166,9 @@ class Sweep:
                 if job.compare_contents(contents_by_key[key]) and job.status == "outdated":
                     say(f"job {job.number}: {label(job, self.jobs)}: {job.message} ({job.folder})")
 
-    def _new_job(self, overrides: Sequence[str], varies: Sequence[str], hash: str, number: int | None) -> Job:
+    def _new_job(
+        self, overrides: Sequence[str], varies: Sequence[str], hash: str, configuration: str, number: int | None
+    ) -> Job:
         number = number or max((job.number for job in self.jobs), default=0) + 1
         folder = self.folder / "_".join([f"{number:02d}", *slug(varies)])
         while True:
@@ -138,28 +179,29 @@ class Sweep:
                 folder = folder.with_name(f"{folder.name}_")
             except OSError as error:
                 raise UserError(f"{folder} cannot be created: {error.strerror}") from None
-        job = Job(folder, number, tuple(overrides), tuple(varies), hash)
+        job = Job(folder, number, tuple(overrides), tuple(varies), hash, configuration)
         job.write()
         return job
 
-    def write_tables(self) -> None:
-        """Write the comparison of all jobs as CSV and markdown."""
-        jobs = self.jobs
-        write_bytes(self.folder / "table.csv", as_csv(jobs).encode())
-        write_bytes(self.folder / "table.md", as_markdown(jobs).encode())
+    def write_tables(self, comparison: Comparison | None = None) -> None:
+        """Write the tables of a comparison, or those of all jobs without significance tests."""
+        comparison = comparison or Comparison(self.jobs)
+        for name, table in TABLES.items():
+            write_bytes(self.folder / name, table(comparison).encode())
 
     def conclude(self) -> None:
-        """Print the comparison of all jobs, and write its tables and chart."""
+        """Compare all jobs, print the comparison, and write its tables and chart."""
         self.find_outdated()
         jobs = self.jobs
-        self.write_tables()
-        say(as_text(jobs, self.folder))
-        files = ["table.csv", "table.md"]
+        score = self.objective.score
+        comparison = Comparison(jobs, judge(configurations(jobs), self.baseline, score))
+        self.write_tables(comparison)
+        say(as_text(comparison))
+        files = list(TABLES)
         if any(job.results for job in jobs):
-            write_bytes(self.folder / "table.png", picture(jobs))
-            files.append("table.png")
+            write_bytes(self.folder / CHART, picture(comparison))
+            files.append(CHART)
         if best := self.best(jobs):
-            score = self.objective.score
             say(f"Best by {score} ({best.value(score):.2f}): job {best.number}, {label(best, jobs)}")
         say(f"Made in {self.folder}/: {', '.join(files)}, and a folder for each job with its checkpoints")
 

@@ -29,7 +29,7 @@ _UNSUPPORTED_ERRNOS = {
     *(errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY, errno.ENODEV),
     *(errno.EACCES, errno.EPERM, errno.EBADF, errno.EISDIR),
 }
-_LONGEST = 200  # maximum bytes of a name before the mark is added; file systems allow 255 in all
+_MAX_BYTES = 200  # maximum bytes of a name before the mark is added; file systems allow 255 in all
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file that appears under its name only if the block succeeds, and is then on disk.
 
     Raises:
-        OSError: if the file cannot be written; an earlier file of that name is left as it was.
+        OSError: the file cannot be written; an earlier file of that name is left as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent, path.name)
@@ -70,7 +70,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
     """Create a folder next to a path, and remove it after the block.
 
     Raises:
-        OSError: if the folder cannot be created.
+        OSError: the folder cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent, path.name)
@@ -103,7 +103,7 @@ def locked(path: Path, waiting: Callable[[], AbstractContextManager]) -> Iterato
         waiting: context manager that is entered while another process holds the lock.
 
     Raises:
-        OSError: if the file cannot be created.
+        OSError: the file cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
@@ -127,7 +127,7 @@ def link(source: Path, name: Path) -> None:
     """Give a file a second name, replacing the file that had that name; copy it if hard links are not supported.
 
     Raises:
-        OSError: if the file can be neither linked nor copied.
+        OSError: the file can be neither linked nor copied.
     """
     temporary = temporary_name(name)
     remove_leftovers(name.parent, name.name)
@@ -185,9 +185,9 @@ def lock_name(path: Path) -> Path:
 def _shortened(name: str) -> str:
     """Return a name that leaves room for our mark: a hash replaces the end of a long one."""
     encoded = os.fsencode(name)
-    if len(encoded) <= _LONGEST:
+    if len(encoded) <= _MAX_BYTES:
         return name
-    return os.fsdecode(encoded[: _LONGEST // 2]) + hashlib.sha256(encoded).hexdigest()[:20]
+    return os.fsdecode(encoded[: _MAX_BYTES // 2]) + hashlib.sha256(encoded).hexdigest()[:20]
 
 
 def sync_folder(folder: Path) -> None:
@@ -204,7 +204,7 @@ def sync(descriptor: int) -> None:
     """Flush a file's content to disk, if its file system supports it.
 
     Raises:
-        OSError: if the disk is full or broken.
+        OSError: the disk is full or broken.
     """
     try:
         os.fsync(descriptor)
@@ -217,7 +217,7 @@ def open_folder(folder: Path) -> int | None:
     """Open a folder, to lock or sync it; return None if the file system does not support opening it.
 
     Raises:
-        OSError: if the folder does not exist.
+        OSError: the folder does not exist.
     """
     try:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -256,7 +256,7 @@ def numbered_folder(folder: Path) -> Path:
     """Create a new folder: the given one, or if it exists, the first free one of folder_2, folder_3, ...
 
     Raises:
-        UserError: if the folder cannot be created.
+        UserError: the folder cannot be created.
     """
     for number in range(1, 10_000):
         candidate = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")

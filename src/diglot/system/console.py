@@ -103,7 +103,7 @@ def log_to(file: Path) -> None:
     """Also write diglot's messages to a file.
 
     Raises:
-        UserError: if the file cannot be opened.
+        UserError: the file cannot be opened.
     """
     try:
         handler = LogFile(file, encoding="utf-8", errors="backslashreplace")

@@ -11,9 +11,9 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
-SHORTEST = 4  # minimum number of characters of a secret
-LONG = 6  # from this length on, a secret is also masked within words
-LONGEST = 200  # maximum number of units in a pattern; a longer secret is masked in parts
+MIN_LENGTH = 4  # minimum number of characters of a secret
+MIN_LENGTH_WITHIN_WORDS = 6  # from this length on, a secret is also masked within words
+MAX_UNITS = 200  # maximum number of units in a pattern; a longer secret is masked in parts
 WORD = "[A-Za-z0-9_]+"  # never escaped
 
 _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)\}")
@@ -29,7 +29,7 @@ def is_secret(value: Any) -> bool:
         value = [*value, *value.values()]
     if isinstance(value, list):
         return any(is_secret(item) for item in value)
-    return isinstance(value, str) and len(value.strip()) >= SHORTEST
+    return isinstance(value, str) and len(value.strip()) >= MIN_LENGTH
 
 
 def note(value: Any, expression: str, names: str = "") -> None:
@@ -110,7 +110,7 @@ def _replaced(text: str, expressions: Mapping[str, str]) -> str:
     for value in sorted(expressions, key=len, reverse=True):
         for word, part in _parts(value):
             if word in text:
-                text = expressions[value].join(_pattern(part, len(value) >= LONG).split(text))
+                text = expressions[value].join(_pattern(part, len(value) >= MIN_LENGTH_WITHIN_WORDS).split(text))
     return text
 
 
@@ -118,10 +118,10 @@ def _replaced(text: str, expressions: Mapping[str, str]) -> str:
 def _parts(value: str) -> list[tuple[str, tuple[str, ...]]]:
     """Return the parts of a value, each with its longest word, which is the same in every form.
 
-    A part has at most `LONGEST` units. A unit is a word, a run of blanks or of backslashes, or another character.
+    A part has at most `MAX_UNITS` units. A unit is a word, a run of blanks or of backslashes, or another character.
     """
     units = re.findall(rf"{WORD}|\s+|\\+|.", value.strip(), re.DOTALL)
-    n_parts = -(-len(units) // LONGEST)
+    n_parts = -(-len(units) // MAX_UNITS)
     parts = [tuple(units[len(units) * i // n_parts : len(units) * (i + 1) // n_parts]) for i in range(n_parts)]
     return [(max(re.findall(rf"{WORD}|$", "".join(part)), key=len), part) for part in parts]
 

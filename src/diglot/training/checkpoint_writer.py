@@ -38,6 +38,8 @@ class CheckpointWriter(L.Callback):
         higher_is_better: whether a higher value of it is better.
         state: state of the run, which this callback updates; None for a new run.
         restore: rewrites files that were removed from the run's folder, and returns the names of the missing files.
+        outputs: a file that every validation writes, and the file that keeps the version of the best checkpoint; None:
+            there are no such files.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class CheckpointWriter(L.Callback):
         higher_is_better: bool = True,
         state: RunState | None = None,
         restore: Callable[[], list[str]] = list,
+        outputs: tuple[Path, Path] | None = None,
     ) -> None:
         self.last, self.best = folder / "last.ckpt", folder / "best.ckpt"
         self.monitor, self.higher_is_better = monitor, higher_is_better
@@ -59,7 +62,7 @@ class CheckpointWriter(L.Callback):
         self.best_score = float("-inf")
         self.best_update = 0
         self.best_metrics: dict[str, float] = {}  # all logged dev scores of the best checkpoint
-        self.state, self.restore = state or RunState(), restore
+        self.state, self.restore, self.outputs = state or RunState(), restore, outputs
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero or not self.best_update:
@@ -168,6 +171,8 @@ class CheckpointWriter(L.Callback):
             update: number of updates after which the newest checkpoint was written.
         """
         if update == self.best_update:
+            if self.outputs and self.outputs[0].exists():
+                _link(*self.outputs, "the dev outputs")
             _link(self.last, self.best)
         if update in self.named:
             _link(self.last, self._numbered(update))
@@ -273,7 +278,7 @@ def check_moments(optimizers: Iterable[torch.optim.Optimizer]) -> None:
     """Check that the moments loaded into an optimizer have the shapes of their weights.
 
     Raises:
-        UserError: if a shape differs.
+        UserError: a shape differs.
     """
     for optimizer in optimizers:
         for weight, state in optimizer.state.items() if isinstance(optimizer, _FUSED) else ():
@@ -285,13 +290,13 @@ def check_moments(optimizers: Iterable[torch.optim.Optimizer]) -> None:
                     )
 
 
-def _link(source: Path, name: Path) -> None:
-    """Give a checkpoint a second name.
+def _link(source: Path, name: Path, what: str = "the checkpoint") -> None:
+    """Give a file a second name.
 
     Raises:
-        UserError: if the second name cannot be written.
+        UserError: the second name cannot be written.
     """
     try:
         link(source, name)
     except OSError as error:
-        raise UserError(f"{name}: the checkpoint cannot be written ({error.strerror or error})") from error
+        raise UserError(f"{name}: {what} cannot be written ({error.strerror or error})") from error

@@ -18,11 +18,11 @@ from diglot.training.task import TranslationTask
 
 
 class Compilation(L.Callback):
-    """Callback that compiles the layers of a model for fixed shapes, before the first update and outside its clock.
+    """Callback that compiles the layers of a model for fixed shapes before the first update.
 
-    Each layer is compiled on its own (regional compilation), and all layers of a kind share their graphs. So the number
-    of graphs is known beforehand: shapes x kinds of layers. Later, a shape for which there is no graph is computed
-    without one, instead of compiling in the middle of training.
+    The time for this is not counted as training time. Each layer is compiled on its own (regional compilation), and all
+    layers of a kind share their graphs. So the number of graphs is known beforehand: shapes x kinds of layers. Once
+    training has begun, nothing is compiled: a batch of another shape runs uncompiled.
 
     Args:
         shapes: shapes of the training batches of one process.

@@ -66,7 +66,7 @@ class CSVLogger(Logger):
 
     @property
     def experiment(self) -> "CSVLogger":
-        """The object that callbacks write to: the logger itself."""
+        """Return the object that callbacks write to, which is the logger itself."""
         return self
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -84,7 +84,7 @@ class CSVLogger(Logger):
         """Write all pending rows.
 
         Raises:
-            OSError, UserError: if writing fails; the rows are kept for the next attempt.
+            OSError, UserError: writing fails; the rows are kept for the next attempt.
         """
         if not self.waiting:
             return

@@ -81,8 +81,8 @@ class DevScores(L.Callback):
         self.translations = {pair: texts[pair] for pair in pairs}
         if self.output is not None and trainer.is_global_zero:
             write_lines(self.output, [text.rstrip("\r") for text in self.translations.values()])
-        references = [self.data.held_out["dev"].tgt[i] for i in pairs]
-        scores = self.scorer([texts[i] for i in pairs], references, with_slow=False)
+        references = self.data.held_out["dev"].select(pairs).references
+        scores = self.scorer([texts[i] for i in pairs], *references, with_slow=False)
         if not self.latest and trainer.is_global_zero:
             say(f"dev scores: {', '.join(f'{score.name} {score.signature}' for score in scores)}")
         self.latest = scores

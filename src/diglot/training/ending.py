@@ -17,7 +17,7 @@ from diglot.system.masking import in_one_line
 from diglot.system.quoting import override, printable, resuming
 from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.gradients import NonFiniteError
-from diglot.training.largest import OutOfMemoryProbe
+from diglot.training.memory_probe import OutOfMemoryProbe
 from diglot.training.processes import Processes, end_others, is_peer_failure, kill_unresponsive
 
 
@@ -53,7 +53,7 @@ def fail(
         resumed_from: the checkpoint that the run resumed from and its number of updates; None for a new run.
 
     Raises:
-        UserError: if memory ran out, a process or a loader worker failed, or the checkpoint's training state does not
+        UserError: memory ran out, a process or a loader worker failed, or the checkpoint's training state does not
             fit.
         SystemExit: with the matching exit status, for a gradient that is not finite or a signal outside training.
     """
@@ -85,7 +85,7 @@ def fail(
         raise UserError(
             f"one of the data.n_workers={data.options.n_workers} processes {reason}; {resume_hint}"
         ) from None
-    if resumed_from and is_of_the_state(error, trainer.global_step <= resumed_from[1]):
+    if resumed_from and is_state_error(error, trainer.global_step <= resumed_from[1]):
         raise UserError(
             f"checkpoint {resumed_from[0]}: no run can resume from it, because its training state cannot be used "
             f"({type(error).__name__}: {in_one_line(error)})"
@@ -97,8 +97,8 @@ def fail(
         ) from None
 
 
-def is_of_the_state(error: BaseException, is_new: bool) -> bool:
-    """Return whether an error was caused by the training state in a checkpoint, that is, by anything but the weights.
+def is_state_error(error: BaseException, is_new: bool) -> bool:
+    """Return whether an error was caused by the training state in a checkpoint: by anything in it except the weights.
 
     Args:
         error: the exception.

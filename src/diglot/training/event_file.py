@@ -115,7 +115,7 @@ class EventWriter(SummaryWriter):
         options: options of SummaryWriter.
 
     Raises:
-        OSError: if the file cannot be started.
+        OSError: the file cannot be started.
     """
 
     file_writer: Any

@@ -34,7 +34,7 @@ BAR = 0.45  # width of a colour bar with its labels
 ACROSS = 2  # panels per row; with more, text would be unreadable in a TensorBoard card
 TEXT = 8  # points
 LETTER = 0.065  # width of a label's character
-LONGEST_LABEL = 12  # characters
+MAX_LABEL_LENGTH = 12  # characters
 
 
 class Panel(NamedTuple):
@@ -56,6 +56,12 @@ def draw(
 
     With labels, values are shares from 0 to 1, with one cell per label and one colour bar for all. Without labels,
     values may have both signs: colours range from minus to plus a panel's largest magnitude, and the axes are numbered.
+
+    Args:
+        panels: the heat maps.
+        title: title of the figure, of one or more lines.
+        rows: labels of the rows; None: no labels.
+        columns: labels of the columns; None: no labels.
     """
     # Without labels, a column of values has at least two pixels.
     width = min(max(1.9, 0.02 * panels[0].values.shape[1]), MAX_SIDE) if columns is None else _side(len(columns))
@@ -130,6 +136,7 @@ def pixels(figure: Figure) -> np.ndarray:
 
 @cache
 def say_once(line: str) -> None:
+    """Print a message once in this process."""
     logging.getLogger("diglot").info(line)
 
 
@@ -149,4 +156,4 @@ def _letters(label: str) -> int:
 
 
 def _shortened(label: str) -> str:
-    return label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
+    return label if len(label) <= MAX_LABEL_LENGTH else label[: MAX_LABEL_LENGTH - 1] + "…"

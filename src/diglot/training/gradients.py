@@ -31,7 +31,7 @@ class NonFiniteError(Exception):
 
 
 class Update(NamedTuple):
-    """What a report about an update's gradient needs.
+    """The data of an update that a report about its gradient needs.
 
     Attributes:
         number: number of the update.
@@ -51,11 +51,11 @@ class Update(NamedTuple):
 
 
 class GradientCheck:
-    """Skip updates whose gradient is not finite, and end the run after too many.
+    """Check that skips updates whose gradient is not finite, and ends the run after too many of them.
 
-    On a CPU the decision is made at once. On a GPU that would wait for the device in every update. There a fused
-    optimizer makes the decision on the device, as for `torch.amp.GradScaler`: it leaves weights and moments unchanged.
-    `report` learns of it later.
+    On a CPU, the decision is made immediately. On a GPU, this would make every update wait for the device. Therefore a
+    fused optimizer decides on the device, as it does for `torch.amp.GradScaler`: if the gradient is not finite, it
+    leaves weights and moments unchanged. `report` finds out about it later.
 
     Args:
         state: state of the run, which counts the skipped updates.
@@ -70,7 +70,7 @@ class GradientCheck:
         """Return whether to make an update; also True if the optimizer decides on the device.
 
         Raises:
-            NonFiniteError: if too many updates have been skipped.
+            NonFiniteError: too many updates have been skipped.
         """
         if decides_on_device(optimizer, update.norm.device):
             optimizer.found_inf = (~torch.isfinite(update.norm)).float()  # type: ignore[attr-defined]
@@ -85,7 +85,7 @@ class GradientCheck:
         """Report the updates since the last call that the optimizer skipped on the device.
 
         Raises:
-            NonFiniteError: if too many updates have been skipped.
+            NonFiniteError: too many updates have been skipped.
         """
         updates, self._unreported = self._unreported, []
         if updates:

@@ -39,7 +39,7 @@ class HeadSums:
 
     @property
     def entropy(self) -> Tensor:
-        """Mean entropy of each head's weights, as a share of the maximum that a query's keys allow (H,).
+        """Return the mean entropy (H,) of each head's weights, as a share of the maximum that a query's keys allow.
 
         0 means that each query attends to one key, 1 that it attends to all keys equally. Clark et al. (2019)
         characterise heads by their entropy, Voita et al. (2019) by something like its opposite, the mean of a head's
@@ -49,7 +49,7 @@ class HeadSums:
 
     @property
     def dead(self) -> Tensor:
-        """Mask of the heads whose attention hardly depends on the query, boolean (H,).
+        """Return a boolean mask (H,) of the heads whose attention hardly depends on the query.
 
         Such a head meets one of two conditions. Either its entropy is at least 0.98, so that it takes a plain mean of
         all keys. Or one key, at the same position in all sentences counted from the start or from the end, receives at

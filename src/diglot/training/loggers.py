@@ -312,7 +312,7 @@ def check(nodes: Mapping[str, Any]) -> None:
         nodes: logger nodes by name; None disables a logger.
 
     Raises:
-        UserError: if a node has no `_target_` or a package is missing; the message names the key.
+        UserError: a node has no `_target_` or a package is missing; the message names the key.
     """
     for name, node in nodes.items():
         if node is None:
@@ -328,7 +328,7 @@ def beginning(name: str) -> Iterator[None]:
     """Report a logger that cannot start, for example because a service does not respond, and continue without it.
 
     Raises:
-        UserError: if the logger does not accept the config's values.
+        UserError: the logger does not accept the config's values.
     """
     try:
         yield

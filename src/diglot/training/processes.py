@@ -45,7 +45,7 @@ def check_number(trainer: L.Trainer) -> None:
     """Check that torchrun or SLURM started as many processes as the config requests.
 
     Raises:
-        UserError: if the numbers differ, or if several nodes are requested and neither torchrun nor srun is used.
+        UserError: the numbers differ, or several nodes are requested and neither torchrun nor srun is used.
     """
     environment = getattr(trainer.strategy, "cluster_environment", None)
     if environment is None and TorchElasticEnvironment.detect():
@@ -117,6 +117,7 @@ class Launcher(ScriptLauncher):
             is_over.set()  # this thread reports errors itself
 
     def start_others(self) -> None:
+        """Start the other processes of this machine with the environment variables that torch.distributed reads."""
         self.check_can_start()
         environment = self.cluster_environment
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = environment.main_address, str(environment.main_port)
@@ -156,7 +157,7 @@ def _end_with_any(processes: Sequence[subprocess.Popen], is_over: threading.Even
 
 
 def end_with_first() -> None:
-    """Make this process end when the process that started it for a run ends, if there is one."""
+    """End this process when the process that started it for a run ends; do nothing in a process that a user started."""
     first_pid = os.environ.get(STARTED_BY)
     if first_pid is None or "LOCAL_RANK" not in os.environ or os.getpid() == int(first_pid):
         return
@@ -231,7 +232,7 @@ class Processes:
         """Wait for all processes that torchrun or SLURM started.
 
         Raises:
-            UserError: if they do not all arrive.
+            UserError: they do not all arrive.
         """
         if self.has_group:
             with self._waiting("the processes cannot find each other"):

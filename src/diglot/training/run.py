@@ -12,7 +12,7 @@ from diglot.system.atomic import numbered_folder
 
 
 class Budget:
-    """The budget of a training run.
+    """The length of a training run, its validation interval, its folder and the checkpoints that it keeps.
 
     Args:
         updates: length of the run in updates (optimizer steps); None if `passes` is given.
@@ -21,9 +21,14 @@ class Budget:
         folder: the run's folder; None creates a new folder under runs/.
         compile: whether to compile the layers of the model with torch.compile; see diglot.training.compilation.
         skip_non_finite: number of updates with a gradient that is not finite that may be skipped before the run ends.
-        monitor: name of the metric that ranks validations; None: the first one. Only the config refers to it.
+        monitor: name of the metric that ranks validations; None: the first one. Code reads it from the config; see
+            diglot.config.monitored.
         keep_best: number of validations with the best value of that metric whose checkpoints are kept.
         keep_last: number of most recent validations whose checkpoints are kept.
+        test: whether the best checkpoint is scored on the test set at the end. Jobs of a sweep never are.
+
+    Raises:
+        ValueError: not exactly one of updates and passes is given, or a number is out of range.
     """
 
     def __init__(
@@ -38,6 +43,7 @@ class Budget:
         monitor: str | None = None,
         keep_best: int = 1,
         keep_last: int = 1,
+        test: bool = True,
     ) -> None:
         if (updates is None) == (passes is None):
             raise ValueError(f"exactly one of updates ({updates}) and passes ({passes}) must be given, the other null")
@@ -50,6 +56,7 @@ class Budget:
             raise ValueError(f"skip_non_finite ({skip_non_finite}) must not be negative")
         self.folder, self.compile, self.skip_non_finite = folder, compile, skip_non_finite
         self.monitor, self.keep_best, self.keep_last = monitor, keep_best, keep_last
+        self.test = test
 
     def total_updates(self, data: TranslationData) -> int:
         """Return the length of the run on these data, in updates."""
@@ -62,7 +69,7 @@ class Budget:
             name: end of the folder's name, if the user did not name it.
 
         Raises:
-            UserError: if the folder exists or cannot be created.
+            UserError: the folder exists or cannot be created.
         """
         if self.folder is not None:
             folder = Path(self.folder).expanduser()

@@ -17,6 +17,9 @@ class Schedule(LambdaLR):
         total_updates: length of the run.
         lr: the rate at the end of the warm-up.
         warmup: number of warm-up updates; 0 for none.
+
+    Raises:
+        ValueError: lr is not positive, or warmup is negative.
     """
 
     def __init__(self, optimizer: Optimizer, total_updates: int, lr: float, warmup: int = 0) -> None:
@@ -77,7 +80,13 @@ class InverseSqrt(Schedule):
 
 
 class Paper(InverseSqrt):
-    """Schedule of Vaswani et al. (2017): factor x d_model^-0.5 x min(update^-0.5, update x warmup^-1.5)."""
+    """Schedule of Vaswani et al. (2017): factor x d_model^-0.5 x min(update^-0.5, update x warmup^-1.5).
+
+    Args:
+        optimizer, total_updates, warmup: see Schedule.
+        d_model: width of the model.
+        factor: factor of the rate; 1 in the paper.
+    """
 
     def __init__(
         self, optimizer: Optimizer, total_updates: int, d_model: int, factor: float = 1.0, warmup: int = 4000

@@ -33,7 +33,7 @@ def leaving_at_once() -> Iterator[None]:
     """Raise `Stopped` as soon as a signal arrives during the block.
 
     Raises:
-        Stopped: naming the signal.
+        Stopped: a signal has arrived, which the exception names.
     """
 
     def leave(signum: int, _: FrameType | None) -> None:
@@ -115,7 +115,7 @@ class Signals(L.Callback):
         """Write a checkpoint and end the run, if a signal asked for it after the previous update.
 
         Raises:
-            Stopped: naming the signal.
+            Stopped: a signal asked for it, which the exception names.
         """
         if self._pending_signal:
             self.writer.save(trainer)

@@ -37,8 +37,8 @@ class TranslationTask(L.LightningModule):
         seed: seed of dropout.
         record: plain data stored in every checkpoint, which makes it self-contained (see diglot.checkpoint.file).
         state: state of the run, which is also stored in every checkpoint; None for a new run.
-        read: returns the text of a translation, given the number of the dev pair and the tokens; a search may compare
-            such texts. None decodes the tokens alone.
+        decode_pair: returns the text of a translation, given the number of the dev pair and the tokens. A search may
+            compare such texts. None decodes the tokens alone.
         skip_non_finite: number of updates with a gradient that is not finite that are skipped; the next one ends the
             run.
     """

@@ -96,7 +96,7 @@ class Throughput(L.Callback):
 
     @property
     def target_tokens_per_second(self) -> float:
-        """Target tokens per second over the whole run."""
+        """Return the target tokens per second over the whole run."""
         return self.target_tokens / self.seconds if self.seconds else 0.0
 
     @property

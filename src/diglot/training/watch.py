@@ -51,7 +51,7 @@ class Watcher(L.Callback):
             model: a model like the run's; its values do not matter, so it may be on the meta device.
 
         Raises:
-            UserError: if it does not; the message names what the model has.
+            UserError: it does not; the message names what the model has.
         """
 
     def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
@@ -228,8 +228,9 @@ class SampleTranslations(Watcher):
         lines = ["| pair | source | reference | translation |", "|---|---|---|---|"]
         for pair in spread(data, self.sentences):
             if pair in translations:  # limit_val_batches may leave pairs out
-                texts = (dev.src[pair], dev.tgt[pair], translations[pair])
-                lines.append(f"| {pair + 1} | {' | '.join(map(literal, texts))} |")
+                references = "<br>".join(map(literal, dev.select([pair]).reference_lines))
+                source, translation = literal(dev.src[pair]), literal(translations[pair])
+                lines.append(f"| {pair + 1} | {source} | {references} | {translation} |")
         Loggers(trainer.loggers).text("translations/dev", "\n".join(lines), trainer.global_step)
 
 
@@ -240,6 +241,7 @@ def literal(text: str) -> str:
 
 
 def attention_weights(task: TranslationTask, batch: Batch) -> AttentionWeights:
+    """Compute the attention weights for a batch, which is copied to the task's device."""
     src, tgt_in, src_mask = (x.to(task.device) for x in (batch.src, batch.tgt_in, batch.src_mask))
     return task.model.attention_weights(src, tgt_in, src_mask)
 
@@ -323,7 +325,7 @@ def _chosen(name: str, numbers: list[int] | None, count: int, kind: str) -> list
     """Return indices from 0 for numbers that count from 1, or from -1 backwards from the last.
 
     Raises:
-        UserError: naming the numbers that exist.
+        UserError: a number does not exist; the message names those that do.
     """
     if not count:
         return []  # a model without this kind of attention

@@ -47,7 +47,7 @@ class DiglotLauncher(Launcher):
         """
         from diglot.errors import UserError
         from diglot.sweeps.job import Signals, say
-        from diglot.sweeps.sweep import Objective, Sweep, failed, some_failed
+        from diglot.sweeps.sweep import Sweep, failed, some_failed
 
         try:
             configs = [job_config(self.context, self.config, list(overrides)) for overrides in job_overrides]
@@ -59,7 +59,7 @@ class DiglotLauncher(Launcher):
             self.refused.append(error)
             return [Returned(self.sweep, error) for _ in job_overrides]
         if self.sweep is None:
-            sweep = Sweep(Path(self.config.hydra.sweep.dir), Objective.of(self.config))
+            sweep = Sweep.of(self.config)
             sweep.lock()
             for job in sweep.jobs:  # a job is still "running" if its launcher was killed
                 if job.status == "running":
@@ -87,7 +87,7 @@ class DiglotLauncher(Launcher):
         return [Returned(self.sweep, by_hash[job.hash]) for job in jobs]
 
     def _run(self, job: "Job", title: str, tries_only: bool, signals: Any) -> None:
-        from diglot.sweeps.comparison import label, outcome
+        from diglot.sweeps.configuration import label, outcome
         from diglot.sweeps.job import OUTPUT, command, run, say
 
         assert self.sweep is not None
@@ -151,8 +151,8 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
             check(config, TrainKeys)
             settle_must_fit(config)
             for key, meaning in MEANINGS.items():
-                if meaning.found_for_jobs and OmegaConf.select(config, key) is not None:
-                    raise UserError(f"{key} is for a single run; {meaning.found_for_jobs} the folder of all jobs")
+                if meaning.in_sweep and OmegaConf.select(config, key) is not None:
+                    raise UserError(f"{key} is for a single run; {meaning.in_sweep}")
             for key in (override.partition("=")[0].lstrip("+~") for override in varied(overrides, sweep_config)):
                 if meaning_of(key).hashed in ("as typed", "never"):
                     raise UserError(f"{key} changes nothing of what a job trains: give it one value for all jobs")

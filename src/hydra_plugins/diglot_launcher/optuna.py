@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-from pathlib import Path
 
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
@@ -31,12 +30,12 @@ with contextlib.suppress(ImportError):
             """
             import optuna
 
-            from diglot.sweeps.sweep import Objective, Sweep, failed, some_failed
+            from diglot.sweeps.sweep import Sweep, failed, some_failed
 
             optuna.logging.set_verbosity(optuna.logging.WARNING)
             # The launcher already reports each job.
             logging.getLogger("hydra_plugins.hydra_optuna_sweeper").setLevel(logging.CRITICAL)
-            sweep = Sweep(Path(self.config.hydra.sweep.dir), Objective.of(self.config))
+            sweep = Sweep.of(self.config)
             try:
                 super().sweep([*arguments, *for_launcher(self.sweeper.launcher, self.config)])
             except ValueError:  # raised if there is no best trial

@@ -4,7 +4,6 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -63,7 +62,7 @@ class DiglotSweeper(Sweeper):
                 set.
         """
         from diglot.config.hydra_seams import returned_value
-        from diglot.sweeps.sweep import Objective, Sweep, some_failed
+        from diglot.sweeps.sweep import Sweep, some_failed
         from diglot.system.quoting import quoted
 
         assert self.config is not None
@@ -88,7 +87,8 @@ class DiglotSweeper(Sweeper):
             job_overrides for combination in product(overrides) for job_overrides in self._with_rows(combination, rows)
         ]
 
-        sweep = Sweep(Path(self.config.hydra.sweep.dir), Objective.of(self.config))
+        sweep = Sweep.of(self.config)
+        sweep.check_baseline(len(jobs))
         if not isinstance(self.launcher, DiglotLauncher):  # DiglotLauncher does this itself
             configs = [job_config(self.hydra_context, self.config, job) for job in jobs]
             sweep.lock()

@@ -16,7 +16,8 @@ import pytest
 from diglot.data.corpus import Files
 from diglot.data.readers.formats import HEAD
 from diglot.data.readers.opening import utf_16_of, zstd
-from diglot.data.readers.reading import Reader, format_of
+from diglot.data.readers.reading import Reader, detect_format
+from diglot.data.readers.zip_pair import ZipPair
 from diglot.data.text import ParallelText
 from diglot.errors import UserError
 
@@ -99,7 +100,7 @@ def test_tabs_between_quoted_cells_are_read_as_csv(tmp_path: Path, content: byte
     assert read(tmp_path / "a", content, **LANGUAGES) == wanted
     row, at_the_end = b'"eins"\t"one"\n', b'"zwei' + b"\nx" * 500 + b'"\t"two"\n'
     many = row * ((HEAD - 500) // len(row)) + at_the_end  # the first bytes end inside a cell
-    assert format_of(_written(tmp_path / "many", many)).name == "CSV"
+    assert detect_format(_written(tmp_path / "many", many)).name == "CSV"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_tabs_between_quoted_cells_are_read_as_csv(tmp_path: Path, content: byte
 )
 def test_quotes_around_some_cells_are_text(tmp_path: Path, row: bytes) -> None:
     content = b'"null"\t"zero"\n' + row if row[:1] == b'"' else row
-    assert format_of(_written(tmp_path / "a", content)).name == "tab-separated columns"
+    assert detect_format(_written(tmp_path / "a", content)).name == "tab-separated columns"
 
 
 def test_quoted_tabs_have_a_digest_and_a_note_of_their_own(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_columns_are_given_by_name(tmp_path: Path, form: str) -> None:
         read(tmp_path / "a", CONTENTS[form], columns=["fr", "de"])
 
 
-def test_several_columns_make_a_side(tmp_path: Path) -> None:
+def test_several_columns_are_joined_to_a_side(tmp_path: Path) -> None:
     rows = [("gehen", "V;PST", "ging"), ("Haus", "", "Häuser")]
     wanted = ParallelText(["gehen V;PST", "Haus"], ["ging", "Häuser"])
     names = ["lemma", "features", "form"]
@@ -153,7 +154,7 @@ def test_wrong_columns_are_refused(columns: list[Any]) -> None:
         Files(train={"tsv": "x"}, columns=columns)
 
 
-def test_a_digest_depends_on_what_is_read_and_stays_for_configs_from_before(tmp_path: Path) -> None:
+def test_a_digest_depends_on_what_is_read_and_equals_that_of_earlier_versions(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"a\tb\tc\n")
 
@@ -206,7 +207,7 @@ def test_units_have_the_languages_that_are_given_or_declared(tmp_path: Path, con
         assert read(tmp_path / "a.txt", content, src_lang="en", tgt_lang="de") == reversed_
 
 
-def test_the_languages_of_units_that_are_not_declared_are_asked_for(tmp_path: Path) -> None:
+def test_an_ambiguous_choice_of_languages_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a: which are .* languages en, de-DE: type, .* data\.src_lang=en data\.tgt_"):
         read(tmp_path / "a", tmx(*TWO))
     three = [*TWO, {"fr": "trois", "en": "three"}, {"fr": "quatre", "it": "quattro"}]
@@ -217,7 +218,7 @@ def test_the_languages_of_units_that_are_not_declared_are_asked_for(tmp_path: Pa
     with pytest.raises(UserError, match=r"de may be de-DE or de-AT: type the one"):
         read(tmp_path / "a", tmx(*TWO, {"de-AT": "drei"}), src_lang="en", tgt_lang="de")
     late = [*TWO * 600, {"de-AT": "drei", "en": "three"}]
-    with pytest.raises(UserError, match=r"a, line \d+: de-AT, but the units before have de-DE: type the one"):
+    with pytest.raises(UserError, match=r"a, line \d+ has de-AT, but earlier units have de-DE: type the one"):
         read(tmp_path / "a", tmx(*late), src_lang="en", tgt_lang="de")
     assert len(read(tmp_path / "a", tmx(*TWO), src_lang="en", tgt_lang="de")) == 2
 
@@ -229,7 +230,9 @@ def test_a_test_set_in_two_files_is_paired_by_ids(tmp_path: Path) -> None:
         (tmp_path / name).write_text(seg.format(kind, body))
     paths = {"src": str(tmp_path / "s.de.sgm"), "tgt": str(tmp_path / "r.en.sgm")}
     assert Files(train={}, test=paths).given()["test"].load() == IN_ORDER
-    with pytest.raises(UserError, match=r"a side of a test set .SGML.: type data\.test\.src=SOURCE data\.test\.tgt="):
+    with pytest.raises(
+        UserError, match=r"this SGML file is one side of a test set: type data\.test\.src=SOURCE data\.test\.tgt="
+    ):
         Files(train={}, test={"file": paths["src"]})
 
 
@@ -288,7 +291,7 @@ def test_a_first_row_of_sentences_is_a_pair(tmp_path: Path) -> None:
         assert read(tmp_path / "a", content, **options).src == ["ein Satz", "noch einer"]
 
 
-def test_what_was_decided_is_noted_and_names_the_languages(tmp_path: Path) -> None:
+def test_the_detected_format_is_noted_and_determines_the_languages(tmp_path: Path) -> None:
     dev = tmp_path / "dev.csv"
     dev.write_bytes(b"a;b\nc;d\n")
     (tmp_path / "train").write_bytes(CONTENTS["JSON Lines"])
@@ -314,8 +317,8 @@ def test_what_was_decided_is_noted_and_names_the_languages(tmp_path: Path) -> No
     ("content", "message"),
     [
         (b"", "a: the file is empty"),
-        (b"a sentence\nanother\n", r"a: of no format that holds both sides .*, type data\.train\.src="),
-        (b"%PDF-1.4 \xff\n", r"a: (a PDF|of no format)"),
+        (b"a sentence\nanother\n", r"a: not in a known format that holds both sides .*, type data\.train\.src="),
+        (b"%PDF-1.4 \xff\n", r"a: (a PDF|not in a known format)"),
         (b'{"de": "a", "en": "b"}\n{"de": 3, "en": "b"}\n', "a, line 2: a sentence has type int, not text: 3"),
         (b'{"de": "a", "en": "b"}\n[1]\n', "a, line 2: a JSON list; each line must be a JSON object"),
         (b'{"de": "a", "en": "b"}\n{"de"\n', "a, line 2: not valid JSON"),
@@ -332,12 +335,12 @@ def test_what_was_decided_is_noted_and_names_the_languages(tmp_path: Path) -> No
         (as_parquet([{"de": 1, "en": "b"}]), r"data\.src_lang=de: \S+a has en"),
         (b"a\tb\nc\td\ne\n", "a, line 3: 1 tab-separated column"),
         (as_zip(**{"a.de": b"x\n", "a.en": b"x\ny\n"}), r"a: a\.de has 1 lines and a\.en has 2 lines; both must"),
-        (as_zip(**{"train.de": b"x", "train.en": b"y", "dev.de": b"x"}), r"a: several of its files end alike: train"),
+        (as_zip(**{"train.de": b"x", "train.en": b"y", "dev.de": b"x"}), r"a: files with the same extension: train"),
         (as_zip(**{"../../b.de": b"x\n", "/c.en": b"x\ny\n"}), r"a: \.\./\.\./b\.de has 1 lines"),
         (as_zip(**{"b.zip": as_zip(c=b"x")}), r"a: its member b\.zip is a ZIP archive: unpack it"),
         (as_zip(b=b"x" * 17_000_000), "a: its member b would expand from [0-9,]+ to 17,000,000 bytes"),
         (as_zip(b=b"x")[:-9], "a: a ZIP archive that cannot be read"),
-        (as_zip(), r"a: (of no format|a ZIP archive)"),
+        (as_zip(), r"a: (not in a known format|a ZIP archive)"),
     ],
 )  # fmt: skip
 def test_invalid_files_are_refused_in_a_line_that_names_them(tmp_path: Path, content: bytes, message: str) -> None:
@@ -442,10 +445,10 @@ def test_what_a_users_own_reader_yields_is_checked(tmp_path: Path, found: list[A
     assert "\n" not in str(refused.value)
 
 
-def test_the_format_of_a_name_does_not_count(tmp_path: Path) -> None:
+def test_the_extension_does_not_determine_the_format(tmp_path: Path) -> None:
     for name, form in (("a.csv", "JSON Lines"), ("a.parquet", "tabs"), ("a.json", "Parquet")):
         (tmp_path / name).write_bytes(CONTENTS[form])
-    names = [type(format_of(str(tmp_path / name))).__name__ for name in ("a.csv", "a.parquet", "a.json")]
+    names = [type(detect_format(str(tmp_path / name))).__name__ for name in ("a.csv", "a.parquet", "a.json")]
     assert names == ["Json", "Tsv", "Parquet"]
 
 
@@ -453,14 +456,14 @@ def test_the_format_of_a_name_does_not_count(tmp_path: Path) -> None:
     "head",
     [b"<!-- -->" * 40, b"<?a ?>" * 8000, b" " * 60000, b'<!DOCTYPE a "[">' * 3000, b'""\n' * 9000, b"#\n" * 9000],
 )
-def test_a_head_of_no_format_is_refused_in_no_time(tmp_path: Path, head: bytes) -> None:
+def test_a_file_in_no_format_is_refused_in_linear_time(tmp_path: Path, head: bytes) -> None:
     start = time.process_time()
-    with pytest.raises(UserError, match="a: of no format"):
+    with pytest.raises(UserError, match="a: not in a known format"):
         read(tmp_path / "a", head + b"<x>")
     assert time.process_time() - start < 3
 
 
-def test_a_doctype_with_declarations_is_refused_as_such(tmp_path: Path) -> None:
+def test_a_doctype_with_declarations_is_refused_as_xml(tmp_path: Path) -> None:
     content = tmx(*TWO).replace(b"<tmx", b'<!DOCTYPE tmx [\n<!ENTITY a SYSTEM "/etc/passwd">\n]>\n<tmx')
     with pytest.raises(UserError, match=r"a, line \d: the DOCTYPE contains declarations"):
         read(tmp_path / "a", content, **LANGUAGES)
@@ -482,9 +485,9 @@ def test_spellings_of_a_language_are_one_language(tmp_path: Path) -> None:
         )
 
 
-def test_languages_are_not_joined(tmp_path: Path) -> None:
+def test_languages_cannot_be_joined(tmp_path: Path) -> None:
     for code, content in (("de-DE", tmx(*TWO)), ("de", CONTENTS["ZIP"])):
-        with pytest.raises(UserError, match=r"a: columns are joined, but it has languages: .*de"):
+        with pytest.raises(UserError, match=r"a: languages cannot be joined; it has .*de"):
             read(tmp_path / "a", content, columns=[[code, "en"], code])
 
 
@@ -560,7 +563,7 @@ def as_tar(content: bytes) -> bytes:
         (gzip.compress(b"a\tb\nc\t" + b"d" * 2**25, 1), "a, line 2: more than 16,777,216 bytes in one line"),
     ],
 )
-def test_what_is_no_text_of_both_sides_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_files_that_do_not_hold_both_sides_are_refused_by_name(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(UserError, match=message):
         read(tmp_path / "a", content, **LANGUAGES)
 
@@ -590,6 +593,12 @@ def test_languages_of_members_are_also_found_before_their_endings(tmp_path: Path
     assert read(tmp_path / "a.zip", as_zip(**members), **LANGUAGES) == ParallelText(["eins, zwei"], ["one, two"])
 
 
+def test_members_of_the_same_language_are_known_by_their_extensions(tmp_path: Path) -> None:
+    path = _written(tmp_path / "a.zip", as_zip(**{"t.de": b"eins\n", "t.en.1": b"one\n", "t.en.2": b"1\n"}))
+    assert ZipPair().languages(path).names == ["de", "1", "2"]
+    assert list(ZipPair().pairs(path, [("de",), ("1",), ("2",)])) == [("eins", "one", "1")]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -601,7 +610,7 @@ def test_languages_of_members_are_also_found_before_their_endings(tmp_path: Path
         (as_parquet([{"en": "one", "de": ["eins"]}]), r"tgt_lang=de: .*a has en, and without text de \(list<"),
         (b"ARROW1\0\0" + bytes(64), "a: an Arrow file, not text: type data=hub data.path=arrow data.data_files=FILE"),
         (b"\xff\xff\xff\xff" + bytes(64), "a: an Arrow file, not text"),
-        (b"PK\x05\x06" + bytes(18), "a: a ZIP archive .* with 0 files of text"),
+        (b"PK\x05\x06" + bytes(18), "a: a ZIP archive .* with 0 text files"),
         (b"en\tde\rone\teins\rtwo\tzwei\r", r"a: its lines end with CR alone, not LF: tr '\\r' '\\n' < FILE"),
     ],
 )
@@ -678,7 +687,7 @@ def test_an_address_is_refused(train: dict[str, str]) -> None:
         Files(train=train).given()
 
 
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for train in ({"file": str(tmp_path / "pipe")}, {"src": str(tmp_path / "pipe"), "tgt": "x"}):
         with pytest.raises(UserError, match=r"^data\.train\.(file|src)=.*pipe: a pipe can be read only once: write"):

@@ -63,7 +63,7 @@ def test_a_unit_has_all_languages_and_alternatives() -> None:
         ("<hi><ph><hi>x</hi></ph></hi>", ""),
     ],
 )
-def test_codes_are_no_text(seg: str, text: str) -> None:
+def test_codes_are_skipped(seg: str, text: str) -> None:
     assert text_of(seg) == text
 
 
@@ -78,7 +78,7 @@ TEXTS = st.lists(st.text(CHARACTERS, max_size=12), min_size=1, max_size=3)
 
 @settings(max_examples=25)
 @given(st.lists(st.dictionaries(st.sampled_from(["en", "de-CH", "zh"]), TEXTS), max_size=4), st.sampled_from([8, 16]))
-def test_what_is_written_is_read(units: list[dict[str, list[str]]], bits: int) -> None:
+def test_written_units_are_read_back(units: list[dict[str, list[str]]], bits: int) -> None:
     def tuv(language: str, text: str) -> str:
         return f'<tuv xml:lang="{language}">\n<seg>{escape(text)}</seg></tuv>'
 

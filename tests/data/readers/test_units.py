@@ -25,14 +25,14 @@ def test_line_breaks_become_one_space_and_other_characters_stay(text: str, line:
 
 
 @given(st.text("ab \t\r\n\u00a0"))
-def test_one_line_keeps_the_words_and_changes_nothing_twice(text: str) -> None:
+def test_one_line_keeps_the_words_and_is_idempotent(text: str) -> None:
     line = one_line(text)
     assert line == one_line(line)
     assert not {"\n", "\r"} & set(line)
     assert line.split() == text.split()
 
 
-def test_a_long_text_takes_time_in_proportion() -> None:
+def test_a_long_text_takes_linear_time() -> None:
     assert one_line(" " * 1_000_000 + "a\n" + " " * 1_000_000 + "b") == "a b"  # backtracking would take hours
 
 

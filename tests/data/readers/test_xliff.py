@@ -95,7 +95,7 @@ def test_version_2_has_a_pair_per_segment_in_the_languages_of_the_root() -> None
         ("", [("One. Two.", "")]),
     ],
 )
-def test_segments_that_both_sides_have_are_pairs(target: str, pairs: list[tuple[str, str]]) -> None:
+def test_segments_with_equal_ids_on_both_sides_are_pairs(target: str, pairs: list[tuple[str, str]]) -> None:
     found = [(texts["en"][0], texts["de"][0]) for texts, _ in read(SEGMENTED.format(target=target))]
     assert found == pairs
 
@@ -114,7 +114,7 @@ def test_segments_that_both_sides_have_are_pairs(target: str, pairs: list[tuple[
         ('<mq:ch xmlns:mq="q" val="x">kept</mq:ch>', "kept"),
     ],
 )
-def test_codes_are_no_text(source: str, text: str) -> None:
+def test_codes_are_skipped(source: str, text: str) -> None:
     assert source_of(source) == text
 
 
@@ -138,7 +138,7 @@ SIDES = st.tuples(st.text(CHARACTERS, max_size=20), st.text(CHARACTERS, max_size
 
 @settings(max_examples=40)
 @given(st.lists(SIDES, max_size=4), st.sampled_from([1, 2]), st.sampled_from(["de", 'd"e', "en"]))
-def test_what_is_written_is_read(pairs: list[tuple[str, str]], version: int, language: str) -> None:
+def test_written_units_are_read_back(pairs: list[tuple[str, str]], version: int, language: str) -> None:
     codes = f'{"source-language" if version == 1 else "srcLang"}="en" '
     codes += f"{'target-language' if version == 1 else 'trgLang'}={quoteattr(language)}"
     unit = "<trans-unit>{}</trans-unit>" if version == 1 else "<unit><segment>{}</segment></unit>"

@@ -68,7 +68,7 @@ def test_an_encoding_that_cannot_be_read_is_refused(declared: str) -> None:
 
 
 @every_format
-def test_characters_are_those_of_xml(root: str) -> None:
+def test_character_references_of_xml_are_replaced(root: str) -> None:
     content = document(root, "&lt;&#228;&#x1F600;&amp;amp;<![CDATA[<b>&lt;]]><!-- c --><?p i?>")
     assert texts(root, content.encode()) == ["<ä😀&amp;<b>&lt;"]
 
@@ -79,7 +79,7 @@ def test_a_dtd_that_a_doctype_names_is_not_opened(root: str, tmp_path) -> None:
     for system in (str(tmp_path / "x.dtd"), (tmp_path / "x.dtd").as_uri(), "http://127.0.0.1:9/x.dtd"):
         doctype = f'<!DOCTYPE {root} SYSTEM "{system}">\n'
         assert texts(root, document(root, "a", doctype).encode()) == ["a"]
-        with pytest.raises(UserError, match=r"^F, line 2: the entity &e; is defined elsewhere"):
+        with pytest.raises(UserError, match=r"^F, line 2: the entity &e; is defined in another file"):
             texts(root, document(root, "a&e;b", doctype).encode())
 
 
@@ -160,7 +160,7 @@ def test_a_unit_in_a_unit_is_refused(root: str, unit: str) -> None:
 
 
 @every_format
-def test_what_is_skipped_takes_no_memory_and_long_files_are_read_to_the_end(root: str) -> None:
+def test_skipped_content_takes_no_memory_and_long_files_are_read_to_the_end(root: str) -> None:
     _, start, end = FORMATS[root]
     unit = f"<!-- {'c' * 3000} --><note>{'n' * 50_000}</note>{start}a{end}\n".replace("<note>", "<note><![CDATA[")
     unit = unit.replace("</note>", "]]></note>")
@@ -188,7 +188,7 @@ def test_what_is_skipped_takes_no_memory_and_long_files_are_read_to_the_end(root
         ("\n<html></html>", r"line 2: the root element is <html>, not <{root}>"),
     ],
 )
-def test_what_is_no_such_file_is_refused_with_the_line(root: str, content: str, error: str) -> None:
+def test_an_invalid_file_is_refused_with_the_line(root: str, content: str, error: str) -> None:
     data = content.replace("{root}", root).encode("utf-8", "surrogatepass")
     with pytest.raises(UserError, match=f"^F, {error.replace('{root}', root)}"):
         texts(root, data)

@@ -1,1 +1,1 @@
-"""Readers of the formats of translators and of test sets: TMX, XLIFF, gettext PO, and WMT's SGML and XML."""
+"""Readers of files that hold both sides of a text, such as TSV, JSON, TMX, XLIFF, gettext PO and WMT test sets."""

@@ -1,42 +1,43 @@
 """Reading of JSON: an object per line (JSON Lines), or an array of objects.
 
-`datasets` reads them too, but it rewrites text that looks like a date. If a number appears late in a column of text, it
-puts quotes around all of the text.
+The library `datasets` is not used here, because it changes text. It rewrites text that looks like a date. If a number
+appears late in a column of text, it puts quotes around all of the text.
 """
 
 import codecs
 import itertools
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from diglot.data.readers.formats import SAMPLE, Format, Pair
-from diglot.data.readers.opening import opened
+from diglot.data.readers.formats import SAMPLE, Format, Pair, given
+from diglot.data.readers.opening import open_file
 from diglot.data.readers.sides import Languages, Side
 from diglot.data.readers.units import one_line
 from diglot.data.text import line_blocks
 from diglot.errors import UserError
 
 _TRANSLATION = "translation"  # the key of the languages in the Hub's form, {"translation": {"de": ..., "en": ...}}
-_CHUNK = 2**20  # characters of an array that are decoded at once
-_LARGEST_OBJECT = 2**27  # characters
-_BLANKS = re.compile(r"[ \t\r\n]*")
-# Objects, or what is meant as JSON and is refused with a reason: arrays of arrays, and quotes of Python.
-_HEAD = re.compile(rb"""\[\s*\{|\{\s*(["'}]|$)|\[\s*(?:\[\s*)?"[^\t\n]*(?:\n|$)""")
-_ARRAY = re.compile(rb"(\xef\xbb\xbf)?[ \t\r\n]*\[")
+_CHUNK_SIZE = 2**20  # bytes of an array that are read at once
+_MAX_OBJECT_SIZE = 2**27  # characters of an object in an array
+_WHITESPACE = re.compile(r"[ \t\r\n]*")
+# The start of an object or of an array of objects. Arrays of other items, and objects with the quotes of Python, match
+# too: they are meant as JSON, and reading them gives a clear error.
+_FILE_START = re.compile(rb"""\[\s*\{|\{\s*(["'}]|$)|\[\s*(?:\[\s*)?"[^\t\n]*(?:\n|$)""")
+_ARRAY_START = re.compile(rb"(\xef\xbb\xbf)?[ \t\r\n]*\[")
 
-Object = tuple[int, dict[str, Any]]  # the number of its first line, and its content
+Object = tuple[int, dict[str, Any]]  # the line on which an object starts, from 1, and its content
 
 
 class Json(Format):
-    """JSON objects whose keys are columns, or languages, also inside the key "translation"."""
+    """JSON objects whose keys are columns or languages. Languages may also be keys of an object "translation"."""
 
     name = "JSON"
 
     def detects(self, head: bytes) -> bool:
         start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-        return _HEAD.match(start) is not None
+        return _FILE_START.match(start) is not None
 
     def languages(self, path: str) -> Languages:
         keys: dict[str, None] = {}
@@ -44,68 +45,86 @@ class Json(Format):
             keys |= dict.fromkeys(_columns(row))
         return Languages(list(keys), are_columns=True)
 
-    def pairs(self, path: str, src: Side, tgt: Side, exact: Collection[str] = ()) -> Iterator[Pair]:
-        for number, row in json_objects(path):
+    def pairs(self, path: str, sides: Sequence[Side], exact: Collection[str] = ()) -> Iterator[Pair]:
+        for line_number, row in json_objects(path):
             columns = _columns(row)
-            yield _side(columns, src, path, number), _side(columns, tgt, path, number)
+            src, tgt, *more = [_side_text(columns, side, path, line_number) for side in sides]
+            yield src, tgt, *map(given, more)
 
 
 def _columns(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of an object, in which languages need no key of their own."""
-    held = row.get(_TRANSLATION)
-    return {key: value for key, value in row.items() if key != _TRANSLATION} | held if isinstance(held, dict) else row
+    """Return the columns of an object, in which the languages below the key "translation" are columns, too."""
+    translation = row.get(_TRANSLATION)
+    if not isinstance(translation, dict):
+        return row
+    return {key: value for key, value in row.items() if key != _TRANSLATION} | translation
 
 
-def _side(columns: dict[str, Any], side: Side, path: str, number: int) -> str:
-    """Return one side of a pair; null and a missing key are blank."""
-    texts = [checked_text(columns.get(str(column)), path, number) for column in side]
+def _side_text(columns: dict[str, Any], side: Side, path: str, line_number: int) -> str:
+    """Return one side of a pair, in which null and a missing key are blank."""
+    texts = [checked_text(columns.get(str(column)), path, line_number) for column in side]
     return one_line(texts[0] or "" if len(texts) == 1 else " ".join(filter(None, texts)))
 
 
 def json_objects(path: str) -> Iterator[Object]:
     """Yield the objects of a file with JSON Lines or a JSON array, with their line numbers; skip blank lines.
 
-    An array is decoded in parts, in the memory of a few megabytes or of its largest object.
+    An array is decoded in parts. The memory needed is a few megabytes, or that of the largest object.
 
     Raises:
-        UserError: a line or an item is no object, or `read_blocks` refuses the file.
+        UserError: a line or an item is not an object; or `read_blocks` raises it.
     """
-    with opened(path) as file:
-        is_array = _ARRAY.match(file.peek(64)) is not None
+    with open_file(path) as file:
+        is_array = _ARRAY_START.match(file.peek(64)) is not None
         yield from _array_objects(file, path) if is_array else _line_objects(file, path)
 
 
 def _line_objects(file: BinaryIO, path: str) -> Iterator[Object]:
     lines = itertools.chain.from_iterable(line_blocks(file, path, SAMPLE))
-    for number, line in enumerate(lines, start=1):
+    for line_number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise UserError(
-                f"{path}, line {number}: not valid JSON; each line must be a JSON object "
+                f"{path}, line {line_number}: not valid JSON; each line must be a JSON object "
                 f"({error.msg}, column {error.colno})"
             ) from None
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}, line {number}: not readable as JSON ({error})") from None
+            raise UserError(f"{path}, line {line_number}: not readable as JSON ({error})") from None
         if not isinstance(row, dict):
-            raise UserError(f"{path}, line {number}: a JSON {type(row).__name__}; each line must be a JSON object")
-        yield number, row
+            raise UserError(f"{path}, line {line_number}: a JSON {type(row).__name__}; each line must be a JSON object")
+        yield line_number, row
 
 
-class _Text:
-    """The text of a stream, of which a part is in memory."""
+class _TextBuffer:
+    """Text of a stream that is decoded in parts.
+
+    Args:
+        file: stream of UTF-8.
+        path: name of the stream in errors.
+
+    Attributes:
+        line: number of the current line, from 1.
+        buffer: part of the text that is in memory.
+        position: current position in the buffer, up to which JSON is decoded.
+        is_complete: whether the buffer reaches to the end of the stream.
+    """
 
     def __init__(self, file: BinaryIO, path: str) -> None:
         self.path, self.line = path, 1
-        self.part, self.at = "", 0  # the part, and how far it is decoded
-        self.is_complete = False  # whether the part reaches to the end of the stream
+        self.buffer, self.position = "", 0
+        self.is_complete = False
         self._file, self._decoder = file, codecs.getincrementaldecoder("utf-8")()
 
-    def extend(self) -> None:
-        """Read on: at least as much as is in memory, so that a large object is not decoded from its start too often."""
-        data = self._file.read(max(_CHUNK, len(self.part) - self.at))
+    def read_more(self) -> None:
+        """Append text to the buffer: at least as much as remains in it.
+
+        The buffer doubles, so that the number of attempts to decode a large object grows only with the logarithm of its
+        size.
+        """
+        data = self._file.read(max(_CHUNK_SIZE, len(self.buffer) - self.position))
         self.is_complete = not data
         try:
             text = self._decoder.decode(data, final=not data)
@@ -113,70 +132,76 @@ class _Text:
             raise self.error(
                 f"not UTF-8 ({error.reason}, byte 0x{error.object[error.start]:02x})", "at or after "
             ) from None
-        self.part, self.at = self.part[self.at :] + text, 0
+        self.buffer, self.position = self.buffer[self.position :] + text, 0
 
-    def move(self, to: int) -> None:
-        """Take the text up to a place as decoded."""
-        self.line += self.part.count("\n", self.at, to)
-        self.at = to
+    def advance_to(self, position: int) -> None:
+        """Move the current position forwards."""
+        self.line += self.buffer.count("\n", self.position, position)
+        self.position = position
 
-    def next(self) -> str:
-        """Return the next character that is no whitespace, without taking it; "" at the end."""
+    def next_character(self) -> str:
+        """Move to the next character that is not whitespace, and return it; at the end of the stream, return ""."""
         while True:
-            self.move(_BLANKS.match(self.part, self.at).end())  # type: ignore[union-attr]
-            if self.at < len(self.part) or self.is_complete:
-                return self.part[self.at : self.at + 1]
-            self.extend()
+            self.advance_to(_WHITESPACE.match(self.buffer, self.position).end())  # type: ignore[union-attr]
+            if self.position < len(self.buffer) or self.is_complete:
+                return self.buffer[self.position : self.position + 1]
+            self.read_more()
 
-    def error(self, what: str, where: str = "") -> UserError:
-        return UserError(f"{self.path}, {where}line {self.line}: {what}")
+    def error(self, reason: str, prefix: str = "") -> UserError:
+        """Return an error that names the current line."""
+        return UserError(f"{self.path}, {prefix}line {self.line}: {reason}")
 
 
 def _array_objects(file: BinaryIO, path: str) -> Iterator[Object]:
-    text = _Text(file, path)
-    if text.next() == "\ufeff":
-        text.move(text.at + 1)
-        text.next()
-    text.move(text.at + 1)  # the bracket
-    if text.next() == "]":
+    text = _TextBuffer(file, path)
+    if text.next_character() == "\ufeff":
+        text.advance_to(text.position + 1)
+        text.next_character()
+    text.advance_to(text.position + 1)  # the bracket
+    if text.next_character() == "]":
         raise UserError(f"{path}: the JSON array is empty")
     decoder = json.JSONDecoder()
     while True:
-        if not text.next():
+        if not text.next_character():
             raise text.error("the JSON array has no end: the file is cut short")
-        row, end = _decoded(text, decoder)
+        row, end = _decode_item(text, decoder)
         if not isinstance(row, dict):
             raise text.error(f"a JSON {type(row).__name__}; each item of the array must be a JSON object")
         yield text.line, row
-        text.move(end)
-        character = text.next()
-        text.move(text.at + len(character))
+        text.advance_to(end)
+        character = text.next_character()
+        text.advance_to(text.position + len(character))
         if character == "]":
             break
         if character not in (",", ""):
             raise text.error("not valid JSON (no comma between two items of the array)")
-    if text.next():
+    if text.next_character():
         raise text.error("text after the end of the JSON array")
 
 
-def _decoded(text: _Text, decoder: json.JSONDecoder) -> tuple[Any, int]:
-    """Return the next item and where it ends; read on for as long as it may only be incomplete."""
+def _decode_item(text: _TextBuffer, decoder: json.JSONDecoder) -> tuple[Any, int]:
+    """Return the item at the current position and the position of its end; read on while it may be incomplete."""
     while True:
         try:
-            return decoder.raw_decode(text.part, text.at)
+            return decoder.raw_decode(text.buffer, text.position)
         except json.JSONDecodeError as error:
-            # The place of an unfinished string is its start, of anything else unfinished nearly the end.
-            may_go_on = error.msg.startswith("Unterminated") or error.pos > len(text.part) - 12
-            if not may_go_on or text.is_complete or len(text.part) - text.at > _LARGEST_OBJECT:
-                text.move(min(error.pos, len(text.part)))
+            # Of an incomplete string, the error's position is the start; of another incomplete value, almost the end.
+            may_be_incomplete = error.msg.startswith("Unterminated") or error.pos > len(text.buffer) - 12
+            if not may_be_incomplete or text.is_complete or len(text.buffer) - text.position > _MAX_OBJECT_SIZE:
+                text.advance_to(min(error.pos, len(text.buffer)))
                 raise text.error(f"not valid JSON ({error.msg})") from None
-            text.extend()
+            text.read_more()
         except (ValueError, RecursionError) as error:
             raise text.error(f"not readable as JSON ({error})") from None
 
 
-def checked_text(value: object, path: str, number: int) -> str | None:
-    """Return a value of an object if it is text or null.
+def checked_text(value: object, path: str, line_number: int) -> str | None:
+    """Return a value of an object, after a check that it is text or null.
+
+    Args:
+        value: the value.
+        path: name of the file in errors.
+        line_number: line of the object in errors, from 1.
 
     Raises:
         UserError: the value is of another type, or it cannot be encoded in UTF-8.
@@ -185,10 +210,12 @@ def checked_text(value: object, path: str, number: int) -> str | None:
         return None
     if not isinstance(value, str):
         raise UserError(
-            f"{path}, line {number}: a sentence has type {type(value).__name__}, not text: {str(value)[:60]}"
+            f"{path}, line {line_number}: a sentence has type {type(value).__name__}, not text: {str(value)[:60]}"
         )
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{path}, line {number}: a sentence contains a lone surrogate (half a character)") from None
+        raise UserError(
+            f"{path}, line {line_number}: a sentence contains a lone surrogate (half a character)"
+        ) from None
     return value

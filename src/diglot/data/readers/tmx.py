@@ -1,4 +1,4 @@
-"""TMX, the exchange format of translation memories."""
+"""Reading of TMX, the exchange format of translation memories."""
 
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO
@@ -10,17 +10,17 @@ from diglot.data.readers.xml_parser import XmlReader
 def read_tmx(file: BinaryIO, name: str) -> Iterator[Unit]:
     """Yield the units of a TMX file (versions 1.1 to 1.4): each `<tu>`, with the texts of all of its languages.
 
-    The language of a text is the `xml:lang` of its `<tuv>`, or `lang` in old versions, as the file writes it. Several
-    texts of one language are alternatives, in the order of the file. The header is ignored, with its `srclang`.
-    `XmlReader` describes the limits and the inline markup: codes (`<bpt>`, `<ept>`, `<ph>`, `<it>`, `<ut>`) are
-    skipped, with the `<sub>` in them; the content of `<hi>` is text. Notes, properties and all attributes are ignored.
+    The language of a text is the `xml:lang` of its `<tuv>`, or `lang` in old versions, spelled as in the file. Several
+    texts in a language are alternatives, in the order of the file. The header, notes, properties and all other
+    attributes are ignored. `XmlReader` describes the limits and the inline markup: codes (`<bpt>`, `<ept>`, `<ph>`,
+    `<it>`, `<ut>`) are skipped, with the `<sub>` in them, and the content of `<hi>` is text.
 
     Args:
-        file: the file, opened in binary mode.
-        name: its name in errors.
+        file: file opened in binary mode.
+        name: name of the file in errors.
 
     Raises:
-        UserError: a `<tuv>` has no language, or `XmlReader` refuses the file.
+        UserError: a `<tuv>` has no language; or `XmlReader` raises it.
     """
     return iter(_TmxReader(file, name))
 

@@ -1,20 +1,21 @@
-"""What the readers share: the unit that they yield, how text becomes one line, and limits for malicious files."""
+"""Units of translation formats, and functions that their readers share."""
 
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 from diglot.errors import UserError
 
-MAX_UNIT = 2**24  # bytes of a file that one unit may take
+MAX_UNIT = 2**24  # greatest size of a unit in a file, in bytes, so that a malicious file cannot fill the memory
 
 
 class Unit(NamedTuple):
-    """One translation unit of a file: its texts by language, and where it is.
+    """A translation unit of a file.
 
     Attributes:
-        texts: by language code, as the file writes it, the alternatives of the text. The first is the translation; the
-            others are further references. Formats without languages have the keys of `pair_keys`.
-        place: where the unit is, for errors: "line 120" or "document x, segment 7".
+        texts: alternative texts by language code, which is spelled as in the file. The first text is the translation;
+            the others are further references. If the file does not give the languages, the keys are those of
+            `pair_keys`.
+        place: position of the unit in errors, such as "line 120" or "document x, segment 7".
     """
 
     texts: dict[str, list[str]]
@@ -33,9 +34,10 @@ def pair_keys(src_lang: str | None, tgt_lang: str | None) -> tuple[str, str]:
 
 
 def one_line(text: str) -> str:
-    """Return a text without line breaks: each, with the blanks around it, becomes a space; none is left at the ends.
+    """Return a text without line breaks, and without blanks at its ends.
 
-    Line breaks are LF and CR, and blanks are spaces and tabs. Other characters, such as no-break spaces, are text.
+    Each line break (LF or CR), with the blanks (spaces and tabs) around it, becomes a space. Other characters, such as
+    no-break spaces, are text.
     """
     if "\n" in text or "\r" in text:
         parts = (part.strip(" \t") for part in text.replace("\r", "\n").split("\n"))
@@ -47,18 +49,24 @@ def numbered_lines(file: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file with their numbers, from 1; a byte order mark at the start is dropped.
 
     Raises:
-        UserError: a line is longer than a unit may be.
+        UserError: a line is longer than `MAX_UNIT`.
     """
-    number = 1
+    line_number = 1
     while line := file.readline(MAX_UNIT + 1):
         if len(line) > MAX_UNIT:
-            raise UserError(f"{name}, line {number}: more than {MAX_UNIT:,} bytes in one line")
-        yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-        number += 1
+            raise UserError(f"{name}, line {line_number}: more than {MAX_UNIT:,} bytes in one line")
+        yield line_number, line.removeprefix(b"\xef\xbb\xbf") if line_number == 1 else line
+        line_number += 1
 
 
-def decode(line: bytes, encoding: str, name: str, number: int) -> str:
+def decode(line: bytes, encoding: str, name: str, line_number: int) -> str:
     """Return the text of a line.
+
+    Args:
+        line: the line.
+        encoding: its encoding.
+        name: name of the file in errors.
+        line_number: number of the line in errors, from 1.
 
     Raises:
         UserError: the line is not valid in the encoding.
@@ -67,4 +75,4 @@ def decode(line: bytes, encoding: str, name: str, number: int) -> str:
         return line.decode(encoding)
     except UnicodeDecodeError as error:
         reason = f"{error.reason}, byte 0x{line[error.start]:02x}"
-        raise UserError(f"{name}, line {number}: not {encoding.upper()} ({reason})") from None
+        raise UserError(f"{name}, line {line_number}: not {encoding.upper()} ({reason})") from None

@@ -1,4 +1,4 @@
-"""XLIFF, the exchange format of localisation."""
+"""Reading of XLIFF, the exchange format of localisation."""
 
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO
@@ -8,32 +8,45 @@ from diglot.data.readers.xml_parser import XmlReader
 
 
 def read_xliff(file: BinaryIO, name: str) -> Iterator[Unit]:
-    """Yield the units of an XLIFF file, of version 1.x or 2.x.
+    """Yield the units of an XLIFF file of version 1.x or 2.x.
 
     Version 1: each `<trans-unit>` is a unit. If its `<seg-source>` and its `<target>` are divided into the same
     segments (`<mrk mtype="seg">`, with the same values of `mid`), each segment is a unit, and text between segments is
-    skipped. The languages are `source-language` and `target-language` of the `<file>`. If it has no target language,
-    it is the `xml:lang` of the `<target>`. Proposals (`<alt-trans>`) are skipped.
+    skipped. The languages are `source-language` and `target-language` of the `<file>`. If there is no
+    `target-language`, the `xml:lang` of the `<target>` is used. Proposals (`<alt-trans>`) are skipped.
 
     Version 2: each `<segment>` is a unit. The languages are `srcLang` and `trgLang` of the root. `<ignorable>`, and the
-    matches and glossaries of modules, are skipped. A `<cp hex="...">` is its character.
+    matches and glossaries of modules, are skipped. A `<cp hex="...">` is replaced by its character.
 
     A unit without a target has an empty text. Languages that are missing or equal are replaced by "src" and "tgt". The
-    attributes `state`, `approved` and `translate` are ignored: a target is taken whether it is final or not.
+    attributes `state`, `approved` and `translate` are ignored, so that a target that is not final is also read.
     `XmlReader` describes the limits and the inline markup: codes (`<x>`, `<bx>`, `<ex>`, `<bpt>`, `<ept>`, `<ph>`,
-    `<it>`, `<sc>`, `<ec>`) are skipped, with the `<sub>` in them; the content of `<g>`, `<mrk>` and `<pc>` is text.
+    `<it>`, `<sc>`, `<ec>`) are skipped, with the `<sub>` in them, and the content of `<g>`, `<mrk>` and `<pc>` is text.
 
     Args:
-        file: the file, opened in binary mode.
-        name: its name in errors.
+        file: file opened in binary mode.
+        name: name of the file in errors.
 
     Raises:
-        UserError: a unit has no source, or `XmlReader` refuses the file.
+        UserError: a unit has no source; or `XmlReader` raises it.
     """
     return iter(_XliffReader(file, name))
 
 
 class _XliffReader(XmlReader):
+    """Reader of XLIFF.
+
+    Attributes:
+        root_languages: source and target language of the root element (version 2).
+        src_lang: source language of the current `<file>`.
+        tgt_lang: target language of the current `<file>`, or of the last `<target>`.
+        has_tgt_lang: whether the target language is that of the `<file>`.
+        texts: texts of the current unit by element: "source", "seg-source", "target".
+        segments: `mid` and text of each `<mrk mtype="seg">` of the current unit, by the same elements.
+        open_marks: for each open `<mrk>`, whether it is a segment, its `mid`, and the index of its first part in
+            `parts`.
+    """
+
     root = "xliff"
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -41,10 +54,10 @@ class _XliffReader(XmlReader):
         self.root_languages: tuple[str | None, str | None] = (None, None)
         self.src_lang: str | None = None
         self.tgt_lang: str | None = None
-        self.has_tgt_lang = False  # whether it is not only that of a <target>
-        self.texts: dict[str, str] = {}  # of the unit: by "source", "seg-source" and "target"
-        self.segments: dict[str, list[tuple[str, str]]] = {}  # by the same: `mid` and text of each <mrk mtype="seg">
-        self.marks: list[tuple[bool, str, int]] = []  # open <mrk>: whether it is a segment, its `mid`, its first part
+        self.has_tgt_lang = False
+        self.texts: dict[str, str] = {}
+        self.segments: dict[str, list[tuple[str, str]]] = {}
+        self.open_marks: list[tuple[bool, str, int]] = []
 
     def start(self, name: str, attributes: Mapping[str, str], parent: str) -> None:
         if name in ("source", "target", "seg-source") and parent in ("trans-unit", "segment"):
@@ -67,15 +80,15 @@ class _XliffReader(XmlReader):
 
     def start_inline(self, name: str, attributes: Mapping[str, str]) -> None:
         if name == "mrk":
-            self.marks.append((attributes.get("mtype") == "seg", attributes.get("mid", ""), len(self.parts)))
+            self.open_marks.append((attributes.get("mtype") == "seg", attributes.get("mid", ""), len(self.parts)))
         elif name == "cp":
-            self.parts.append(self._character(attributes.get("hex", "")))
+            self.parts.append(self._code_point_text(attributes.get("hex", "")))
 
     def end_inline(self, name: str) -> None:
         if name == "mrk":
-            is_segment, mid, first = self.marks.pop()
+            is_segment, mid, first_part = self.open_marks.pop()
             if is_segment:
-                text = one_line("".join(self.parts[first:]))
+                text = one_line("".join(self.parts[first_part:]))
                 next(reversed(self.segments.values())).append((mid, text))
 
     def add_text(self, name: str, text: str) -> None:
@@ -89,14 +102,14 @@ class _XliffReader(XmlReader):
             self.units.append(Unit({src_key: [src], tgt_key: [tgt]}, self.place))
 
     def _segment_pairs(self) -> list[tuple[str, str]]:
-        """Return the pairs of segments, or none if the two sides do not have the same."""
+        """Return the pairs of segments; an empty list if the two sides do not have the same segments."""
         src, tgt = self.segments.get("seg-source", []), self.segments.get("target", [])
-        by_mid = dict(tgt)
-        if len(src) != len(tgt) or len(by_mid) != len(tgt) or by_mid.keys() != dict(src).keys():
+        targets = dict(tgt)
+        if len(src) != len(tgt) or len(targets) != len(tgt) or targets.keys() != dict(src).keys():
             return []
-        return [(text, by_mid[mid]) for mid, text in src]
+        return [(text, targets[mid]) for mid, text in src]
 
-    def _character(self, code: str) -> str:
+    def _code_point_text(self, code: str) -> str:
         try:
             character = chr(int(code, 16))
             character.encode()  # refuse surrogates

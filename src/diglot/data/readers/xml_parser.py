@@ -1,4 +1,4 @@
-"""Streaming XML that is safe for files from anywhere, and texts with inline markup."""
+"""Streaming of translation units from XML files of any origin, which may be malicious."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -8,39 +8,50 @@ from xml.parsers import expat
 from diglot.data.readers.units import MAX_UNIT, Unit, one_line
 from diglot.errors import UserError
 
-CHUNK = 2**16  # bytes parsed at once
-MAX_TOKEN = 2**20  # bytes of a tag or comment, which the parser holds in memory
+CHUNK = 2**16  # number of bytes parsed at once
 _INVALID_TOKEN = expat.errors.codes[expat.errors.XML_ERROR_INVALID_TOKEN]
-MAX_DEPTH = 200  # of nested elements
-MAX_NAMES = 2**16  # characters of all different names of elements and attributes, which the parser holds in memory
+# Limits of what is held in memory.
+MAX_TOKEN = 2**20  # bytes of a tag or comment
+MAX_DEPTH = 200  # nested elements
+MAX_NAMES = 2**16  # characters of all different names of elements and attributes
 
 # Inline elements whose content is not text: codes of the original document, and text inside these codes.
 CODES = {"bpt", "ept", "ph", "it", "ut", "sub", "x", "bx", "ex", "sc", "ec", "sm", "em"}
-# Values of the attributes `type` (TMX), `ctype` (XLIFF 1.2) and `subType` (XLIFF 2) of a code that breaks a line.
+# Values of the attributes `type` (TMX), `ctype` (XLIFF 1.2) and `subType` (XLIFF 2) of codes that break a line or page.
 BREAKS = {"lb", "pb", "cb", "x-html-br", "xlf:lb", "xlf:pb"}
 
 
 class XmlReader(ABC):
-    """A reader of units from XML, as an iterator; a format is a subclass.
+    """Base class of readers of XML, which are iterators over the units of a file. Each format has a subclass.
 
-    Memory is bounded, whatever the file contains: it is parsed in chunks, and a unit, a tag, the depth of elements and
-    the number of their names have limits. Nothing but the file is read: a DOCTYPE may name a DTD, which is never
-    opened, but may not declare anything itself. Encodings are UTF-8, UTF-16, ISO-8859-1, and the 8-bit ones of Python.
+    Memory is bounded for any file: it is parsed in chunks, and the size of units and tags, the depth of elements and
+    the size of all names have limits. No other file is read: a DOCTYPE may name a DTD, which is never opened, but it
+    must not contain declarations. Supported encodings are UTF-8, UTF-16, ISO-8859-1, and Python's encodings with one
+    byte per character.
 
-    Elements are compared by their names. If the root element has a prefix, as in `<xlf:xliff>`, this prefix is that of
-    the format; elements with another prefix are foreign. Inside a text, the content of codes (`<bpt>`, `<ph>`, ...) is
-    skipped, and a code that breaks a line is a line break. The content of other elements (`<hi>`, `<g>`, `<mrk>`,
-    `<pc>`, foreign ones) is text. Line breaks are handled as by `one_line`, regardless of `xml:space`.
+    Elements are identified by their names. If the root element has a namespace prefix, as in `<xlf:xliff>`, this prefix
+    is that of the format, and elements with another prefix are foreign. Inside a text, the content of codes (`<bpt>`,
+    `<ph>`, ...) is skipped, and a code that breaks a line is a line break. The content of other elements (`<hi>`,
+    `<g>`, `<mrk>`, `<pc>`, foreign ones) is text. Line breaks are replaced as in `one_line`, regardless of `xml:space`.
+
+    A subclass implements `start`, `add_text` and `end_unit`. In `start`, it calls `begin_unit` for an element that is a
+    unit, and `begin_text` for an element inside it that is a text.
 
     Args:
-        file: the file, opened in binary mode.
-        name: its name in errors.
+        file: file opened in binary mode.
+        name: name of the file in errors.
+
+    Attributes:
+        root: name of the root element.
+        units: complete units that are not yet yielded.
+        place: position of the current unit in errors.
+        parts: parts of the current text.
 
     Raises:
-        UserError: the file is not well-formed, exceeds a limit, contains declarations, or is of another format.
+        UserError: the file is not well-formed, exceeds a limit, contains declarations, or has another root element.
     """
 
-    root: ClassVar[str]  # the name of the root element
+    root: ClassVar[str]
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self.file, self.name = file, name
@@ -50,25 +61,31 @@ class XmlReader(ABC):
         self.parser.EndElementHandler = self._end
         self.parser.StartDoctypeDeclHandler = self._refuse_declarations
         self.parser.SkippedEntityHandler = self._refuse_entity
-        self.units: list[Unit] = []  # complete, not yet yielded
-        self.place = ""  # of the current unit
-        self.parts: list[str] = []  # of the current text
-        self._path: list[str] = []  # the open elements
+        self.units: list[Unit] = []
+        self.place = ""
+        self.parts: list[str] = []
+        self._path: list[str] = []  # names of the open elements
         self._prefix = ""
-        # The depths of the elements that are the open unit, the text in it, and a code in the text; 0: none.
+        # Depths of the open unit, of the text in it, and of a code in the text; 0: there is none.
         self._unit_depth = self._text_depth = self._code_depth = 0
-        self._n_bytes = 0  # read
-        self._unit_start = 0  # byte index of the unit
+        self._n_bytes = 0  # number of bytes read
+        self._unit_start = 0  # position of the unit in the file, in bytes
         self._names: set[str] = set()
         self._names_size = 0
 
     @abstractmethod
     def start(self, name: str, attributes: Mapping[str, str], parent: str) -> None:
-        """Handle the start of an element outside of texts; `parent` is the name of the element around it, or ""."""
+        """Handle the start of an element outside of texts.
+
+        Args:
+            name: name of the element.
+            attributes: attributes of the element.
+            parent: name of the element around it; "" for the root element.
+        """
 
     @abstractmethod
     def end_unit(self) -> None:
-        """Append the units of the element for which `start` has called `begin_unit` to `units`."""
+        """Handle the end of an element for which `start` has called `begin_unit`: append its units to `units`."""
 
     @abstractmethod
     def add_text(self, name: str, text: str) -> None:
@@ -81,20 +98,20 @@ class XmlReader(ABC):
         """Handle the end of an element inside a text, other than a code."""
 
     def begin_unit(self) -> None:
-        """Begin a unit at the current element, whose size is limited."""
+        """Begin a unit at the current element. The size of a unit is limited."""
         if self._unit_depth:
             self.refuse(f"a unit inside the unit of {self.place}")
         self._unit_depth, self._unit_start = len(self._path) + 1, self.parser.CurrentByteIndex
         self.place = f"line {self.parser.CurrentLineNumber}"
 
     def begin_text(self) -> None:
-        """Collect the text of the current element, for `add_text`."""
+        """Begin to collect the text of the current element, which is passed to `add_text`."""
         self._text_depth = len(self._path) + 1
         self.parser.CharacterDataHandler = self.parts.append
 
-    def refuse(self, what: str) -> NoReturn:
+    def refuse(self, message: str) -> NoReturn:
         """Raise a UserError that names the current line."""
-        raise UserError(f"{self.name}, line {self.parser.CurrentLineNumber}: {what}")
+        raise UserError(f"{self.name}, line {self.parser.CurrentLineNumber}: {message}")
 
     def __iter__(self) -> Iterator[Unit]:
         while True:
@@ -114,14 +131,14 @@ class XmlReader(ABC):
         try:
             self.parser.Parse(chunk, not chunk)
         except expat.ExpatError as error:
-            why = f"{expat.ErrorString(error.code)}, column {error.offset + 1}"
-            place = self.parser.ErrorByteIndex - (self._n_bytes - len(chunk))
-            if error.code == _INVALID_TOKEN and 0 <= place < len(chunk) and chunk[place] >= 0x80:
-                why += f"; byte 0x{chunk[place]:02x} is not UTF-8, or not in the encoding that the file declares"
-            raise UserError(f"{self.name}, line {error.lineno}: not valid XML ({why})") from None
+            reason = f"{expat.ErrorString(error.code)}, column {error.offset + 1}"
+            index = self.parser.ErrorByteIndex - (self._n_bytes - len(chunk))
+            if error.code == _INVALID_TOKEN and 0 <= index < len(chunk) and chunk[index] >= 0x80:
+                reason += f"; byte 0x{chunk[index]:02x} is not UTF-8, or not in the encoding that the file declares"
+            raise UserError(f"{self.name}, line {error.lineno}: not valid XML ({reason})") from None
         except (LookupError, ValueError) as error:
-            why = f"its XML declaration names an encoding that cannot be read ({error}): convert the file to UTF-8"
-            raise UserError(f"{self.name}: {why}") from None
+            reason = f"its XML declaration names an encoding that cannot be read ({error}): convert the file to UTF-8"
+            raise UserError(f"{self.name}: {reason}") from None
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         if name not in self._names or not attributes.keys() <= self._names:
@@ -169,11 +186,11 @@ class XmlReader(ABC):
             self.end_inline(name)
 
     def _check_root(self, name: str) -> str:
-        prefix, _, local = name.rpartition(":")
-        if local != self.root:
+        prefix, _, local_name = name.rpartition(":")
+        if local_name != self.root:
             self.refuse(f"the root element is <{name[:100]}>, not <{self.root}>")
         self._prefix = f"{prefix}:" if prefix else ""
-        return local
+        return local_name
 
     def _add_names(self, names: set[str]) -> None:
         new = names - self._names
@@ -184,8 +201,8 @@ class XmlReader(ABC):
 
     def _refuse_declarations(self, name: str, system: str | None, public: str | None, has_declarations: bool) -> None:
         if has_declarations:
-            why = "entities can read other files or fill the memory"
-            self.refuse(f"the DOCTYPE contains declarations ([...]), which are refused because {why}: remove them")
+            reason = "entities can read other files or fill the memory"
+            self.refuse(f"the DOCTYPE contains declarations ([...]), which are rejected because {reason}: remove them")
 
     def _refuse_entity(self, name: str, is_parameter: bool) -> None:
-        self.refuse(f"the entity &{name[:100]}; is defined elsewhere, and nothing else is read: write the character")
+        self.refuse(f"the entity &{name[:100]}; is defined in another file, which is not read: write the character")

@@ -1,4 +1,4 @@
-"""The callback that suggests a batch size that fits when memory runs out."""
+"""The callback that suggests a token budget that fits when memory runs out."""
 
 import traceback
 from collections.abc import Callable

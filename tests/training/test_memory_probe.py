@@ -13,8 +13,8 @@ from diglot.data.module import TranslationData
 from diglot.data.options import DataOptions
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
-from diglot.training import largest
-from diglot.training.largest import OutOfMemoryProbe
+from diglot.training import memory_probe
+from diglot.training.memory_probe import OutOfMemoryProbe
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ class Task(nn.Module):
 
 
 def start(monkeypatch: pytest.MonkeyPatch, data: TranslationData, memory: int, everywhere: bool = True) -> Task:
-    monkeypatch.setattr(largest, "TranslationTask", Task)
+    monkeypatch.setattr(memory_probe, "TranslationTask", Task)
     task: Any = Task(memory)
     OutOfMemoryProbe(data, everywhere).on_train_start(SimpleNamespace(precision_plugin=Precision(), world_size=1), task)  # type: ignore[arg-type]
     return task
