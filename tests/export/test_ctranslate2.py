@@ -218,7 +218,7 @@ def test_long_sequences_are_scored_alike(monkeypatch, parity, position):
         ),
         (
             "model.qk_norm=true",
-            "model.qk_norm=true: CTranslate2 normalizes the queries of cross-attention before it splits them into "
+            "model.qk_norm=true: CTranslate2 normalises the queries of cross-attention before it splits them into "
             "heads; nearest: model.qk_norm=false",
         ),
         (
