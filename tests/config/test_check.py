@@ -152,8 +152,8 @@ def is_value(override: Override) -> bool:
         ("optimizer.betas=3", "optimizer.betas=3: must be a list"),
         ("seed=x", "seed='x': must be an integer"),
         ("label_smoothing=x", "label_smoothing='x': must be a number"),
-        ("model.position=rotary", "must be something with a _target_; did you mean model/position=rotary?"),
-        ("data.noise=light", "data.noise='light': must be something with a _target_ or null; did you mean data/noise="),
+        ("model.position=rotary", "must be a node with a _target_; did you mean model/position=rotary?"),
+        ("data.noise=light", "data.noise='light': must be a node with a _target_ or null; did you mean data/noise="),
         ("tokenizer.model_type=wordpiece", "must be unigram or bpe"),
         # values
         ("model.n_heads=5", "n_heads (5) must divide d_model (192)"),
