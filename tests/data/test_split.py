@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diglot.data.split import grouped_split, normalise, split_off
+from diglot.data.split import grouped_split, merge_alternatives, normalise, split_off
 from diglot.data.text import ParallelText
 from diglot.errors import UserError
 
@@ -43,22 +43,34 @@ def test_texts_that_differ_otherwise_are_not_equal(one: str, other: str) -> None
     assert normalise(one) != normalise(other)
 
 
-def test_alternative_targets_stay_together_and_are_counted() -> None:
+def test_alternative_targets_become_references_in_dev_and_test() -> None:
     plain = numbered(100)
     doubled = ParallelText([*plain.src, *plain.src[:50]], [*plain.tgt, *(f"other {tgt}" for tgt in plain.tgt[:50])])
     repeated = ParallelText([*plain.src, *plain.src[:50]], [*plain.tgt, *plain.tgt[:50]])
     splits, note = split_off(doubled, {"dev": 14, "test": 14}, 1, "x")
-    n = {}
     for split in ("dev", "test"):
-        sources = splits[split].src
-        assert not set(sources) & set(splits["train"].src)
-        n[split] = sum(sources.count(src) > 1 for src in sources)
-    assert 0 < n["dev"] != n["test"] > 0
-    told = f"{n['dev']} dev and {n['test']} test pairs have a source with several targets, and each counts only its own"
-    assert told in note
-    for pairs in (plain, repeated):
-        assert "several targets" not in split_off(pairs, {"dev": 14, "test": 14}, 1, "x")[1]
-    assert " dev and" not in split_off(doubled, {"test": 14}, 1, "x")[1]
+        pairs = splits[split]
+        assert len(set(pairs.src)) == len(pairs)
+        assert not set(pairs.src) & set(splits["train"].src)
+        (more,) = pairs.more
+        doubles = set(plain.src[:50])
+        assert [*more] == [f"other {tgt}" if src in doubles else None for src, tgt in zip(pairs.src, pairs.tgt)]
+        n_merged = 14 - len(pairs)
+        assert 0 < n_merged == sum(text is not None for text in more)
+        assert f"; {split}: {n_merged} pairs are further references of another pair with the same source" in note
+    for text in (plain, repeated):
+        splits, note = split_off(text, {"dev": 14, "test": 14}, 1, "x")
+        assert "further references" not in note
+        assert not splits["dev"].more
+        assert len(splits["dev"]) == min(14, len(text) // 10)
+
+
+def test_merging_alternatives_keeps_order_and_complete_repetitions() -> None:
+    pairs = ParallelText(["a", "b", "a", "c", "c", "a", "a "], ["1", "2", "3", "4", "4", "1", "5"])
+    merged = merge_alternatives(pairs)
+    assert merged == ParallelText(
+        ["a", "b", "c", "c"], ["1", "2", "4", "4"], (["3", None, None, None], ["5", None, None, None])
+    )
 
 
 @given(pairs=st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=80), seed=st.integers(0, 5))

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping
+from itertools import zip_longest
 
 from diglot.data.forms import comparable
 from diglot.data.text import ParallelText, drop_blank_pairs
@@ -40,7 +41,8 @@ def split_off(
         name: name of the text in errors.
 
     Returns:
-        The splits, including train, and a note with their numbers of pairs.
+        The splits, including train, and a note with their numbers of pairs. In dev and test, pairs with the same source
+        are one pair with several references.
 
     Raises:
         UserError: there are too few pairs.
@@ -54,20 +56,39 @@ def split_off(
         f"{counts} split off from train, seed {seed}; dropped {n_blank} pairs with a blank side and {n_dropped} train "
         f"pairs whose target is in dev or test; {len(splits['train'])} left"
     )
-    alternatives = {split: n for split in sizes if (n := _n_alternatives(splits[split]))}
-    if alternatives:
-        numbers = " and ".join(f"{n} {split}" for split, n in alternatives.items())
-        note += f"; {numbers} pairs have a source with several targets, and each counts only its own target as right"
+    for split in sizes:
+        n_pairs = len(splits[split])
+        splits[split] = merge_alternatives(splits[split])
+        if n_merged := n_pairs - len(splits[split]):
+            note += f"; {split}: {n_merged} pairs are further references of another pair with the same source"
     return {split: splits[split] for split in ("train", *sizes)}, note
 
 
-def _n_alternatives(pairs: ParallelText) -> int:
-    """Return the number of pairs whose source also has another target."""
-    targets: dict[str, set[str]] = {}
+def merge_alternatives(pairs: ParallelText) -> ParallelText:
+    """Merge pairs with the same source and different targets into one pair with several references.
+
+    Sources and targets are the same if they are `comparable`. Pairs that repeat another one completely are kept, unless
+    the source has another target, too.
+    """
+    targets: dict[str, dict[str, str]] = {}
     sources = [comparable(src).strip() for src in pairs.src]
     for src, tgt in zip(sources, pairs.tgt):
-        targets.setdefault(src, set()).add(comparable(tgt).strip())
-    return sum(len(targets[src]) > 1 for src in sources)
+        targets.setdefault(src, {}).setdefault(comparable(tgt).strip(), tgt)
+    if all(len(alternatives) == 1 for alternatives in targets.values()):
+        return pairs
+    kept: list[int] = []
+    references: list[list[str]] = []
+    seen: set[str] = set()
+    for i, src in enumerate(sources):
+        alternatives = [*targets[src].values()]
+        if src in seen:
+            continue
+        if len(alternatives) > 1:
+            seen.add(src)
+        kept.append(i)
+        references.append(alternatives if len(alternatives) > 1 else [pairs.tgt[i]])
+    first, *more = zip_longest(*references)
+    return ParallelText([pairs.src[i] for i in kept], [*first], tuple([*lines] for lines in more))
 
 
 def grouped_split(

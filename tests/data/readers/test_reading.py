@@ -692,3 +692,19 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     for train in ({"file": str(tmp_path / "pipe")}, {"src": str(tmp_path / "pipe"), "tgt": "x"}):
         with pytest.raises(UserError, match=r"^data\.train\.(file|src)=.*pipe: a pipe can be read only once: write"):
             Files(train=train).given()
+
+
+def test_an_array_of_texts_is_the_target_and_its_further_references(tmp_path: Path) -> None:
+    rows = [{"de": "eins", "en": ["one", "a"]}, {"de": "zwei", "en": "two"}, {"de": "drei", "en": []}]
+    path = tmp_path / "dev.jsonl"
+    path.write_bytes(as_json_lines(rows))
+    pairs = list(detect_format(str(path)).pairs(str(path), [["de"], ["en"]]))
+    assert pairs == [("eins", "one", "a"), ("zwei", "two"), ("drei", "")]
+
+
+@pytest.mark.parametrize("row", [{"de": ["eins", "ein"], "en": "one"}, {"de": "eins", "en": ["one", 1]}])
+def test_an_array_on_the_source_side_or_of_other_values_is_rejected(tmp_path: Path, row: dict[str, Any]) -> None:
+    path = tmp_path / "dev.jsonl"
+    path.write_bytes(as_json_lines([row]))
+    with pytest.raises(UserError, match="line 1: a sentence has type"):
+        list(detect_format(str(path)).pairs(str(path), [["de"], ["en"]]))

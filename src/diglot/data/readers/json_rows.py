@@ -48,7 +48,10 @@ class Json(Format):
     def pairs(self, path: str, sides: Sequence[Side], exact: Collection[str] = ()) -> Iterator[Pair]:
         for line_number, row in json_objects(path):
             columns = _columns(row)
-            src, tgt, *more = [_side_text(columns, side, path, line_number) for side in sides]
+            src = _side_text(columns, sides[0], path, line_number)
+            tgt, *more = itertools.chain.from_iterable(
+                _alternatives(columns, side, path, line_number) for side in sides[1:]
+            )
             yield src, tgt, *map(given, more)
 
 
@@ -58,6 +61,14 @@ def _columns(row: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(translation, dict):
         return row
     return {key: value for key, value in row.items() if key != _TRANSLATION} | translation
+
+
+def _alternatives(columns: dict[str, Any], side: Side, path: str, line_number: int) -> list[str]:
+    """Return the texts of a target side: several, if its column is an array of texts, each of which is a reference."""
+    texts = columns.get(str(side[0]))
+    if len(side) > 1 or not isinstance(texts, list):
+        return [_side_text(columns, side, path, line_number)]
+    return [one_line(checked_text(text, path, line_number) or "") for text in texts] or [""]
 
 
 def _side_text(columns: dict[str, Any], side: Side, path: str, line_number: int) -> str:
