@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-import numpy as np
 import sentencepiece
 
+from diglot.data.capitals import CAPITALS, is_in_capitals
 from diglot.data.forms import comparable, composing_rules
+from diglot.data.line_sample import Side, draw_lines
 from diglot.data.pieces import (
     BOS,
     EOS,
@@ -50,7 +51,6 @@ _FORMAT = 2  # increment when the same text and options give another model
 _SYMBOL_TYPES = ("char", "word")  # models whose pieces are whole characters or words, without subwords and bytes
 _UNKNOWN_SURFACE = "\N{DOUBLE QUESTION MARK}"  # text that such a model writes for an unknown symbol
 
-Side = Literal["src", "tgt"]
 BOTH: tuple[Side, Side] = ("src", "tgt")
 
 
@@ -58,7 +58,8 @@ class Encoded(NamedTuple):
     """A line as token ids, without <s> and </s>.
 
     Attributes:
-        ids: id of the language tag, if there is one, and ids of the pieces.
+        ids: id of the language tag, if there is one, id of the mark of a source in capitals (see
+            `diglot.data.capitals`), if it is one, and ids of the pieces.
         placeholders: placeholders of the line, in the order of their slots.
         is_blank: whether the line has only whitespace, or only characters that the tokenizer's normalisation removes.
     """
@@ -73,7 +74,8 @@ class Tokenizer:
 
     Args:
         model: content of a SentencePiece .model file whose ids 0-3 are <pad>, <unk>, <s> and </s> (see
-            `diglot.data.pieces.adopt`).
+            `diglot.data.pieces.adopt`). If it has the control piece <capitals>, a source in capitals is encoded in
+            lower case after this piece.
         placeholder: regular expression of placeholders, such as {name}; None: there are none.
         tgt_model: model file of the target; None: `model`.
         languages: codes of the target languages, each of which has a tag that may precede a source; empty if there is
@@ -96,6 +98,8 @@ class Tokenizer:
         self._src = _SideModel(model, has_slots=placeholder is not None)
         self._tgt = self._src if tgt_model is None else _SideModel(tgt_model, has_slots=placeholder is not None)
         processor = self._src.processor
+        capitals_id = processor.piece_to_id(CAPITALS)
+        self._capitals_ids = [capitals_id] if processor.is_control(capitals_id) else []
         self._tags = {language: processor.piece_to_id(tag(language)) for language in languages}
         if missing := [tag(language) for language, i in self._tags.items() if not processor.is_control(i)]:
             raise UserError(f"the SentencePiece model has no tag {missing[0]}")
@@ -109,6 +113,11 @@ class Tokenizer:
     def is_joint(self) -> bool:
         """Whether both sides share one vocabulary."""
         return self.tgt_model is None
+
+    @property
+    def marks_capitals(self) -> bool:
+        """Whether a source in capitals is encoded in lower case after the piece <capitals>."""
+        return bool(self._capitals_ids)
 
     @property
     def special(self) -> SpecialIds:
@@ -157,8 +166,11 @@ class Tokenizer:
             if tgt_lang not in self._tags:
                 raise UserError(f"{tgt_lang} is not a target language of this model, which has {', '.join(self._tags)}")
             tag_ids = [self._tags[tgt_lang]]
+        in_capitals = self._lower(texts)
         sequences = self._src.encode(texts)
         blank = list(map(is_blank, lines, sequences))
+        for i in in_capitals:
+            sequences[i] = self._capitals_ids + sequences[i]
         if tag_ids:
             sequences = [tag_ids + ids for ids in sequences]
         return list(map(Encoded, sequences, placeholders, blank))
@@ -175,6 +187,15 @@ class Tokenizer:
             texts[i] = self._insert_slots(lines[i], list(sources[i].placeholders), may_add=False)
         return self._tgt.encode(texts)
 
+    def _lower(self, texts: list[str]) -> list[int]:
+        """Put the texts in capitals in lower case, in place, and return their indices."""
+        if not self._capitals_ids:
+            return []
+        indices = [i for i, text in enumerate(texts) if is_in_capitals(text)]
+        for i in indices:
+            texts[i] = texts[i].lower()
+        return indices
+
     def samplers(self, alpha: float) -> tuple[Sampler, Sampler]:
         """Return a sampler of random segmentations for each side; see `Sampling`."""
         src = Sampler(self.model, alpha)
@@ -184,7 +205,7 @@ class Tokenizer:
         """Decode ids to a line of text.
 
         A slot without a placeholder is dropped. A model of characters or words writes an unknown symbol as one visible
-        sign.
+        sign. A source that was marked as one in capitals is returned in upper case.
 
         Args:
             ids: token ids.
@@ -192,6 +213,8 @@ class Tokenizer:
             side: side of the ids.
         """
         text = (self._src if side == "src" else self._tgt).decode(list(ids))
+        if side == "src" and any(i in self._capitals_ids for i in ids):
+            text = text.upper()
         if not self._placeholders_and_slots:
             return text
         # Replace all slots at once, because a placeholder may itself contain the character of a slot.
@@ -344,10 +367,13 @@ class TokenizerTrainer(TokenizerSource):
             nfc composes it, and the others are SentencePiece's. With nfc, diglot also composes text before the model
             reads it, because the rules in the file (see diglot.data.forms) lack marks in some rare orders.
         placeholder: regular expression of placeholders; see `Tokenizer`.
+        capitals: mark: a source in capitals is encoded in lower case after the piece <capitals> (see
+            `diglot.data.capitals`). keep: it is encoded as it is.
         symbols: regular expression of texts that become one piece each among characters, such as the feature PST. Its
             matches in the training text are collected. The piece of a symbol matches wherever its text occurs. None:
             there are none.
         sample_size: greatest number of lines to train on, drawn at random.
+        sample_characters: greatest number of characters of these lines in total, which limits the memory.
         seed: seed of the draw of lines, and of random segmentation.
         samples: number of randomly segmented versions of the text; see `Sampling`.
         alpha: amount of randomness; see `Sampling`.
@@ -365,10 +391,12 @@ class TokenizerTrainer(TokenizerSource):
         character_coverage: float = 0.9998,
         normalisation: Literal["identity", "nfc", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "identity",
         placeholder: str | None = None,
+        capitals: Literal["keep", "mark"] = "keep",
         symbols: str | None = None,
         joint: bool = True,
         tgt_vocab_size: int | None = None,
         sample_size: int = 1_000_000,
+        sample_characters: int = 40_000_000,
         seed: int = 1,
         samples: int = 0,
         alpha: float = 0.1,
@@ -386,16 +414,17 @@ class TokenizerTrainer(TokenizerSource):
             raise ValueError("placeholder and symbols must be null for words, each of which is one piece already")
         if joint and tgt_vocab_size is not None:
             raise ValueError(f"tgt_vocab_size ({tgt_vocab_size}) requires a separate target vocabulary: joint=false")
-        if sample_size < 1:
-            raise ValueError(f"sample_size ({sample_size}) must be positive")
+        for name, size in (("sample_size", sample_size), ("sample_characters", sample_characters)):
+            if size < 1:
+                raise ValueError(f"{name} ({size}) must be positive")
         self._placeholders = Placeholders(placeholder) if placeholder is not None else None
         self._symbol_finder = Placeholders(symbols, key="symbols") if symbols is not None else None
         self.model_type, self.vocab_size, self.character_coverage = model_type, vocab_size, character_coverage
         self.must_fit, self.symbols = must_fit, symbols
-        self.normalisation, self.placeholder = normalisation, placeholder
+        self.normalisation, self.placeholder, self.capitals = normalisation, placeholder, capitals
         removing_rule = "identity" if normalisation == "nfc" else normalisation  # neither removes characters
         self._normaliser = sentencepiece.SentencePieceNormalizer(rule_name=removing_rule)
-        self.sample_size, self.seed = sample_size, seed
+        self.sample_size, self.sample_characters, self.seed = sample_size, sample_characters, seed
         self.is_joint, self.tgt_vocab_size = joint, tgt_vocab_size
         self.sampling = _checked_sampling(samples, alpha, seed, model_type)
 
@@ -425,7 +454,8 @@ class TokenizerTrainer(TokenizerSource):
         key_name, vocab_size = f"{node}.vocab_size", self.vocab_size
         if list(sides) == ["tgt"] and self.tgt_vocab_size is not None:
             key_name, vocab_size = f"{node}.tgt_vocab_size", self.tgt_vocab_size
-        options = self._options(vocab_size)
+        marks_capitals = self.capitals == "mark" and "src" in sides
+        options = self._options(vocab_size) | ({"control_symbols": [CAPITALS]} if marks_capitals else {})
         cache_key = [
             _FORMAT,
             sentencepiece.__version__,
@@ -437,6 +467,8 @@ class TokenizerTrainer(TokenizerSource):
             text.digest(),
         ]
         cache_key += [2, unicodedata.unidata_version] if self.normalisation == "nfc" else []
+        cache_key += ["sample_characters", self.sample_characters]
+        cache_key += ["capitals", 1] if marks_capitals else []
         cache_key += ["symbols", self.symbols] if self.symbols is not None else []
         model_file = _cache_path(cache_dir, cache_key)
         if self.must_fit is False and not model_file.exists():
@@ -509,30 +541,19 @@ class TokenizerTrainer(TokenizerSource):
 
     def _sample(self, text: Parallel, sides: Sequence[Side]) -> tuple[list[str], str]:
         """Return the lines to train on, and a note with their number. All sources come first, in the text's order."""
-        random = np.random.default_rng(self.seed)
-        # Each line gets a random number. The sample consists of the lines with the smallest numbers.
-        drawn: list[tuple[float, int, int, str]] = []  # random number, side, line number, line
-        threshold, n_lines, n_usable = 1.0, 0, 0
-        for pairs in text.blocks():
-            for side, name in enumerate(sides):
-                lines = pairs.src if name == "src" else pairs.tgt
-                for number, (line, draw) in enumerate(zip(lines, random.random(len(lines)).tolist()), start=n_lines):
-                    if self._is_usable(line):
-                        n_usable += 1
-                        if draw < threshold:
-                            drawn.append((draw, side, number, line))
-            n_lines += len(pairs)
-            if len(drawn) > 2 * self.sample_size:
-                drawn = sorted(drawn)[: self.sample_size]
-                threshold = drawn[-1][0]
-        n_total = n_lines * len(sides)
-        if not n_usable:
+        sample = draw_lines(text, sides, self._is_usable, self.sample_size, self.sample_characters, self.seed)
+        n_skipped = sample.n_lines - sample.n_usable
+        if not sample.lines:
             raise UserError(
-                f"tokenizer: none of {n_total:,} lines is usable: all are blank or longer than {MAX_LINE_BYTES} bytes"
+                f"tokenizer: none of {sample.n_lines:,} lines is usable: all are blank or longer than "
+                f"{MAX_LINE_BYTES} bytes"
             )
-        sample = [line for _, _, line in sorted(item[1:] for item in sorted(drawn)[: self.sample_size])]
-        note = f"tokenizer: {n_total:,} lines read, {len(sample):,} used, {n_total - n_usable:,} skipped"
-        return list(map(self._prepare_line, sample)), note
+        note = f"tokenizer: {sample.n_lines:,} lines read, {len(sample.lines):,} used, {n_skipped:,} skipped"
+        return [self._lower(self._prepare_line(line), side) for side, line in sample.lines], note
+
+    def _lower(self, line: str, side: Side) -> str:
+        """Return a line as it is encoded: in lower case if it is a source in capitals, and capitals are marked."""
+        return line.lower() if side == "src" and self.capitals == "mark" and is_in_capitals(line) else line
 
     def _prepare_line(self, line: str) -> str:
         """Return a line in the form that SentencePiece's trainer reads.

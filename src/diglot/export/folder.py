@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from diglot import __version__
+from diglot.data.capitals import CAPITALS
 from diglot.data.pieces import is_composing, tag
 from diglot.data.text import refuse_address, write_bytes
 from diglot.data.tokenizer import SLOTS, Tokenizer
@@ -97,6 +98,8 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, record: dict[str, Any]) 
         # Whether text must be composed (NFC) first. The SentencePiece models' own rules do so except for some rare
         # orders of combining marks.
         "nfc": {"src": is_composing(tokenizer.model), "tgt": is_composing(tokenizer.tgt_model or tokenizer.model)},
+        # The piece that precedes a source in capitals, which is then encoded in lower case; null: there is none.
+        "capitals": CAPITALS if tokenizer.marks_capitals else None,
         "special_ids": ids,
         "special_tokens": dict(zip(ids, tokenizer.pieces(list(ids.values()), "tgt"), strict=True)),
         # Each match of this regular expression in a source is replaced by the next of the slots.
