@@ -396,7 +396,7 @@ class TokenizerTrainer(TokenizerSource):
         joint: bool = True,
         tgt_vocab_size: int | None = None,
         sample_size: int = 1_000_000,
-        sample_characters: int = 40_000_000,
+        sample_characters: int = 30_000_000,
         seed: int = 1,
         samples: int = 0,
         alpha: float = 0.1,
