@@ -10,6 +10,7 @@ import pytest
 from diglot.data.corpus import Files
 from diglot.data.mixed import Mixed
 from diglot.data.readers.reading import Reader
+from diglot.data.references import Referenced
 from diglot.data.text import PairFiles, ParallelText, join_blocks, write_lines
 from diglot.errors import UserError
 
@@ -290,3 +291,12 @@ def test_a_text_keeps_its_references_in_parts_and_in_its_digest() -> None:
     assert len({each.digest() for each in [text, *others]}) == 4
     with pytest.raises(ValueError, match="3 source sentences but 2 target"):
         ParallelText(text.src, text.tgt, (["I", "II"],))
+
+
+def test_a_file_of_references_in_another_format_is_rejected_with_what_to_do(tmp_path: Path) -> None:
+    for name in ("src", "tgt"):
+        (tmp_path / name).write_text("a\nb\n")
+    (tmp_path / "more").write_text('<?xml version="1.0"?>\n<tmx version="1.4">\n')
+    corpus = Referenced("dev", [(str(tmp_path / "src"), str(tmp_path / "tgt"))], None, (), [str(tmp_path / "more")])
+    with pytest.raises(UserError, match="extract its sentences, one per line"):
+        corpus.load()

@@ -11,6 +11,7 @@ from diglot.data.readers.unit_formats import is_sgm
 from diglot.data.readers.wmt import join_sides
 from diglot.data.text import (
     BLOCK,
+    EXTRACT,
     PairFiles,
     PairReader,
     ParallelText,
@@ -152,7 +153,7 @@ class Referenced(PairFiles):
     def _read(self, path: str, n_pairs: int) -> list[list[str | None]]:
         if is_sgm(path):
             return self._segments(path)
-        lines = list(chain.from_iterable(sentence_blocks(path)))
+        lines = list(chain.from_iterable(sentence_blocks(path, instead=EXTRACT)))
         check_count(self.key, path, len(lines), n_pairs, ", ".join(shard[-1] for shard in self.shards))
         return [[*lines]]
 
