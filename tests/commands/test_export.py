@@ -202,16 +202,16 @@ def test_differences_within_rounding_are_counted_and_larger_ones_reported(build_
         model.output.weight[13] = -model.output.weight[12]
     sources = [[20, 21, 22], [23, 24]]
     ours = [Output([30, 11], False), Output([12, 31, 32], True)]
-    assert compare(model, tokenizer, sources, ours, ours) == Parity(2, 2, 0)
+    assert compare(model, tokenizer, sources, ours, ours, "CTranslate2") == Parity(2, 2, 0)
     longer = [ours[0], Output([12, 31, 32, 33], False)]  # longer than the length limit of `ours`
-    assert compare(model, tokenizer, sources, ours, longer) == Parity(2, 2, 0)
+    assert compare(model, tokenizer, sources, ours, longer, "CTranslate2") == Parity(2, 2, 0)
     tied = [Output([30, 12, 9], False), ours[1]]
-    assert compare(model, tokenizer, sources, ours, tied) == Parity(2, 1, 1)
+    assert compare(model, tokenizer, sources, ours, tied, "CTranslate2") == Parity(2, 1, 1)
     other = [ours[0], Output([13, 31, 32], True)]
     with pytest.raises(UserError, match=r"1 of 2 sentences differently from the model \(sentence 2, token 1: "):
-        compare(model, tokenizer, sources, ours, other)
+        compare(model, tokenizer, sources, ours, other, "CTranslate2")
     with pytest.raises(UserError, match="sentence 1, token 3"):  # one output continues, the other has ended
-        compare(model, tokenizer, sources, ours, [Output([30, 11, 13], False), ours[1]])
+        compare(model, tokenizer, sources, ours, [Output([30, 11, 13], False), ours[1]], "CTranslate2")
 
 
 def test_a_model_of_few_positions_is_compared_on_what_it_reaches(untrained, tokenizer, tmp_path):

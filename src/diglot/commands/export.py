@@ -1,4 +1,4 @@
-"""diglot-export: write a checkpoint's model for other programs: for CTranslate2, or as safetensors."""
+"""diglot-export: write a checkpoint's model for other programs: CTranslate2, transformers, or as safetensors."""
 
 if __name__ == "__main__":  # before the imports, which take seconds
     from diglot.commands.start import start
@@ -22,7 +22,7 @@ from diglot.system.quoting import printable
 def main(
     *,
     checkpoint: str,
-    format: Literal["ctranslate2", "safetensors"],
+    format: Literal["ctranslate2", "huggingface", "safetensors"],
     output: str | None,
     check: int,
     input: str | None,

@@ -19,7 +19,7 @@ class TrainKeys(TypedDict):
     resume: str | None
     bleu_tokenizer: BleuTokenizer | None
     objective: str | None
-    export: Literal["ctranslate2", "safetensors"] | None
+    export: Literal["ctranslate2", "huggingface", "safetensors"] | None
     trust: str | list[str]
     data: Annotated[DictConfig, DataOptions]
     tokenizer: DictConfig

@@ -43,6 +43,7 @@ CHOICES = {
 }
 NEAREST = {"position": "rotary", "residual": "pre_norm", "norm": "layer_norm", "feed_forward": "relu"}
 ACTIVATIONS = tuple(f"torch.nn.{name}" for name in ("ReLU", "GELU", "SiLU", "Tanh", "Sigmoid"))
+PACKAGES = {"huggingface": "transformers"}  # packages that compute with a format, if their names differ
 # CTranslate2's defaults by kind of norm, for a model without one eps for all.
 EPS = {"layer_norm": 1e-5, "rms_norm": 1e-6}
 
@@ -187,10 +188,10 @@ def _heads(model: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_format(form: str, model: Mapping[str, Any], key: str) -> None:
-    """Check that a format can hold a model, and that the package of the same name is installed.
+    """Check that a format can hold a model, and that the package for it is installed.
 
     Args:
-        form: ctranslate2 or safetensors.
+        form: ctranslate2, huggingface or safetensors.
         model: the model's config.
         key: the config key that selects the format, for messages.
 
@@ -198,8 +199,13 @@ def check_format(form: str, model: Mapping[str, Any], key: str) -> None:
         UserError: the format cannot hold the model, or the package is missing. The message names each key whose value
             is unsupported, with the nearest supported value.
     """
-    if form == "ctranslate2" and (reasons := unrepresentable(model)):
+    from diglot.config.stock_class import without_stock_class
+
+    reasons = {"ctranslate2": unrepresentable, "huggingface": without_stock_class}.get(form, lambda model: [])(model)
+    if reasons:
         raise UserError(f"{key}={form}: {'; '.join(reasons)}")
-    if find_spec(form) is None:
-        advice = "pip install 'diglot[export]', or in a checkout .venv/bin/pip install -e '.[export]'"
-        raise UserError(f"{key}={form}: {form} is not installed: {advice}")
+    package = PACKAGES.get(form, form)
+    if find_spec(package) is None:
+        extra = "export" if form == "ctranslate2" else form
+        advice = f"pip install 'diglot[{extra}]', or in a checkout .venv/bin/pip install -e '.[{extra}]'"
+        raise UserError(f"{key}={form}: {package} is not installed: {advice}")

@@ -1,6 +1,7 @@
 """The folder of an export, which is written atomically."""
 
 import fnmatch
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -18,8 +19,13 @@ from diglot.system.atomic import scratch_folder, sync, sync_folder, temporary_na
 
 # The files that identify a folder as an export.
 METADATA = ("diglot.json", "config.json")
+CARD = "README.md"  # the model card
 # All files that an export writes.
-EXPORTED = (*METADATA, "model.bin", "model.safetensors", "tokenizer.model", "tokenizer.tgt.model", "*_vocabulary.*")
+EXPORTED = (
+    *METADATA,
+    *("model.bin", "model.safetensors", "tokenizer.model", "tokenizer.tgt.model", "*_vocabulary.*"),
+    *("source.spm", "target.spm", "*vocab.json", "tokenizer_config.json", "generation_config.json", CARD),
+)
 
 
 @contextmanager
@@ -63,10 +69,28 @@ def check_replaceable(folder: Path) -> None:
     if names is None or (names and not any(_identifies_export(folder / name) for name in METADATA)):
         raise UserError(f"output={folder} already exists and is not an export: choose another folder")
     for name in sorted(names):
+        if name == CARD and _is_edited(folder):
+            raise UserError(
+                f"output={folder}: {CARD} was edited after the export and would be lost: move it away first"
+            )
         if not any(fnmatch.fnmatchcase(name, pattern) for pattern in EXPORTED):
             raise UserError(
                 f"output={folder}: {name} in it is not from an export and would be lost: choose another folder"
             )
+
+
+def _is_edited(folder: Path) -> bool:
+    """Return whether the model card in a folder differs from the one that was exported."""
+    try:
+        about = json.loads((folder / METADATA[0]).read_bytes())
+        return bool(about["card"] != hash_of_card((folder / CARD).read_bytes()))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return True
+
+
+def hash_of_card(card: bytes) -> str:
+    """Return the hash of a model card that diglot.json has, by which a later export recognises an edited one."""
+    return hashlib.sha256(card).hexdigest()
 
 
 def _identifies_export(file: Path) -> bool:
@@ -86,6 +110,11 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, record: dict[str, Any]) 
     write_bytes(folder / names["src"], tokenizer.model)
     if tokenizer.tgt_model is not None:
         write_bytes(folder / names["tgt"], tokenizer.tgt_model)
+    return tokenizer_metadata(tokenizer, record, names)
+
+
+def tokenizer_metadata(tokenizer: Tokenizer, record: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """Return what a user of a model's SentencePiece files needs to know. `names` are those of the files, by side."""
     ids = tokenizer.special._asdict()
     return {
         "diglot": __version__,

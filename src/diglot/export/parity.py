@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ctranslate2
 import torch
 from rich.table import Table
 from torch.nn.utils.rnn import pad_sequence
@@ -113,7 +112,7 @@ def checked(
     runs = {"diglot, float32": _timed(of_model(model, tokenizer, search), sources)}
     runs["CTranslate2, float32"] = _timed(of_export(folder, "float32", tokenizer, search, longest), sources)
     (model_outputs, seconds), (export_outputs, _) = runs.values()
-    parity = compare(model, tokenizer, sources, model_outputs, export_outputs)
+    parity = compare(model, tokenizer, sources, model_outputs, export_outputs, "CTranslate2")
     ties = f", {parity.near_ties} more apart from rounding" if parity.near_ties else ""
     lines = [f"{sentences.description}: {parity.identical} of {parity.sentences} sentences have the same tokens{ties}"]
     figures: dict[str, Any] = {"text": sentences.description, **parity._asdict()}
@@ -158,6 +157,8 @@ def of_export(folder: Path, compute_type: str, tokenizer: Tokenizer, limits: Sea
 
     Targets have at most `longest` positions.
     """
+    import ctranslate2
+
     engine = ctranslate2.Translator(
         str(folder), device="cpu", compute_type=compute_type, intra_threads=torch.get_num_threads()
     )
@@ -195,8 +196,17 @@ def compare(
     sources: Sequence[Sequence[int]],
     model_outputs: Sequence[Output],
     export_outputs: Sequence[Output],
+    engine: str,
 ) -> Parity:
     """Compare the outputs of two searches token by token, up to the shorter output if the length limit cut one.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        sources: the sources, without </s>.
+        model_outputs: the outputs of the model.
+        export_outputs: the outputs of the export.
+        engine: name of the engine that computed them, for errors.
 
     Raises:
         UserError: some outputs differ by more than rounding.
@@ -218,7 +228,7 @@ def compare(
             different.append(f"sentence {n}, token {position + 1}: {pieces[1]!r} instead of {pieces[0]!r}")
     if different:
         raise UserError(
-            f"CTranslate2 translates {len(different)} of {len(sources)} sentences differently from the model "
+            f"{engine} translates {len(different)} of {len(sources)} sentences differently from the model "
             f"({different[0]}): the export was not written"
         )
     return Parity(len(sources), identical, near_ties)

@@ -5,9 +5,10 @@ from typing import Any
 
 from diglot.checkpoint.file import Checkpoint
 from diglot.config.exportable import check_format
-from diglot.data.text import write_json
+from diglot.data.text import write_bytes, write_json
 from diglot.decoding import BeamSearch
-from diglot.export.folder import export_folder, write_tokenizer
+from diglot.export.folder import CARD, export_folder, hash_of_card, tokenizer_metadata, write_tokenizer
+from diglot.export.model_card import model_card
 from diglot.model import Transformer
 
 CHECKED = 100  # number of sentences compared by default
@@ -21,14 +22,14 @@ def export(
     n_checked: int = CHECKED,
     file: str | None = None,
 ) -> list[str]:
-    """Export a checkpoint's model atomically; in CTranslate2's format, only if it translates like the model.
+    """Export a checkpoint's model atomically; except as safetensors, only if it translates like the model.
 
     Args:
         loaded: the checkpoint, on the CPU.
-        form: ctranslate2 or safetensors.
+        form: ctranslate2, huggingface or safetensors.
         folder: a new folder, or that of an earlier export.
         key: the config key of the format, for messages.
-        n_checked: number of sentences to compare (ctranslate2 only).
+        n_checked: number of sentences to compare (not for safetensors).
         file: a file of source lines to compare; None: the run's dev text, or else random tokens.
 
     Returns:
@@ -47,9 +48,12 @@ def export(
             safetensors.write(loaded, temporary)
         return [f"Written: {folder}/ (safetensors)"]
 
+    assert isinstance(model, Transformer)  # check_format rejects all other models
+    if form == "huggingface":
+        return _export_huggingface(loaded, model, folder, n_checked, file)
+
     from diglot.export import ctranslate2, parity
 
-    assert isinstance(model, Transformer)  # check_format rejects all other models
     longest = ctranslate2.longest(model)
     sentences = parity.some_sentences(loaded, n_checked, file, longest["source"])
     with export_folder(folder) as temporary:
@@ -73,3 +77,32 @@ def export(
         *lines,
         f"Written: {folder}/ (CTranslate2; in float32, which compute_type='int8' quantises when it is loaded)",
     ]
+
+
+def _export_huggingface(
+    loaded: Checkpoint, model: Transformer, folder: Path, n_checked: int, file: str | None
+) -> list[str]:
+    """Export as a stock class of transformers. See `export`."""
+    from diglot.export import huggingface, huggingface_parity, parity
+
+    tokenizer, config = loaded.tokenizer, loaded.record["model"]
+    longest = huggingface.n_positions(model)
+    sentences = parity.some_sentences(loaded, n_checked, file, longest)
+    with export_folder(folder) as temporary:
+        huggingface.write_model(model, config, tokenizer, loaded.search, temporary)
+        huggingface.write_tokenizer_files(tokenizer, loaded.record, longest, temporary)
+        figures, lines = None, ["Nothing was compared."]
+        if n_checked:
+            figures, lines = huggingface_parity.checked(loaded, temporary, sentences, longest)
+        names = {"src": "source.spm", "tgt": "target.spm"}
+        class_name = huggingface.class_name(config)
+        card = model_card(loaded, class_name).encode()
+        write_bytes(temporary / CARD, card)
+        metadata = {
+            "format": "huggingface",
+            **tokenizer_metadata(tokenizer, loaded.record, names),
+            "card": hash_of_card(card),
+            "parity": figures,
+        }
+        write_json(temporary / "diglot.json", metadata)
+    return [*lines, f"Written: {folder}/ ({class_name} of transformers, with a model card: README.md)"]

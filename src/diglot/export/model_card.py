@@ -1,0 +1,135 @@
+"""The model card (README.md) of an export: what the model is, its scores with their signatures, and how to use it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from diglot.checkpoint.file import Checkpoint
+from diglot.config.meaning import meaning_of
+from diglot.system.quoting import printable
+
+SPLITS = ("dev", "test")
+_PIPE = r"\|"  # a pipe inside a table
+
+_USE = """\
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+folder = "."  # this folder
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+batch = tokenizer([{example}], return_tensors="pt", padding=True)
+print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
+```"""
+
+
+def model_card(loaded: Checkpoint, class_name: str) -> str:
+    """Return the text of a model card in the form of the Hugging Face Hub.
+
+    Args:
+        loaded: the checkpoint. Scores, command and versions come from the run's folder, if it is in one.
+        class_name: the class of the exported model.
+    """
+    record, tokenizer = loaded.record, loaded.tokenizer
+    src, tgt = record["src_lang"], record["tgt_lang"]
+    targets = ", ".join(tokenizer.languages) or tgt
+    scores = dict(_scores(loaded))
+    n_parameters = sum(weight.numel() for weight in loaded.model.parameters())
+    parts = [
+        _metadata(loaded, scores),
+        f"# {src}-{tgt} ({record['corpus']})",
+        f"A sequence-to-sequence Transformer from {src} to {targets}, trained with diglot and exported as "
+        f"{class_name}. It has {n_parameters:,} parameters and {tokenizer.src_vocab_size:,} source pieces.",
+        "## Use",
+        _USE.format(example=json.dumps(f">>{targets.split(', ')[0]}<<text" if tokenizer.languages else "text")),
+        *_limits(loaded),
+        "## Scores",
+        *_score_table(scores),
+        "## Training",
+        *_training(loaded),
+        "The licence of the model depends on that of the training data, which is not recorded here.",
+    ]
+    return printable("\n\n".join(parts), keep="\n") + "\n"
+
+
+def _metadata(loaded: Checkpoint, scores: Mapping[str, list[dict[str, Any]]]) -> str:
+    """Return the YAML block at the start of the card. JSON is used for text, because each JSON string is also YAML."""
+    record = loaded.record
+    languages = dict.fromkeys([record["src_lang"], *(loaded.tokenizer.languages or [record["tgt_lang"]])])
+    lines = ["---", "library_name: transformers", "pipeline_tag: translation", "tags: [translation, diglot]"]
+    lines += ["language:", *(f"- {json.dumps(language)}" for language in languages)]
+    if scores:
+        lines += ["model-index:", f"- name: {json.dumps(record['corpus'])}", "  results:"]
+    for split, values in scores.items():
+        lines += ["  - task: {type: translation}"]
+        lines += [f"    dataset: {{type: text, name: {json.dumps(record['corpus'])}, split: {split}}}", "    metrics:"]
+        for score in values:
+            name, signature = json.dumps(score["name"]), json.dumps(score["signature"])
+            lines += [f"    - {{type: {name}, name: {name}, value: {score['value']:.2f}, args: {signature}}}"]
+    return "\n".join([*lines, "---"])
+
+
+def _limits(loaded: Checkpoint) -> Iterator[str]:
+    """Yield what a user of the model must do to text, beyond what its tokenizer does."""
+    tokenizer = loaded.tokenizer
+    if tokenizer.placeholder:
+        yield (
+            "In training, placeholders were replaced by private-use characters from U+E000 on, in the order of the "
+            "source. `diglot.json` has their regular expression. Text without placeholders needs nothing."
+        )
+    if tokenizer.marks_capitals:
+        yield "A source in capitals must be put in lower case, with `<capitals>` before it: `<capitals>turn on`."
+    yield (
+        "`generate` ranks hypotheses by log P(Y) / |Y|^length_penalty, and diglot by log P(Y) / ((5 + |Y|) / "
+        "6)^length_penalty. With one beam, both give the same translations."
+    )
+
+
+def _score_table(scores: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
+    if not scores:
+        yield "None was recorded for this checkpoint."
+        return
+    rows = ["| text | metric | score | signature |", "|---|---|---:|---|"]
+    rows += [
+        f"| {split} | {score['name']} | {score['value']:.2f} | `{score['signature'].replace('|', _PIPE)}` |"
+        for split, values in scores.items()
+        for score in values
+    ]
+    yield "\n".join(rows)
+
+
+def _scores(loaded: Checkpoint) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the splits on which this checkpoint was evaluated, with their scores."""
+    folder, update = loaded.path.parent, loaded.record.get("update")
+    for split in SPLITS:
+        results = _read(folder / "evaluation" / split / "results.json")
+        if results.get("update") == update and isinstance(results.get("scores"), list):
+            yield split, results["scores"]
+
+
+def _training(loaded: Checkpoint) -> Iterator[str]:
+    environment = _read(loaded.path.parent / "environment.json")
+    yield f"Corpus: {loaded.record['corpus']}. Updates: {loaded.record.get('update'):,}."
+    words = [word for word in environment.get("command", []) if isinstance(word, str) and not _names_a_path(word)]
+    if environment:
+        yield f"Command, without paths: `{' '.join(['make train', *words])}`"
+        packages = environment.get("packages", {})
+        versions = ", ".join(f"{name} {packages[name]}" for name in ("torch", "sentencepiece") if name in packages)
+        yield f"Versions: diglot {environment.get('diglot')} (commit {environment.get('commit')}), {versions}."
+
+
+def _names_a_path(word: str) -> bool:
+    """Return whether an override has a path, which says nothing to others, or may be a secret."""
+    key, _, value = word.partition("=")
+    meaning = meaning_of(key.lstrip("+~"))
+    return meaning.content is not None or meaning.on_resume == "ignore" or meaning.may_rotate or "/" in value
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file; {} if there is none, or if it is not an object."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

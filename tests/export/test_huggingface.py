@@ -1,0 +1,256 @@
+"""For each choice with a stock class of transformers, the class computes the same as the model; others are rejected."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from diglot.checkpoint.file import Checkpoint
+from diglot.config import build, resolved
+from diglot.config.stock_class import MARIAN, PEGASUS, without_stock_class
+from diglot.data.text import ParallelText
+from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
+from diglot.errors import UserError
+from diglot.export import huggingface
+from diglot.export.model_card import model_card
+from diglot.export.writing import export
+from export.test_ctranslate2 import SRC, TGT, Pieces, padded, shaken
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+transformers = pytest.importorskip("transformers")
+
+CLOSE = 5e-5  # tolerance of log-probabilities
+SINUSOIDAL = "model/position=sinusoidal"
+
+
+@pytest.fixture
+def parity(build_model: Callable[..., Any], compose_train: Callable[..., Any], tmp_path: Path) -> Callable[..., str]:
+    """Return a function that compares a model with its export and returns the name of the class."""
+
+    def check(*words: str) -> str:
+        tying = () if any(word.startswith("model.tying") for word in words) else ("model.tying=all",)
+        n_src, n_tgt = (37, 41) if {"model.tying=none", "model.tying=target"} & {*words} else (37, 37)
+        model = shaken(build_model(*words, *tying, src_vocab_size=n_src, tgt_vocab_size=n_tgt))
+        config = resolved(
+            compose_train("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40", *words, *tying).model
+        )
+        assert not without_stock_class(config)
+        pieces: Any = Pieces(n_src, n_tgt)
+        search = build(compose_train("search=greedy").search, "search")
+        huggingface.write_model(model, config, pieces, search, tmp_path)
+        theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path, local_files_only=True).eval()
+        random = torch.Generator().manual_seed(1)
+        src = padded([[*torch.randint(4, n_src, (length,), generator=random).tolist(), 3] for length in SRC])
+        tgt_in = padded([[2, *torch.randint(4, n_tgt, (length,), generator=random).tolist()] for length in TGT])
+        with torch.no_grad():
+            wanted = model(src, tgt_in, src != 0).log_softmax(-1)
+            got = theirs(input_ids=src, attention_mask=(src != 0).long(), decoder_input_ids=tgt_in).logits.log_softmax(
+                -1
+            )
+        assert torch.allclose(got, wanted, rtol=0, atol=CLOSE), (got - wanted).abs().max()
+        return type(theirs).__name__
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (SINUSOIDAL, PEGASUS),
+        ("model/position=learned model/feed_forward=gelu", PEGASUS),
+        (f"{SINUSOIDAL} model.n_heads={{encoder:4,decoder:2,cross:2}} model.n_decoder_layers=1", PEGASUS),
+        (f"{SINUSOIDAL} +model.norm.bias=false", PEGASUS),
+        (
+            f"{SINUSOIDAL} model/residual=post_norm model/feed_forward=gelu "
+            "+model.feed_forward.activation.approximate=tanh",
+            MARIAN,
+        ),
+        ("model/position=learned model/residual=post_norm model.position.max_positions=20", MARIAN),
+        (f"{SINUSOIDAL} model/residual=post_norm model.feed_forward.activation._target_=torch.nn.SiLU", MARIAN),
+        (f"{SINUSOIDAL} model/residual=post_norm model.feed_forward.activation._target_=torch.nn.Sigmoid", MARIAN),
+        (f"{SINUSOIDAL} model/residual=post_norm model.tying=target", MARIAN),
+        (f"{SINUSOIDAL} model/residual=post_norm model.tying=none", MARIAN),
+    ],
+)
+def test_a_stock_class_computes_the_same(parity: Callable[..., str], words: str, name: str) -> None:
+    assert parity(*words.split()) == name
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("", "model.position=rotary: no stock class has it; nearest: model/position=sinusoidal"),
+        (
+            f"{SINUSOIDAL} model/residual=sandwich_norm",
+            "model.residual=sandwich_norm: no stock class has it; nearest: model/residual=pre_norm",
+        ),
+        (
+            f"{SINUSOIDAL} model/norm@model.decoder_norm=rms_norm",
+            "model.decoder_norm=rms_norm: no stock class has it; nearest: model/norm@model.decoder_norm=layer_norm",
+        ),
+        (
+            f"{SINUSOIDAL} model.norm.eps=1e-3",
+            "model.norm.eps=0.001: the stock classes have 1e-05; nearest: model.norm.eps=1e-05",
+        ),
+        (
+            f"{SINUSOIDAL} model.feed_forward.activation._target_=torch.nn.Mish",
+            "model.feed_forward.activation=torch.nn.Mish: no stock class has it; nearest: model/feed_forward=relu",
+        ),
+        (
+            f"{SINUSOIDAL} model/position@model.decoder_position=learned",
+            "model.decoder_position: a stock class has the same in both stacks; nearest: model.decoder_position=null",
+        ),
+        (
+            f"{SINUSOIDAL} model.n_heads={{encoder:4,decoder:4,cross:2}}",
+            "model.n_heads.cross=2: a stock class has as many in the decoder's self-attention; "
+            "nearest: model.n_heads.cross=4",
+        ),
+        (
+            f"{SINUSOIDAL} model.n_kv_heads=1",
+            "model.n_kv_heads=1: a stock class derives it from n_heads; nearest: model.n_kv_heads=null",
+        ),
+        (
+            f"{SINUSOIDAL} model.d_head=10",
+            "model.d_head=10: a stock class derives it from n_heads; nearest: model.d_head=null",
+        ),
+        (f"{SINUSOIDAL} model.qk_norm=true", "model.qk_norm=true: no stock class has it; nearest: model.qk_norm=false"),
+        (
+            f"{SINUSOIDAL} model.tying=target",
+            "model.tying=target: the stock class for pre_norm has one matrix; nearest: model.tying=all, or "
+            "model/residual=post_norm",
+        ),
+    ],
+)
+def test_other_values_are_rejected_with_key_and_nearest_value(
+    compose_train: Callable[..., Any], words: str, wanted: str
+) -> None:
+    reasons = without_stock_class(resolved(compose_train("model=tiny", *words.split()).model))
+    assert wanted in reasons
+
+
+def test_the_recurrent_model_is_rejected(compose_train: Callable[..., Any]) -> None:
+    (reason,) = without_stock_class(resolved(compose_train("model=gru_attention").model))
+    assert reason.startswith("model._target_=diglot.model.GruAttention: there is no stock class")
+
+
+SOURCES = [
+    f"turn the {color} light {state} in room {i}"
+    for i in range(20)
+    for color in ("red", "blue")
+    for state in ("on", "off")
+]
+TARGETS = [line[::-1] for line in SOURCES]
+
+
+def checkpoint(
+    compose_train: Callable[..., Any], folder: Path, *words: str, languages: tuple[str, ...] = ()
+) -> Checkpoint:
+    """Return a checkpoint of random weights whose dev text is in its run's folder."""
+    trainer = TokenizerTrainer(model_type="unigram", vocab_size=400, must_fit=False, capitals="mark")
+    tokenizer: Tokenizer = trainer.get(ParallelText(SOURCES, TARGETS), folder, languages)[0]
+    config = compose_train(
+        "model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40", "search=greedy", *words
+    )
+    torch.manual_seed(1)
+    model = shaken(build(config.model, "model", **tokenizer.vocab_sizes)).eval()
+    record = {"model": resolved(config.model), "search": resolved(config.search), "corpus": "lights"}
+    record |= {"src_lang": "en", "tgt_lang": languages[0] if languages else "ne", "update": 7}
+    return Checkpoint(model, tokenizer, build(config.search, "search"), record, folder / "best.ckpt")
+
+
+# The code of a user who has transformers and the exported folder, but not diglot.
+USE = """
+import json, sys
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+model = AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1])
+batch = tokenizer(sys.argv[2:], return_tensors="pt", padding=True)
+found = model.generate(**batch)
+print(json.dumps([batch.input_ids.tolist(), tokenizer.batch_decode(found, skip_special_tokens=True)]))
+assert "diglot" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("languages", [(), ("ne", "xx")])
+def test_the_folder_translates_text_without_diglot(
+    compose_train: Callable[..., Any], tmp_path: Path, languages: tuple[str, ...]
+) -> None:
+    loaded = checkpoint(compose_train, tmp_path, SINUSOIDAL, languages=languages)
+    (tmp_path / "in.txt").write_text("\n".join(SOURCES[:6]) + "\n")
+    report = export(loaded, "huggingface", tmp_path / "out", "format", 6, str(tmp_path / "in.txt"))
+    assert "6 of 6 sentences have the same tokens" in report[0]
+    lines = [f">>{languages[0]}<<{line}" if languages else line for line in SOURCES[:3]]
+    command = [sys.executable, "-I", "-c", USE, str(tmp_path / "out"), *lines]
+    done = subprocess.run(command, capture_output=True, timeout=300, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr.decode()
+    ids, texts = json.loads(done.stdout)
+    encoded = loaded.tokenizer.encode(SOURCES[:3], loaded.record["tgt_lang"])
+    assert [[i for i in row if i != loaded.tokenizer.pad_id] for row in ids] == [[*source.ids, 3] for source in encoded]
+    assert len(texts) == 3
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "library_name: transformers" in card
+    assert "None was recorded for this checkpoint." in card
+
+
+def test_an_export_that_computes_otherwise_is_not_written(
+    compose_train: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = checkpoint(compose_train, tmp_path, SINUSOIDAL)
+    weights = huggingface.state_dict
+
+    def wrong(model: Any) -> dict[str, torch.Tensor]:
+        changed = weights(model)
+        changed["model.encoder.layers.0.fc1.bias"] += 0.01
+        return changed
+
+    monkeypatch.setattr(huggingface, "state_dict", wrong)
+    with pytest.raises(UserError, match="the export was not written"):
+        export(loaded, "huggingface", tmp_path / "out", "format", 4)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_mark_of_capitals_is_a_token_of_the_exported_tokenizer(
+    compose_train: Callable[..., Any], tmp_path: Path
+) -> None:
+    loaded = checkpoint(compose_train, tmp_path, SINUSOIDAL)
+    export(loaded, "huggingface", tmp_path / "out", "format", 0)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", local_files_only=True)
+    (source,) = loaded.tokenizer.encode(["TURN ON"])
+    assert tokenizer("<capitals>turn on").input_ids == [*source.ids, 3]
+
+
+def test_the_card_has_the_scores_of_this_checkpoint_and_no_paths(
+    compose_train: Callable[..., Any], tmp_path: Path
+) -> None:
+    loaded = checkpoint(compose_train, tmp_path, SINUSOIDAL)
+    scores = [{"name": "BLEU", "value": 12.346, "signature": "nrefs:1|case:mixed"}]
+    for split, update in (("dev", 7), ("test", 6)):  # the one of test is of another checkpoint
+        folder = tmp_path / "evaluation" / split
+        folder.mkdir(parents=True)
+        (folder / "results.json").write_text(json.dumps({"update": update, "scores": scores}))
+    command = ["data.train.src=/home/me/t.de", "run.folder=mine", "model/residual=pre_norm", "seed=3"]
+    environment = {"command": command, "diglot": "0", "commit": "abc", "packages": {"torch": "2"}}
+    (tmp_path / "environment.json").write_text(json.dumps(environment))
+    card = model_card(loaded, PEGASUS)
+    assert "| dev | BLEU | 12.35 | `nrefs:1\\|case:mixed` |" in card
+    assert "| test |" not in card
+    assert "/home" not in card
+    assert "mine" not in card
+    assert "`make train model/residual=pre_norm seed=3`" in card
+
+
+def test_an_edited_card_is_not_overwritten(compose_train: Callable[..., Any], tmp_path: Path) -> None:
+    loaded = checkpoint(compose_train, tmp_path, SINUSOIDAL)
+    for _ in range(2):  # an unchanged one is replaced
+        export(loaded, "huggingface", tmp_path / "out", "format", 0)
+    card = tmp_path / "out" / "README.md"
+    card.write_text(card.read_text() + "Licence: MIT\n")
+    with pytest.raises(UserError, match=r"README\.md was edited after the export and would be lost"):
+        export(loaded, "huggingface", tmp_path / "out", "format", 0)
+    assert card.read_text().endswith("Licence: MIT\n")
