@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from unittest import mock
 
 from diglot.system.glibc import keep_freed_memory  # before torch: see diglot.threads
@@ -28,6 +29,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diglot.config import CONF, build, choose_precision
+from diglot.model import cpu_attention
 from diglot.model.dropout import Dropout
 from diglot.training.loss import TokenLoss, token_loss
 
@@ -68,11 +70,9 @@ class Step:
         lengths = torch.randint(LENGTH - 3, LENGTH + 1, (2, ROWS, 1))
         self.src_mask, self.tgt_mask = torch.arange(LENGTH) < lengths
 
-    def __call__(self, loss: Callable[..., TokenLoss], precision: torch.dtype, kernel: SDPBackend | None) -> None:
-        context: AbstractContextManager = sdpa_kernel(kernel) if kernel else nullcontext()
+    def __call__(self, loss: Callable[..., TokenLoss] = token_loss, precision: torch.dtype = NATIVE) -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision is torch.bfloat16):
-            with context:
-                logits = self.model(self.src, self.tgt, self.src_mask)
+            logits = self.model(self.src, self.tgt, self.src_mask)
             sums = loss(logits, self.labels, self.tgt_mask, 0.1)
         (sums.smoothed / sums.tokens).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -83,6 +83,12 @@ class Step:
 @contextmanager
 def torch_dropout() -> Iterator[None]:
     with mock.patch.object(Dropout, "forward", nn.Dropout.forward):
+        yield
+
+
+@contextmanager
+def torch_attention() -> Iterator[None]:
+    with mock.patch.object(cpu_attention, "is_faster", return_value=False):
         yield
 
 
@@ -97,22 +103,28 @@ def main() -> None:
         keep_freed_memory()
     if options.memory:
         step = Step()
-        timed(lambda: step(token_loss, NATIVE, SDPBackend.MATH), 2)
-        print(statistics.median(timed(lambda: step(token_loss, NATIVE, SDPBackend.MATH), options.rounds)))
+        timed(lambda: step(), 2)
+        print(statistics.median(timed(lambda: step(), options.rounds)))
         return
     step, unfused = Step(), Step(fused_adam=False)
 
-    def without_ours() -> None:
-        with torch_dropout():
-            step(token_loss, NATIVE, SDPBackend.MATH)
+    def within(*contexts: Callable[[], AbstractContextManager]) -> Callable[[], None]:
+        def run() -> None:
+            with ExitStack() as stack:
+                for context in contexts:
+                    stack.enter_context(context())
+                step()
+
+        return run
 
     variants: dict[str, Callable[[], None]] = {
-        f"as it is: {name_of(NATIVE)}": lambda: step(token_loss, NATIVE, SDPBackend.MATH),
-        name_of(OTHER): lambda: step(token_loss, OTHER, SDPBackend.MATH),
-        "PyTorch's choice of attention kernel": lambda: step(token_loss, NATIVE, None),
-        "torch.nn.Dropout": without_ours,
-        "loss of PyTorch's functions": lambda: step(composed_loss, NATIVE, SDPBackend.MATH),
-        "AdamW not fused": lambda: unfused(token_loss, NATIVE, SDPBackend.MATH),
+        f"as it is: {name_of(NATIVE)}": lambda: step(),
+        name_of(OTHER): lambda: step(precision=OTHER),
+        "PyTorch's attention, its choice of kernel": within(torch_attention),
+        "PyTorch's attention, math kernel": within(torch_attention, partial(sdpa_kernel, SDPBackend.MATH)),
+        "torch.nn.Dropout": within(torch_dropout),
+        "loss of PyTorch's functions": lambda: step(composed_loss),
+        "AdamW not fused": lambda: unfused(),
     }
     times: dict[str, list[float]] = {name: [] for name in variants}
     for variant in variants.values():
