@@ -33,7 +33,7 @@ from diglot.training.ending import fail, leave
 from diglot.training.memory_probe import OutOfMemoryProbe
 from diglot.training.order import in_order
 from diglot.training.processes import strategy
-from diglot.training.products import OneDnnProducts, onednn_products
+from diglot.training.products import has_onednn, onednn_products
 from diglot.training.progress import progress_callbacks
 from diglot.training.signals import Signals, Stopped, leaving_at_once
 from diglot.training.task import TranslationTask
@@ -81,7 +81,7 @@ class Session:
         if plan.processes.starts_others:
             write_composed(folder, plan.config)
         precision = str(plan.options["precision"])
-        if any(isinstance(callback, OneDnnProducts) for callback in self.trainer.callbacks):  # type: ignore[attr-defined]
+        if has_onednn(self.trainer):
             precision += ", products by oneDNN"
         report = start_report(folder, data, self.task.model, self.trainer, precision)
         say("\n".join([report, *run.scorer.notes]))
@@ -180,7 +180,8 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
         restore=run.restore_files,
         outputs=outputs,
     )
-    throughput, probe, signals = Throughput(), OutOfMemoryProbe(data), Signals(writer, budget.validate_every)
+    throughput, probe = Throughput(str(plan.options["precision"])), OutOfMemoryProbe(data)
+    signals = Signals(writer, budget.validate_every)
     resumed = loggers.Resumed(point.state.update, point.state.validation_due_since) if run.is_resumed else None
     updates = data.updates(world_size=processes.world_size)
     command: list[str] = []

@@ -1,6 +1,7 @@
 """Float32 products in training on a CPU: by PyTorch's default library, or by oneDNN where it is faster and as exact."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -29,6 +30,21 @@ class OneDnnProducts(L.Callback):
         torch.set_float32_matmul_precision(DEFAULT)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        torch.set_float32_matmul_precision(DEFAULT)
+
+
+def has_onednn(trainer: L.Trainer) -> bool:
+    """Return whether oneDNN computes the float32 products of a run's steps."""
+    return any(isinstance(callback, OneDnnProducts) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def as_in_a_step(trainer: L.Trainer) -> Iterator[None]:
+    """Compute products inside this context by the library that the steps of a run use."""
+    torch.set_float32_matmul_precision(BY_ONEDNN if has_onednn(trainer) else DEFAULT)
+    try:
+        yield
+    finally:
         torch.set_float32_matmul_precision(DEFAULT)
 
 
