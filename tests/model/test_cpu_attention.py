@@ -92,6 +92,20 @@ def test_a_query_that_may_attend_to_nothing_gets_zeros_and_no_gradient() -> None
     assert torch.count_nonzero(out) == out.numel() - H * K
 
 
+@pytest.mark.parametrize("n_key_heads", [H, 2])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("bias", [None, torch.zeros(1, H, Q, M, dtype=torch.float64, requires_grad=True)])
+def test_a_batch_without_rows_has_an_empty_result(n_key_heads: int, dropout: float, bias: Tensor | None) -> None:
+    """Several processes may share so few pairs that one of them gets none."""
+    q, k, v = (x.detach()[:0].requires_grad_() for x in inputs(n_key_heads))
+    out = attention(q, k, v, bias, dropout)
+    assert out.shape == q.shape
+    out.sum().backward()
+    assert (q.grad.shape, k.grad.shape, v.grad.shape) == (q.shape, k.shape, v.shape)
+    if bias is not None:
+        assert torch.count_nonzero(bias.grad) == 0
+
+
 def test_scores_that_are_not_finite_are_not_hidden() -> None:
     q, k, v = inputs()
     q.data[1, 0, 0, 0] = torch.nan

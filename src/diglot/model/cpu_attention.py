@@ -56,8 +56,9 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
         scores_shape = (*q.shape[:3], k.size(2))  # (B, H, Q, M)
         ctx.shapes, ctx.scale, ctx.dropout = (q.shape, k.shape, v.shape), q.size(3) ** -0.5, dropout
-        # (B, H, Q, K) -> (B G, H / G Q, K)
-        q, k, v = q.reshape(k.size(0) * k.size(1), -1, k.size(3)), k.flatten(0, 1), v.flatten(0, 1)
+        # (B, H, Q, K) -> (B G, H / G Q, K); sizes are given in full, because a process may get a batch without rows
+        n_queries = q.size(1) // k.size(1) * q.size(2)
+        q, k, v = q.reshape(k.size(0) * k.size(1), n_queries, k.size(3)), k.flatten(0, 1), v.flatten(0, 1)
         scores = _scaled_product(q, k.transpose(1, 2), ctx.scale)
         scores = scores.to(torch.promote_types(q.dtype, torch.float32)).view(scores_shape)
         if bias is not None:
@@ -65,17 +66,17 @@ class _Attention(torch.autograd.Function):
         weights = scores.softmax(-1)
         if bias is not None and weights[..., 0].isnan().any():
             weights = weights.masked_fill(bias.isneginf().all(-1, keepdim=True), 0.0)
-        weights = weights.to(q.dtype).view(len(q), -1, k.size(1))
+        weights = weights.to(q.dtype).view(len(q), n_queries, k.size(1))
         keep = keep_mask(weights.shape, dropout) if dropout else None
         ctx.save_for_backward(q, k, v, weights, bias, keep)
         dropped = weights if keep is None else drop(weights, keep, dropout)
-        return torch.bmm(dropped, v).view(*scores_shape[:3], -1)
+        return torch.bmm(dropped, v).view(*scores_shape[:3], v.size(2))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, weights, bias, keep = ctx.saved_tensors
-        grad = grad.reshape(len(q), q.size(1), -1)
+        grad = grad.reshape(len(q), q.size(1), v.size(2))
         dropped, grad_weights = weights, torch.bmm(grad, v.transpose(1, 2))
         if keep is not None:
             dropped, grad_weights = (drop(x, keep, ctx.dropout) for x in (weights, grad_weights))
@@ -84,7 +85,7 @@ class _Attention(torch.autograd.Function):
         grad_scores = torch._softmax_backward_data(grad_weights.to(wide), weights.to(wide), -1, wide)
         grad_bias = None
         if bias is not None and ctx.needs_input_grad[3]:
-            grad_bias = grad_scores.view(*ctx.shapes[0][:3], -1).sum_to_size(bias.shape)
+            grad_bias = grad_scores.view(*ctx.shapes[0][:3], k.size(1)).sum_to_size(bias.shape)
         grad_scores = grad_scores.to(q.dtype)
         grad_q = _scaled_product(grad_scores, k, ctx.scale)
         grad_k = _scaled_product(grad_scores.transpose(1, 2), q, ctx.scale)
