@@ -35,6 +35,7 @@ from diglot.data.batching import Batching, MicroBatch
 from diglot.data.flat import FlatIds
 from diglot.model import EncoderDecoder
 from diglot.training.loss import token_loss
+from diglot.training.peak import matrix_speed
 
 N_PAIRS = 200_000
 MATRIX = 8192  # size of the matrices whose product is the limit
@@ -139,18 +140,6 @@ def measure(
     return tokens / passed, real / area, total / passed / 1e12
 
 
-def matrix_speed(device: torch.device, size: int) -> float:
-    """Return the TFLOP/s of a large product of bfloat16 matrices."""
-    a, b = torch.randn(2, size, size, device=device, dtype=torch.bfloat16)
-    best = 0.0
-    for _ in range(5):
-        began = time.perf_counter()
-        c = a @ b
-        float(c[0, 0])  # waits for the device
-        best = max(best, 2 * size**3 / (time.perf_counter() - began) / 1e12)
-    return best
-
-
 def whole_run(folder: Path, words: list[str]) -> str:
     """Train with diglot-train on generated text, and return the line with its speed."""
     draw = np.random.default_rng(2)
@@ -202,7 +191,7 @@ def main() -> None:
         )
         return plain.to(device)
 
-    limit = matrix_speed(device, MATRIX)
+    limit = matrix_speed(device, torch.bfloat16, MATRIX) / 1e12
     print(f"{torch.cuda.get_device_name() if device.type == 'cuda' else 'CPU'}, matrix product {limit:.3g} TFLOP/s")
     print(f"{'':34}{'tokens/s':>10}{'fill':>7}{'TFLOP/s':>9}{'of limit':>9}", flush=True)
     variants: list[tuple[str, Callable[[], nn.Module], str, int]] = [

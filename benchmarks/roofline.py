@@ -19,10 +19,10 @@ from hydra import compose, initialize_config_dir
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 from diglot.config import CONF, build
 from diglot.training.loss import token_loss
+from diglot.training.operations import count_operations
 
 VOCAB_SIZE = 32_000
 OPERATIONS, BYTES = 989e12, 3.35e12  # per second
@@ -67,12 +67,10 @@ def main() -> None:
             config = compose("train", [f"model={name}"]).model
         with meta_device():
             model = build(config, "model", src_vocab_size=VOCAB_SIZE, tgt_vocab_size=VOCAB_SIZE).bfloat16().train()
-        counter, traffic = FlopCounterMode(display=False), Traffic()
-        with counter:
+        with Traffic() as traffic:
             step(model, options.rows, options.length)
-        with traffic:
-            step(model, options.rows, options.length)
-        operations, size = counter.get_total_flops(), traffic.bytes.total()
+        operations = count_operations(model, options.rows, options.length, options.length)
+        size = traffic.bytes.total()
         seconds = operations / OPERATIONS, size / BYTES
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
         print(

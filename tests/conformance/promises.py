@@ -29,8 +29,8 @@ OF_THE_CAPTURED: list[Promise] = []  # slow
 
 # Sizes that all differ; N is the number of hypotheses per sentence.
 B, S, T, N = 2, 5, 7, 3
-# Attention by the kernel that torch chooses, and by the math kernel, which training on a CPU uses.
-KERNELS = (nullcontext, partial(sdpa_kernel, SDPBackend.MATH))
+# Attention by the kernel that torch chooses, by its math kernel, and as in training on a CPU (if the model trains).
+KERNELS = (nullcontext, partial(sdpa_kernel, SDPBackend.MATH), torch.enable_grad)
 
 
 def promise(of: list[Promise]) -> Callable[[Promise], Promise]:

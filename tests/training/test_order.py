@@ -98,7 +98,7 @@ class Parts:
             users=[self.user],
             scores=L.Callback(),
             probe=L.Callback(),
-            compilation=[],
+            kernels=[],
             n_updates=8,
         )
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from diglot.data.batch import Batch
@@ -303,6 +304,19 @@ class WaitingOperations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class WaitingMethods(TorchFunctionMode):
+    """Mode that records the methods of tensors that wait and dispatch no operation on a CPU."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (Tensor.tolist, Tensor.numpy, Tensor.cpu):
+            self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
 def test_no_update_waits_for_the_device_except_those_that_are_logged(
     task: TranslationTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,7 +331,7 @@ def test_no_update_waits_for_the_device_except_those_that_are_logged(
 
     batches = [batch_of([0, 1], position=i) for i in range(8)]
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    with warnings.catch_warnings(), mode:
+    with warnings.catch_warnings(), mode, WaitingMethods(mode.names):
         warnings.simplefilter("ignore")
         trainer = L.Trainer(
             accelerator="cpu",
@@ -328,7 +342,7 @@ def test_no_update_waits_for_the_device_except_those_that_are_logged(
             enable_progress_bar=False,
             log_every_n_steps=4,
             gradient_clip_val=1.0,
-            callbacks=[Count(), Throughput()],
+            callbacks=[Count(), Throughput("32-true")],
         )
         trainer.fit(task, torch.utils.data.DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
     waits = [after - before for before, after in pairwise(counts)]

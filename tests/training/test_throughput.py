@@ -1,5 +1,7 @@
 """Speed is measured without validations, and a resumed run continues the totals."""
 
+import json
+import logging
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 from diglot.training import throughput as module
+from diglot.training.operations import Operations
 from diglot.training.throughput import Throughput
 
 
@@ -87,6 +90,52 @@ def test_a_resumed_run_counts_on(run: SimpleNamespace) -> None:
     run.trainer.global_step = run.trainer.max_steps - 1
     train(run, second, seconds=1.0)
     assert "speed/updates_per_second" in dict(run.logged)  # the last update is always logged
+
+
+def test_the_share_of_the_peak_counts_real_tokens_alone(run: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update has 30 source tokens in 2 sentences, and as many target tokens, in 2 seconds."""
+    run.module.model, run.trainer.callbacks = None, []
+    counted = Operations(constant=1.0, src=20.0, tgt=300.0, src_src=0.0, src_tgt=0.0, tgt_tgt=0.0)
+    monkeypatch.setattr(Operations, "of", lambda model: counted)
+    monkeypatch.setattr(module, "peak", lambda device, dtype: {torch.bfloat16: 1e4}[dtype])
+    callback = Throughput("bf16-mixed")
+    callback.on_train_start(run.trainer, run.module)
+    train(run, callback, seconds=2.0, micro_batches=2)
+    callback.on_validation_start(run.trainer, run.module)
+    resumed = Throughput("bf16-mixed")
+    resumed.load_state_dict(json.loads(json.dumps(callback.state_dict())))
+    resumed.on_train_start(run.trainer, run.module)
+    train(run, resumed, seconds=2.0, micro_batches=2)
+    assert dict(run.logged)["speed/mfu"] == pytest.approx(2 * 2 * (2 + 15 * 20 + 15 * 300) / 4 / 1e4)
+
+
+def test_a_model_whose_operations_cannot_be_counted_has_no_share(
+    run: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "diglot")
+
+    def fail(model: Any) -> None:
+        raise RuntimeError("no such\noperation")
+
+    run.module.model, run.trainer.callbacks, run.trainer.log_every_n_steps = None, [], 1
+    monkeypatch.setattr(Operations, "of", fail)
+    for precision in ("32-true", "transformer-engine"):
+        callback = Throughput(precision)
+        callback.on_train_start(run.trainer, run.module)
+        train(run, callback, seconds=1.0)
+        assert "speed/mfu" not in dict(run.logged)
+        assert "speed/updates_per_second" in dict(run.logged)
+    assert caplog.messages == [
+        "speed/mfu is not logged: the operations of the model cannot be counted: no such operation"
+    ]
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read() -> None:
+    callback = Throughput()
+    interval = {"real": 7, "places": 9, "pending": 0, "seconds": 1.0, "tokens": 3, "updates": 1, "waited": 0.0}
+    callback.load_state_dict({"seconds": 5.0, "target_tokens": 8, "interval": interval})
+    assert callback._sums()[0][1:] == [7, 0]
+    assert "real" not in callback.state_dict()["interval"]
 
 
 def test_nothing_is_divided_by_zero() -> None:

@@ -24,7 +24,7 @@ TINY = {
     "loader": ["2000"],
     "preparation": ["200", "1"],
     "roofline": ["--models", "tiny", "--rows=2", "--length=3"],
-    "training": ["--threads=1", "--rounds=1"],
+    "training": ["--threads=1", "--rounds=1", "--length=5"],
     "watching": ["--threads=1", "--rounds=1", "--updates=4", *SMALL, *SHORT],
 }
 SIZES: dict[str, dict[str, object]] = {
@@ -32,7 +32,7 @@ SIZES: dict[str, dict[str, object]] = {
     "first_update": {"N_WORDS": 50, "SIZE": [*SMALL, "data.vocab_size=300"]},
     "gpu": {"N_PAIRS": 300, "MATRIX": 16, "BACKEND": "eager", "whole_run": lambda folder, words: " ".join(words)},
     "loader": {"SECONDS": 0.05},
-    "training": {"VOCAB_SIZE": 50, "ROWS": 2, "LENGTH": 5, "compose": lambda name: compose(name, SMALL)},
+    "training": {"VOCAB_SIZE": 50, "TOKENS": 10, "compose": lambda name: compose(name, SMALL)},
     "watching": {"N_VALIDATIONS": 2},
 }
 SAID = {

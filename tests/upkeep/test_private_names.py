@@ -33,6 +33,7 @@ TORCH = {
     ("diglot/decoding/kernels.py", "_int_mm"),
     ("diglot/decoding/kernels.py", "_linear_pointwise"),  # of torch.ops.mkldnn
     ("diglot/decoding/kernels.py", "_reorder_linear_weight"),
+    ("diglot/model/cpu_attention.py", "_softmax_backward_data"),  # the backward pass of torch.softmax
     ("diglot/training/compilation.py", "_dynamo"),  # its config has the limit on graphs
     ("diglot/training/gradients.py", "_foreach_norm"),
     ("diglot/training/gradients.py", "_step_supports_amp_scaling"),  # of fused optimizers, see torch.amp.GradScaler

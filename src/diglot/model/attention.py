@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from diglot.model import cpu_attention
 from diglot.model.position import PositionEncoding
 
 
@@ -171,10 +172,11 @@ class Attention(nn.Module):
         """Attend from queries (B, H, Q, K) to keys and values (B, n_kv_heads, M, K); return (B, Q, D)."""
         if self.watcher is not None:
             self.watcher(compute_attention_weights(q, k, attn_mask))
-        dropout = self.dropout if self.training else 0.0
-        heads = F.scaled_dot_product_attention(
-            q, k, v, attn_mask.values, dropout, attn_mask.is_causal, enable_gqa=self.is_grouped
-        )
+        mask, is_causal, dropout = *attn_mask, self.dropout if self.training else 0.0
+        if self.training and cpu_attention.is_faster(q, k, mask, dropout):
+            heads = cpu_attention.attention(q, k, v, mask, dropout, is_causal)
+        else:
+            heads = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal, enable_gqa=self.is_grouped)
         return self.out(heads.transpose(1, 2).flatten(2))  # (B, H, Q, K) -> (B, Q, D)
 
 

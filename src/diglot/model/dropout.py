@@ -14,9 +14,18 @@ class Dropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0 or x.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(x)
-        threshold = round(self.p * 2**16) - 2**15
-        if threshold == 2**15:  # above the largest int16, so every element is dropped
-            return x * 0.0
-        bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        keep = bits.view(torch.int16)[: x.numel()].view(x.shape) >= threshold
-        return x * keep.to(x.dtype).mul_(1 / (1 - self.p))
+        return drop(x, keep_mask(x.shape, self.p), self.p)
+
+
+def keep_mask(shape: torch.Size, p: float) -> Tensor:
+    """Draw a boolean mask on the CPU that is False with probability p, from torch's generator."""
+    threshold = round(p * 2**16) - 2**15
+    if threshold == 2**15:  # above the largest int16, so every element is dropped
+        return torch.zeros(shape, dtype=torch.bool)
+    bits = torch.empty((shape.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    return bits.view(torch.int16)[: shape.numel()].view(shape) >= threshold
+
+
+def drop(x: Tensor, keep: Tensor, p: float) -> Tensor:
+    """Zero the elements of x that a mask does not keep, and scale the others to the same expected sum."""
+    return x * keep.to(x.dtype).mul_(1 / (1 - p))

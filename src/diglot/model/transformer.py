@@ -1,10 +1,12 @@
 """The encoder-decoder Transformer (Vaswani et al., 2017)."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diglot.model.attention import Attention, AttentionMask, CrossAttention, KeyValueCache, SelfAttention, merge_masks
 from diglot.model.dropout import Dropout
@@ -322,8 +324,11 @@ class Transformer(EncoderDecoder):
 
     def _apply_layer(self, layer: nn.Module, *args: Any) -> Tensor:
         # Lengths vary too much in evaluation for one graph per shape.
-        apply = self._compiled_layer if self.training and self._compiled_layer is not None else _call
-        return apply(layer, *args)  # type: ignore[no-any-return]
+        if self._compiled_layer is None or not self.training:
+            return _call(layer, *args)
+        # On a CPU, the math kernel lets the compiler fuse attention with other operations.
+        with sdpa_kernel(SDPBackend.MATH) if args[0].device.type == "cpu" else nullcontext():
+            return self._compiled_layer(layer, *args)
 
     def new_cache(self) -> DecoderCache:
         return DecoderCache(len(self.decoder))

@@ -33,6 +33,7 @@ from diglot.training.ending import fail, leave
 from diglot.training.memory_probe import OutOfMemoryProbe
 from diglot.training.order import in_order
 from diglot.training.processes import strategy
+from diglot.training.products import has_onednn, onednn_products
 from diglot.training.progress import progress_callbacks
 from diglot.training.signals import Signals, Stopped, leaving_at_once
 from diglot.training.task import TranslationTask
@@ -79,7 +80,10 @@ class Session:
         run.keep(text)
         if plan.processes.starts_others:
             write_composed(folder, plan.config)
-        report = start_report(folder, data, self.task.model, self.trainer, plan.options["precision"])
+        precision = str(plan.options["precision"])
+        if has_onednn(self.trainer):
+            precision += ", products by oneDNN"
+        report = start_report(folder, data, self.task.model, self.trainer, precision)
         say("\n".join([report, *run.scorer.notes]))
 
     def fit(self) -> None:
@@ -176,19 +180,22 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
         restore=run.restore_files,
         outputs=outputs,
     )
-    throughput, probe, signals = Throughput(), OutOfMemoryProbe(data), Signals(writer, budget.validate_every)
+    throughput, probe = Throughput(str(plan.options["precision"])), OutOfMemoryProbe(data)
+    signals = Signals(writer, budget.validate_every)
     resumed = loggers.Resumed(point.state.update, point.state.validation_due_since) if run.is_resumed else None
     updates = data.updates(world_size=processes.world_size)
     command: list[str] = []
     if processes.starts_others:
         resumes = quoted(str(run.folder)) if run.is_resumed else "null"  # this process decides for the others
         command = [*composed_command("diglot.commands.train", HydraConfig.get(), run.folder), f"resume={resumes}"]
+    compilation = [Compilation(updates.shapes)] if budget.compile else []
+    products = onednn_products(str(plan.options["precision"]), processes.strategy.root_device, budget.compile)
     trainer = L.Trainer(
         **plan.options,
         strategy=strategy(config.trainer.strategy, processes.world_size, config.trainer.process_timeout, command),
         logger=make_loggers(config.logger, run.folder, resumed) if processes.is_first else [DummyLogger()],
         callbacks=in_order(
-            compilation=[Compilation(updates.shapes)] if budget.compile else [],
+            kernels=[*compilation, *products],
             probe=probe,
             scores=scores,
             users=[*plan.watchers, *plan.callbacks],

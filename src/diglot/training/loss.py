@@ -1,12 +1,10 @@
 """Label-smoothed cross-entropy as sums; the caller divides them by the update's number of tokens."""
 
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diglot.data.batch import Batch
 
@@ -67,8 +65,5 @@ def token_loss(logits: Tensor, labels: Tensor, mask: Tensor, label_smoothing: fl
 
 def batch_loss(model: nn.Module, batch: Batch, label_smoothing: float) -> TokenLoss:
     """Compute a training batch's loss with teacher forcing: each target token is predicted from those before it."""
-    # On a CPU, fused attention loses more time in the backward pass than it saves on sentences this short
-    # (benchmarks/training.py). On a GPU it does not.
-    with sdpa_kernel(SDPBackend.MATH) if batch.src.device.type == "cpu" else nullcontext():
-        logits = model(batch.src, batch.tgt_in, batch.src_mask)
+    logits = model(batch.src, batch.tgt_in, batch.src_mask)
     return token_loss(logits, batch.labels, batch.tgt_mask, label_smoothing)

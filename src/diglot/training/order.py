@@ -11,7 +11,7 @@ from diglot.training.signals import Signals, StopBeforeBatch
 
 def in_order(
     *,
-    compilation: Sequence[L.Callback],
+    kernels: Sequence[L.Callback],
     probe: L.Callback,
     scores: L.Callback,
     users: Sequence[L.Callback],
@@ -31,7 +31,7 @@ def in_order(
     - A callback that checks whether the run has ended comes after everything that may end it.
 
     Args:
-        compilation: compiles the model, if the run does that.
+        kernels: compile the model or choose libraries, if the run does that.
         probe: remembers each batch, in case it does not fit into memory.
         scores: scores validations.
         users: watchers and the user's callbacks, which look at scores and models and may end the run.
@@ -43,7 +43,7 @@ def in_order(
     """
     return [
         StopBeforeBatch(signals),
-        *compilation,
+        *kernels,
         probe,
         scores,
         *users,

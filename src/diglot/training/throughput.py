@@ -9,6 +9,11 @@ import lightning as L
 import torch
 
 from diglot.data.batch import Batch
+from diglot.system.console import say
+from diglot.system.masking import in_one_line
+from diglot.training.operations import Operations, moments
+from diglot.training.peak import dtype_of_products, peak
+from diglot.training.products import as_in_a_step
 
 
 class Throughput(L.Callback):
@@ -17,29 +22,39 @@ class Throughput(L.Callback):
     It also sums training time and target tokens over the run. Validations are not measured, nor is what other callbacks
     do in them (see diglot.training.order).
 
+    Args:
+        precision: the Lightning precision of the run, to log the share of the device's greatest speed (model FLOPs
+            utilisation: Chowdhery et al., 2022). None: it is not logged.
+
     Attributes:
         seconds: training time so far, including earlier parts of a resumed run.
         target_tokens: number of target tokens trained on in that time, on all processes together.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, precision: str | None = None) -> None:
+        self._precision = precision
+        self._operations: Operations | None = None
+        self._peak = 0.0  # greatest number of operations per second
         self.seconds, self.target_tokens = 0.0, 0
         self._began = 0.0  # when the clock was started or last read
         self._pending = 0  # tokens of this interval that `target_tokens` includes already
         self._interval: dict[str, float] = {"seconds": 0.0, "tokens": 0, "updates": 0, "waited": 0.0}
         self._update = 0
         self._waited = 0.0  # the loader's waiting time when the interval began
-        self._real: torch.Tensor | int = 0  # real tokens in the interval's batches on this process
+        self._moments: torch.Tensor | None = None  # of the sentences of the interval's batches on this process
         self._places = 0  # all positions in these batches, with padding
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._precision is not None:
+            self._compare_with_peak(trainer, pl_module, dtype_of_products(self._precision))
         self._began, self._update = time.perf_counter(), trainer.global_step
         self._waited = _waited(trainer) - self._interval["waited"]
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Batch, batch_idx: int
     ) -> None:
-        self._real = self._real + batch.src_mask.sum() + batch.tgt_mask.sum()
+        new = moments(batch.src_mask, batch.tgt_mask)
+        self._moments = new if self._moments is None else self._moments.to(new.device) + new
         self._places += batch.src_mask.numel() + batch.tgt_mask.numel()
 
     def on_train_batch_end(
@@ -66,6 +81,18 @@ class Throughput(L.Callback):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._stop(trainer)
 
+    def _compare_with_peak(self, trainer: L.Trainer, pl_module: L.LightningModule, dtype: torch.dtype | None) -> None:
+        """Count the operations of a step and find the greatest speed of the device."""
+        if dtype is None:
+            return
+        try:
+            with as_in_a_step(trainer):
+                self._operations = Operations.of(pl_module.model)  # type: ignore[arg-type]
+                self._peak = peak(trainer.strategy.root_device, dtype)
+        except Exception as error:  # a model of the user's may fail in many ways on the pairs that are counted
+            self._operations = None
+            say(f"speed/mfu is not logged: the operations of the model cannot be counted: {in_one_line(error)}")
+
     def _stop(self, trainer: L.Trainer) -> None:
         """Add the time and tokens since the clock was last read to the sums."""
         now = time.perf_counter()
@@ -78,20 +105,26 @@ class Throughput(L.Callback):
 
     def _values(self, trainer: L.Trainer) -> dict[str, float]:
         interval, seconds = self._interval, max(self._interval["seconds"], 1e-9)
+        sums = self._sums()
         values = {
             "speed/target_tokens_per_second": interval["tokens"] / seconds,
             "speed/updates_per_second": interval["updates"] / seconds,
             "speed/waiting_for_data": interval["waited"] / seconds,  # share of the time
             "speed/memory_gb": peak_memory(),
-            "train/padding": 1 - float(self._real) / max(1, self._places),  # share of all positions
+            "train/padding": 1 - (sums[0][1] + sums[0][2]) / max(1, self._places),  # share of all positions
         }
+        if self._operations is not None:
+            values["speed/mfu"] = self._operations.total(sums) / seconds / self._peak
         if trainer.strategy.root_device.type == "cuda":
             values["speed/gpu_memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
         return values
 
+    def _sums(self) -> list[list[float]]:
+        return [[0.0] * 3] * 3 if self._moments is None else self._moments.tolist()  # type: ignore[no-any-return]
+
     def _reset(self, trainer: L.Trainer) -> None:
         self._interval = dict.fromkeys(self._interval, 0)
-        self._pending, self._real, self._places = 0, 0, 0
+        self._pending, self._places, self._moments = 0, 0, None
         self._waited = _waited(trainer)
 
     @property
@@ -105,13 +138,16 @@ class Throughput(L.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         # A checkpoint may be written between two logged updates, so it includes the current interval.
-        interval = {"real": int(self._real), "places": self._places, "pending": self._pending, **self._interval}
+        sums = {"moments": self._sums(), "places": self._places, "pending": self._pending}
+        interval = {**sums, **self._interval}
         return {"seconds": self.seconds, "target_tokens": self.target_tokens, "interval": interval}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.seconds, self.target_tokens = state_dict["seconds"], state_dict["target_tokens"]
         interval = dict(state_dict["interval"])
-        self._real, self._places, self._pending = (interval.pop(name) for name in ("real", "places", "pending"))
+        self._places, self._pending = (interval.pop(name) for name in ("places", "pending"))
+        former = [[0, interval.pop("real", 0), 0], [0, 0, 0], [0, 0, 0]]  # earlier versions counted only real tokens
+        self._moments = torch.tensor(interval.pop("moments", former), dtype=torch.float64)
         self._interval = interval
 
 
