@@ -156,7 +156,10 @@ def command(name: str) -> Choice:
 
 
 def groups_of(name: str) -> dict[str, Entry]:
-    """Return the groups that a command's config selects from, including those of its default choices."""
+    """Return the groups that a command's config selects from, including those below its groups.
+
+    Which groups another choice selects for a part of its own (`GROUP@KEY`) is not included.
+    """
     entries_by_group: dict[str, Entry] = {}
 
     def add(entries: dict[str, Entry]) -> None:
@@ -164,6 +167,9 @@ def groups_of(name: str) -> dict[str, Entry]:
             entries_by_group[group] = entry
             if choice := choices(group).get(entry.default):
                 add(choice.groups)
+                for other in choices(group).values():
+                    below = {name: each for name, each in other.groups.items() if name.startswith(f"{group}/")}
+                    add({n: each for n, each in below.items() if "@" not in n and n not in entries_by_group})
 
     add(command(name).groups)
     return entries_by_group

@@ -45,7 +45,7 @@ from hydra_plugins.diglot_launcher import sweeper
 from hydra_plugins.diglot_launcher.sweeper import filled_in
 
 # A job that trains nothing. MODE is its behaviour, with the number of heads that it applies to: fail2, kill2, stop2,
-# silent2, slow.
+# silent2, halt2 (its rule ends it), slow.
 STUB = """\
 import json, os, signal, sys, time
 from pathlib import Path
@@ -69,6 +69,10 @@ if mode == "edit":
     Path("confs/model/mine.yaml").write_text("defaults: [tiny]\\nd_ff: 128\\n")
 if mode == f"stop{heads}":
     sys.exit(143)
+if mode == f"halt{heads}":
+    reason = "stopped: cannot win (update 1 of 2); 3.00 behind job 1 there, and it can catch up 1.00"
+    (folder / "stopped.json").write_text(json.dumps({"reason": reason, "update": 1}))
+    sys.exit(0)
 if mode == f"silent{heads}":
     sys.exit(0)
 if mode.startswith("slow"):
@@ -249,6 +253,48 @@ def test_a_sweep_that_was_killed_and_resumed_ends_in_the_same_files(here, type_s
 
 
 @pytest.mark.reliability
+def test_a_job_that_its_rule_ends_is_no_error_and_goes_on_only_without_a_rule(here, type_sweep):
+    words = ["model.n_heads=1,2,4", "seed=1,2", "sweep.folder=mine"]
+    out, err = type_sweep(*words, "sweep.stop=evidence", mode="halt2")
+    assert err == ""
+    assert "job 3 of 6: stopped: cannot win (update 1 of 2); 3.00 behind job 1 there" in out
+    assert "job 4 of 6: model.n_heads=2 seed=2: stopped: cannot win, like job 3" in out
+    ended = ["stopped: cannot win (update 1 of 2)", "stopped: cannot win, like job 3"]
+    assert [row["status"] for row in table_of(Path("mine"))] == ["finished"] * 2 + ended + ["finished"] * 2
+    out, _ = type_sweep(*words, "sweep.stop=evidence")
+    assert "stopped before, stopped: cannot win (update 1 of 2)" in out
+    assert [len(starts(path)) for path in sorted(Path("mine").glob("0*")) if (path / "starts").exists()] == [1] * 5
+    out, _ = type_sweep(*words, "sweep.stop=null")
+    assert out.count(" resumes in mine/") == 2
+    assert [row["status"] for row in table_of(Path("mine"))] == ["finished"] * 6
+
+
+@pytest.mark.reliability
+@pytest.mark.end_to_end
+def test_a_job_that_cannot_win_is_ended_after_a_validation_and_can_be_resumed(here, type_sweep):
+    words = [*SMALL, "run.updates=4", "run.validate_every=2", "sweep.folder=mine"]
+    type_sweep("model.n_heads=1,1", always=words)  # equal jobs are one
+    (first,) = Path("mine").glob("0*")
+    records = {path: json.loads(path.read_text()) for path in sorted(first.glob("validations/*"))}
+    assert [record["update"] for record in records.values()] == [2, 4]
+    for path, record in records.items():  # as if the first job were much better, from the start
+        assert len(record["influences"]) >= 30
+        path.write_text(json.dumps({**record, "value": 99.0}))
+    out, _ = type_sweep("model.n_heads=1,2", "sweep.stop=evidence", always=words)
+    assert "job 2 of 2: stopped: cannot win (update 2 of 4); " in out
+    (second,) = Path("mine").glob("02*")
+    assert (second / "best.ckpt").exists()
+    assert not (second / "results.json").exists()
+    assert "Traceback" not in (second / "output.txt").read_text()
+    type_sweep("model.n_heads=1,2", "sweep.stop=null", always=words)
+    assert [row["status"] for row in table_of(Path("mine"))] == ["finished"] * 2
+    assert "update 2 of 4" not in (second / "output.txt").read_text().rpartition("Ended early")[2][100:], (
+        "it began anew"
+    )
+    assert not (second / "stopped.json").exists()
+
+
+@pytest.mark.reliability
 def test_a_user_may_stop_at_the_first_failure(here, type_sweep):
     out, err = type_sweep("model.n_heads=1,2,4", "sweep.stop_at_first_failure=true", code=2, mode="fail2")
     assert [row["status"] for row in table_of(the_sweep(here))] == ["finished", "failed", "not started"]
@@ -349,6 +395,16 @@ def test_a_sweep_writes_through_no_link_out_of_its_folder(tmp_path, name):
         (["seed=1,2", "sweep.baseline=first"], "sweep.baseline"),
         (["run.updates=10,0"], "job run.updates=0: run: updates (0) must be positive"),
         (["model.dropout=interval(0,1)"], "it is for hydra/sweeper=optuna"),
+        (["hydra/sweeper=optuna", "seed=2"], "nothing varies: name values to search"),
+        (["hydra/sweeper=optuna", "model.dropout=interval(1.5,1.9)"], "job model.dropout=1."),
+        (["hydra/sweeper=optuna", "seed=1,2", "hydra.sweeper.n_trials=0"], "n_trials=0 must be a number of at least 1"),
+        (
+            ["hydra/sweeper=optuna", "seed=1,2", "hydra.sweeper.sampler._target_=optuna.samplers.CmaEsSampler"],
+            "optuna.samplers.CmaEsSampler is not a class that a sweep may use",
+        ),
+        (["seed=1,2", "sweep.stop=evidence", "objective=dev/loss"], "objective=dev/loss is no metric of them"),
+        (["seed=1,2", "sweep.stop=evidense"], "sweep.stop"),
+        (["seed=1,2", "hydra/sweeper=optuna", "sweep.stop=evidence"], "type sweep.stop=median"),
         (["seed=1,2", "hydra/launcher=nope"], "there are diglot, submitit_local, submitit_slurm"),
     ],
 )
@@ -360,15 +416,60 @@ def test_a_mistake_is_one_line_before_anything_is_made(here, type_sweep, words, 
     assert not list(here.iterdir())
 
 
-@pytest.mark.parametrize(("extra", "plugin"), [("optuna", "sweeper=optuna"), ("slurm", "launcher=submitit_slurm")])
-def test_an_extra_that_is_missing_is_named(here, type_sweep, extra, plugin):
-    if find_spec(f"hydra_plugins.hydra_{extra.replace('slurm', 'submitit')}_" + plugin.partition("=")[0]):
-        pytest.skip("it is installed")
-    group, _, name = plugin.partition("=")
-    ConfigStore.instance().store(name, {"defaults": [], "x": 1}, f"hydra/{group}")  # as a plugin does; ours takes over
-    _, err = type_sweep("seed=1,2", f"hydra/{plugin}", code=2, always=WORDS[:2])
-    assert f"is not installed: pip install 'diglot[{extra}]'" in err
+def test_an_extra_that_is_missing_is_named(here, type_sweep, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)  # as if it were not installed
+    _, err = type_sweep("seed=1,2", "hydra/sweeper=optuna", code=2, always=WORDS[:2])
+    assert "optuna is not installed: pip install 'diglot[optuna]'" in err
     assert not list(here.iterdir())
+
+
+@pytest.mark.skipif(find_spec("hydra_plugins.hydra_submitit_launcher") is not None, reason="it is installed")
+def test_a_launcher_that_is_missing_is_named(here, type_sweep):
+    ConfigStore.instance().store("submitit_slurm", {"defaults": [], "x": 1}, "hydra/launcher")  # as a plugin does
+    _, err = type_sweep("seed=1,2", "hydra/launcher=submitit_slurm", code=2, always=WORDS[:2])
+    assert "is not installed: pip install 'diglot[slurm]'" in err
+    assert not list(here.iterdir())
+
+
+SEARCH = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=2", "model.dropout=interval(0.0,0.3)", "model.n_heads=1,2,4")
+
+
+@pytest.mark.reliability
+def test_a_search_that_is_killed_goes_on_and_ends_in_the_same_tables(here, type_sweep, monkeypatch):
+    pytest.importorskip("optuna")
+    words = [*SEARCH, "sweep.folder=all"]
+    for name in ("whole", "killed"):
+        (here / name).mkdir()
+        monkeypatch.chdir(here / name)
+        if name == "killed":
+            command = [sys.executable, "-m", "diglot", "sweep", *WORDS, *words]
+            mode = {**os.environ, "MODE": "slow", "OMP_NUM_THREADS": "1"}
+            search = subprocess.Popen(command, env=mode, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            wait_for(lambda: next(Path("all").glob("*/slow"), None))
+            search.kill()
+            search.wait()
+        out, _ = type_sweep(*words)
+    assert "job 1 of 2: model.dropout=" in out
+    assert " resumes in all/01_" in out
+    whole, killed = (here / name / "all" for name in ("whole", "killed"))
+    assert [row["status"] for row in table_of(killed)] == ["finished"] * 2
+    for name in ("jobs.csv", "table.csv", "table.md", "table.tex", "search_history.png", "search_slices.png"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
+    assert [len(starts(job)) for job in sorted(killed.glob("0*"))] == [2, 1]
+
+
+@pytest.mark.reliability
+def test_a_trial_of_a_search_that_fails_is_told_and_resumed_by_the_same_command(here, type_sweep, monkeypatch):
+    pytest.importorskip("optuna")
+    words = ["hydra/sweeper=optuna", "hydra.sweeper.n_trials=2", "hydra.sweeper.n_jobs=2", "seed=1,2"]
+    words += ["model.n_heads=2", "hydra/sweeper/sampler=random"]
+    _, err = type_sweep(*words, mode="fail2", code=2)
+    assert "failed with exit status 2: diglot-train: data.train.src=x: no such file" in err
+    folder = the_sweep(here)
+    n_jobs = len(table_of(folder))
+    assert {row["status"] for row in table_of(folder)} == {"failed"}
+    type_sweep(*words)
+    assert [row["status"] for row in table_of(folder)] == ["finished"] * n_jobs
 
 
 def rows_of_table_3(base):

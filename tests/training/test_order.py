@@ -13,6 +13,7 @@ import torch
 from diglot.data.batching import StreamPosition
 from diglot.training import checkpoint_writer, throughput
 from diglot.training.checkpoint_writer import CheckpointWriter
+from diglot.training.early_end import EarlyEnd, EndedEarly
 from diglot.training.order import in_order
 from diglot.training.progress import ValidationLines
 from diglot.training.signals import Signals, Stopped
@@ -73,6 +74,16 @@ class User(L.Callback):
         self.clock += 100.0
 
 
+class Recorder(L.Callback):
+    """A callback that records validations."""
+
+    def __init__(self, writer: CheckpointWriter) -> None:
+        self.writer = writer
+
+    def on_validation_end(self, *_: Any) -> None:
+        assert self.writer.state.dev_score is None, "a run that is killed here would have a gap in its records"
+
+
 BATCH: Any = SimpleNamespace(
     ends_update=True,
     place=StreamPosition(),
@@ -88,6 +99,7 @@ class Parts:
 
     def __init__(self, folder: Path) -> None:
         self.user = User()
+        self.reason: str | None = None
         self.writer = CheckpointWriter(folder)
         self.throughput, self.signals = Throughput(), Signals(self.writer, validate_every=4)
         self.all = in_order(
@@ -96,10 +108,12 @@ class Parts:
             reports=[ValidationLines(self.writer, ["bleu", "chrf"])],
             writer=self.writer,
             users=[self.user],
+            records=[Recorder(self.writer)],
             scores=L.Callback(),
             probe=L.Callback(),
             kernels=[],
             n_updates=8,
+            early_end=[EarlyEnd(lambda: self.reason)],
         )
 
 
@@ -122,6 +136,18 @@ def test_a_checkpoint_knows_that_a_callback_has_ended_the_run(parts: Parts) -> N
     parts.user.stops = True
     Trainer(parts.all, update=4).call("on_validation_end")
     assert parts.writer.state.has_stopped
+
+
+def test_a_job_that_a_rule_ends_has_its_checkpoint_and_its_line_and_can_go_on(
+    parts: Parts, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "diglot")
+    parts.reason = "stopped: cannot win"
+    with pytest.raises(EndedEarly, match="cannot win"):
+        Trainer(parts.all, update=4).call("on_validation_end")
+    assert parts.writer.best.exists()
+    assert "best so far" in caplog.text
+    assert not parts.writer.state.has_stopped
 
 
 def test_the_line_of_a_validation_knows_whether_it_was_the_best(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,6 +18,7 @@ SHORT = ["search=greedy", "search.max_len_a=0", "search.max_len_b=4", "data.eval
 TINY = {
     "checkpoints": ["--models", "tiny", "--rounds=1", "--folder=."],
     "decode": ["--threads=1", "--rounds=1", "--sentences=3"],
+    "early_stopping": ["1"],
     "first_update": ["200"],
     "gpu": ["--device=cpu", "--tokens=300", "--vocabulary=50", "--seconds=0.01", *SMALL],
     "g2p": [],  # it only says how to call it: otherwise it installs another toolkit
@@ -38,6 +39,7 @@ SIZES: dict[str, dict[str, object]] = {
 SAID = {
     "checkpoints": "tiny   safetensors",
     "decode": "beam 4  diglot, not packed",
+    "early_stopping": "| 8.0 | 0.5 | 3 | 6 | 2.0 |",
     "first_update": "200 pairs: the whole run in",
     "gpu": "diglot, buckets, compiled",
     "g2p": "python benchmarks/g2p.py MINUTES",

@@ -299,10 +299,9 @@ def explain(error: BaseException, config_name: str, args: Sequence[str] | None =
         return _several_values(match.group(1), config_name)
     if "Config group override must be" in text and (reason := _invalid_choice(args)):
         return reason
-    if match := re.search(r"Unknown plugin class : '\S*(optuna|submitit)", text):
-        extra = {"optuna": "optuna", "submitit": "slurm"}[match.group(1)]
-        advice = f"pip install 'diglot[{extra}]', or in a checkout .venv/bin/pip install -e '.[{extra}]'"
-        return f"{match.group(1)} is not installed: {advice}"
+    if re.search(r"Unknown plugin class : '\S*submitit", text):
+        advice = "pip install 'diglot[slurm]', or in a checkout .venv/bin/pip install -e '.[slurm]'"
+        return f"submitit is not installed: {advice}"
     if re.search("(?:mismatched|extraneous) input|token recognition|no viable alternative|LexerNoViableAlt", text):
         source = str(getattr(error, "override", None) or text.splitlines()[0])
         return f"cannot read the override {source}: put a value with special characters in quotes, 'key=\"value\"'"

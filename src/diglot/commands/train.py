@@ -19,6 +19,7 @@ from diglot.runs.open_run import OpenRun, finished_folder
 from diglot.runs.plan import Plan, build_watchers
 from diglot.runs.session import build_session
 from diglot.sweeps import sweep
+from diglot.sweeps.stopping import rule_of
 from diglot.system import interruption
 from diglot.system.console import only_warnings, quiet, say
 from diglot.system.glibc import keep_freed_memory
@@ -56,8 +57,8 @@ def train(config: DictConfig) -> Path:
     if run.finished_line:
         say(run.finished_line)
         return run.folder
-    session = build_session(plan, run, model)
+    session = build_session(plan, run, model, rule_of(config, run.folder))
     session.announce()
-    session.fit()
-    session.conclude()
+    if session.fit():
+        session.conclude()
     return run.folder

@@ -128,7 +128,7 @@ def refuse_foreign_hydra(node: DictConfig) -> None:
         if path in ("hydra.sweeper._target_", "hydra.launcher._target_"):  # Hydra itself accepts only plugins here
             allowed = rf"(hydra_plugins|{re.escape(CORE_PLUGINS)})(\.\w+)+"
         else:
-            allowed = r"optuna\.(samplers|pruners)\.[A-Z]\w*"
+            allowed = r"optuna\.samplers\.(TPE|Random|GP)Sampler"
         if not isinstance(target, str) or not re.fullmatch(allowed, target):
             raise UserError(f"{path}: {target} is not a class that a sweep may use")
 

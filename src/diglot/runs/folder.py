@@ -30,12 +30,13 @@ if TYPE_CHECKING:  # these modules import Lightning, which takes seconds
 PACKAGES = ("torch", "lightning", "hydra-core", "sentencepiece", "datasets", "sacrebleu", "numpy")
 
 RESULTS = "results.json"  # marks the run as finished
+STOPPED = "stopped.json"  # why the sweep's rule has ended the run early
 # What a run's results depend on besides its config.
 ENVIRONMENT = "environment.json"
 LOG = "log.txt"
 # Files that are written in place, and folders that a run writes to. Other files are replaced atomically.
 IN_PLACE = (LOG, "hparams.yaml", "output.txt")
-FOLDERS = ("text", "evaluation", "figures")
+FOLDERS = ("text", "evaluation", "figures", "validations")
 # Written by a sweep into a folder before a run begins there.
 JOB = "job.json"
 
@@ -138,6 +139,15 @@ def read_results(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return results if isinstance(results, dict) and results.get("finished") else {}
+
+
+def read_stopped(folder: Path) -> str:
+    """Return why the sweep's rule has ended the run in a folder early; empty if it has not."""
+    try:
+        record = json.loads((folder / STOPPED).read_bytes()) if (folder / STOPPED).is_file() else {}
+    except (OSError, ValueError, RecursionError):
+        return ""
+    return str(record.get("reason", "")) if isinstance(record, dict) else ""
 
 
 def is_finished(folder: Path) -> bool:

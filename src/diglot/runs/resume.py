@@ -25,7 +25,7 @@ from diglot.errors import RESUME_ME, UserError
 from diglot.evaluation.openings import openings_in
 from diglot.evaluation.scorer import recorded_tokenizer
 from diglot.runs.contents import NAMES, Contents, changed_contents, comparison_note, contents_in, same_contents
-from diglot.runs.folder import CONFIG, RESULTS, is_finished, is_folder_locked, read_results
+from diglot.runs.folder import CONFIG, RESULTS, STOPPED, is_finished, is_folder_locked, read_results
 from diglot.system.console import say
 from diglot.system.quoting import reading, resuming
 from diglot.training.state import RunState
@@ -213,7 +213,8 @@ def refuse_other_contents(subject: str, stored: Contents, current: Contents) -> 
 
 
 def mark_unfinished(folder: Path, resume_point: ResumePoint, config_yaml: str) -> None:
-    """Mark a finished run as unfinished, and save a copy of its former config if the config changes."""
+    """Mark a finished or stopped run as unfinished, and save a copy of its former config if the config changes."""
+    (folder / STOPPED).unlink(missing_ok=True)
     if is_finished(folder):
         (folder / RESULTS).rename(folder / f"results_until_{resume_point.state.update}.json")
     for change in resume_point.changed:

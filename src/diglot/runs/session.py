@@ -12,13 +12,14 @@ from omegaconf import DictConfig
 
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
-from diglot.config import build, composed_command, write_composed
+from diglot.config import build, composed_command, objective, write_composed
 from diglot.data.module import TranslationData
+from diglot.data.text import write_json
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import EvaluationSet, look_up, write_evaluation_set
 from diglot.model import EncoderDecoder
 from diglot.runs.conclusion import conclude, why_closed
-from diglot.runs.folder import dev_outputs, write_description
+from diglot.runs.folder import JOB, STOPPED, dev_outputs, write_description
 from diglot.runs.open_run import OpenRun
 from diglot.runs.plan import Plan
 from diglot.runs.report import start_report
@@ -29,6 +30,7 @@ from diglot.training import loggers
 from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.compilation import Compilation
 from diglot.training.dev_scores import DevScores
+from diglot.training.early_end import EarlyEnd, EndedEarly, Rule, ValidationRecords
 from diglot.training.ending import fail, leave
 from diglot.training.memory_probe import OutOfMemoryProbe
 from diglot.training.order import in_order
@@ -86,8 +88,8 @@ class Session:
         report = start_report(folder, data, self.task.model, self.trainer, precision)
         say("\n".join([report, *run.scorer.notes]))
 
-    def fit(self) -> None:
-        """Train to the end of the run.
+    def fit(self) -> bool:
+        """Train to the end of the run, and return whether that was reached: a sweep's rule may end a job early.
 
         Raises:
             SystemExit: a signal asks the run to end.
@@ -97,6 +99,9 @@ class Session:
             self.trainer.fit(self.task, self.plan.data, ckpt_path=resume_point.checkpoint)
         except Stopped as stopped:
             self.leave(stopped)
+        except EndedEarly as ended:
+            self._end_early(str(ended))
+            return False
         except BaseException as error:
             resumed_from = (resume_point.checkpoint, resume_point.state.update) if resume_point.checkpoint else None
             fail(
@@ -112,6 +117,14 @@ class Session:
             raise
         if self.signals.received:  # arrived after the last validation
             self.leave(Stopped(self.signals.received))
+        return True
+
+    def _end_early(self, reason: str) -> None:
+        """Record and report that the sweep's rule has ended this job."""
+        if self.plan.processes.is_first:
+            write_json(self.run.folder / STOPPED, {"reason": reason, "update": self.trainer.global_step})
+            advice = "With sweep.stop=null, the sweep's command resumes the job."
+            say(f"Ended early, {reason}. {self.writer.describe()} {advice}")
 
     def conclude(self) -> None:
         """Write the results, in the first process; see the function `conclude`.
@@ -151,8 +164,15 @@ class Session:
         leave(str(stopped), self.run.folder, self.trainer, self.writer)
 
 
-def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
-    """Build the trainer of a run, its LightningModule, its loggers and its callbacks."""
+def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder, rule: Rule | None = None) -> Session:
+    """Build the trainer of a run, its LightningModule, its loggers and its callbacks.
+
+    Args:
+        plan: the parts that were built before the data were read.
+        run: the run's folder.
+        model: the model.
+        rule: the rule that may end the run after a validation, if it is a job of a sweep with such a rule.
+    """
     config, data, budget, processes, point = plan.config, plan.data, plan.budget, plan.processes, run.resume_point
     task = TranslationTask(
         model=model,
@@ -184,6 +204,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
     signals = Signals(writer, budget.validate_every)
     resumed = loggers.Resumed(point.state.update, point.state.validation_due_since) if run.is_resumed else None
     updates = data.updates(world_size=processes.world_size)
+    is_job = (run.folder / JOB).exists()
     command: list[str] = []
     if processes.starts_others:
         resumes = quoted(str(run.folder)) if run.is_resumed else "null"  # this process decides for the others
@@ -199,9 +220,11 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
             probe=probe,
             scores=scores,
             users=[*plan.watchers, *plan.callbacks],
+            records=[ValidationRecords(scores, objective(config), run.folder)] if is_job else [],
             writer=writer,
             reports=progress_callbacks(writer, run.scorer.in_validations),
             throughput=throughput,
+            early_end=[EarlyEnd(rule)] if rule is not None else [],
             signals=signals,
             n_updates=data.n_updates,
         ),

@@ -90,7 +90,7 @@ class Comparison:
         rows = []
         for job in self.jobs:
             results = job.results
-            row: dict[str, Any] = {"job": job.number, "overrides": label(job, self.jobs), "status": job.status}
+            row: dict[str, Any] = {"job": job.number, "overrides": label(job, self.jobs), "status": job.state}
             row |= {column: job.value(name) for name, column in self.metrics.items()}
             row |= {"perplexity": job.value("perplexity"), "parameters": results.get("parameters")}
             row |= {"tokens/s": results.get("tokens_per_second"), "minutes": results.get("minutes")}

@@ -52,7 +52,7 @@ class Configuration:
     @property
     def status(self) -> str:
         """The status of the jobs: the common one, or how many are finished."""
-        statuses = {job.status for job in self.jobs}
+        statuses = {job.state for job in self.jobs}
         return statuses.pop() if len(statuses) == 1 else f"{len(self.finished)} of {len(self.jobs)} finished"
 
     @property

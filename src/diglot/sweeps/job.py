@@ -19,7 +19,7 @@ from diglot.data.text import write_json
 from diglot.errors import RESUME_ME, UserError
 from diglot.evaluation.openings import Opening, openings_in
 from diglot.runs.contents import Contents, changed_contents, contents_in
-from diglot.runs.folder import JOB, read_results, refuse_links
+from diglot.runs.folder import JOB, STOPPED, read_results, read_stopped, refuse_links
 from diglot.system.children import be_signalled_with_parent, how_it_ended
 from diglot.system.interruption import STOP_SIGNALS
 from diglot.system.masking import shortened
@@ -54,10 +54,10 @@ class Job:
         varies: the overrides that the sweep's command varied.
         hash: the hash of its config. Jobs with the same hash are one job.
         configuration: the hash of its config without the seed. Jobs with the same one differ by their seed alone.
-        status: "not started", "running", "interrupted", "failed", "tried" (fast_dev_run), "finished" or "outdated"
-            (some of its input has changed since).
+        status: "not started", "running", "interrupted", "failed", "tried" (fast_dev_run), "finished", "stopped" (by
+            sweep.stop) or "outdated" (some of its input has changed since).
         exit_status: the exit status of its process; -N: signal N killed it.
-        message: why the job failed or is outdated.
+        message: why the job failed, was stopped or is outdated.
         process: the process's ID while it runs.
         started: local time of its start.
         ended: local time of its end.
@@ -95,7 +95,21 @@ class Job:
             job.status = "finished"
         elif job.status == "finished":  # someone has removed its results
             job.status = "interrupted"
+        job._note_early_end()
         return job
+
+    def _note_early_end(self) -> None:
+        """Set the status of a job that the sweep's rule has ended."""
+        reason = read_stopped(self.folder)
+        if reason and self.status not in ("finished", "outdated"):
+            self.status, self.message = "stopped", reason
+        elif self.status == "stopped" and not reason:  # it has gone on since, or someone has removed the file
+            self.status, self.message = "interrupted", ""
+
+    @property
+    def state(self) -> str:
+        """The status for readers, with the reason for an early end."""
+        return self.message.partition(";")[0] if self.status == "stopped" else self.status
 
     def write(self) -> None:
         """Write the record into the job's folder."""
@@ -161,6 +175,7 @@ def run(job: Job, command: Sequence[str], signals: "Signals | None" = None, trie
         tries_only: whether the run writes no results (fast_dev_run).
     """
     refuse_links(job.folder)
+    (job.folder / STOPPED).unlink(missing_ok=True)
     with (job.folder / OUTPUT).open("ab") as output:
         begin = output.tell()
         process = start(command, output)
@@ -176,6 +191,8 @@ def run(job: Job, command: Sequence[str], signals: "Signals | None" = None, trie
         job.ended, job.process = now(), None
         if job.results:
             job.status = "finished"
+        elif reason := read_stopped(job.folder):
+            job.status, job.message = "stopped", reason
         elif job.exit_status in (None, RESUME_ME) or (signals and signals.received):
             job.status = "interrupted"
         elif job.exit_status == 0 and tries_only:

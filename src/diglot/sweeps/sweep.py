@@ -6,7 +6,7 @@ This module is independent of Hydra's launchers. Hydra's side, which chooses the
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -29,6 +29,8 @@ from diglot.sweeps.comparison import Comparison
 from diglot.sweeps.configuration import configurations, label, outcome
 from diglot.sweeps.job import OUTPUT, Job, Signals, command, run, say, slug
 from diglot.sweeps.judgement import judge
+from diglot.sweeps.search import JOURNAL, PICTURES
+from diglot.sweeps.stopping import stop_with_configuration
 from diglot.sweeps.tables import as_csv, as_latex, as_markdown, as_text, jobs_as_csv
 from diglot.system.atomic import lock
 
@@ -44,6 +46,8 @@ class SweepKeys(TypedDict):
     folder: str | None
     stop_at_first_failure: bool
     baseline: int | None
+    stop: Literal["evidence", "median"] | None
+    catch_up: float
     job: str | None
 
 
@@ -127,7 +131,9 @@ class Sweep:
         if existing:
             refuse_links(self.folder)
         # The names of jobs begin with a number.
-        foreign = [name for name in existing - {LOCK, CHART, *TABLES} if not re.match(r"\d\d", name)]
+        foreign = [
+            name for name in existing - {LOCK, CHART, JOURNAL, *PICTURES, *TABLES} if not re.match(r"\d\d", name)
+        ]
         if existing and (LOCK not in existing or (foreign and not has_jobs)):
             raise UserError(f"sweep.folder={self.folder} exists and is not a sweep's folder")
 
@@ -189,8 +195,12 @@ class Sweep:
         for name, table in TABLES.items():
             write_bytes(self.folder / name, table(comparison).encode())
 
-    def conclude(self) -> None:
-        """Compare all jobs, print the comparison, and write its tables and chart."""
+    def conclude(self, made: Sequence[str] = ()) -> None:
+        """Compare all jobs, print the comparison, and write its tables and chart.
+
+        Args:
+            made: names of further files that the sweep has written into its folder.
+        """
         self.find_outdated()
         jobs = self.jobs
         score = self.objective.score
@@ -201,6 +211,7 @@ class Sweep:
         if any(job.results for job in jobs):
             write_bytes(self.folder / CHART, picture(comparison))
             files.append(CHART)
+        files += made
         if best := self.best(jobs):
             say(f"Best by {score} ({best.value(score):.2f}): job {best.number}, {label(best, jobs)}")
         say(f"Made in {self.folder}/: {', '.join(files)}, and a folder for each job with its checkpoints")
@@ -233,7 +244,7 @@ def run_in_subprocess(config: DictConfig, module: str = "diglot.commands.train")
     """Run one job in a new process, if a launcher other than diglot's has started this process for the job.
 
     Returns:
-        The value of the job's objective.
+        The value of the job's objective; None if it was stopped.
 
     Raises:
         UserError: the job failed.
@@ -245,10 +256,11 @@ def run_in_subprocess(config: DictConfig, module: str = "diglot.commands.train")
         job = Job.read(sweep.folder / config.sweep.job)
     else:
         job = sweep.job(overrides, (), config, config_hash(config), hydra.job.num + 1)
-    if job.status != "finished":
+    ended = job.status == "finished" or (job.status == "stopped" and config.sweep.stop is not None)
+    if not ended and not stop_with_configuration(job, sweep.jobs, config.sweep.stop):
         with Signals() as signals:
             run(job, command(module, hydra, job.folder), signals, tries_only=config.trainer.fast_dev_run)
             sweep.write_tables()
-    if job.status not in ("finished", "tried"):
+    if job.status not in ("finished", "tried", "stopped"):
         raise failed(job, sweep.jobs)
     return job.value(sweep.objective.score)

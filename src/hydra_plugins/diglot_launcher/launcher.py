@@ -30,7 +30,6 @@ class DiglotLauncher(Launcher):
     def __init__(self, module: str = "diglot.commands.train") -> None:
         self.module = module
         self.sweep: Sweep | None = None
-        self.refused: list[Exception] = []
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         from diglot.config.hydra_seams import read_once
@@ -45,28 +44,13 @@ class DiglotLauncher(Launcher):
         Raises:
             UserError: a job's config is wrong, or a job failed and sweep.stop_at_first_failure is set.
         """
-        from diglot.errors import UserError
         from diglot.sweeps.job import Signals, say
-        from diglot.sweeps.sweep import Sweep, failed, some_failed
+        from diglot.sweeps.sweep import failed, some_failed
 
-        try:
-            configs = [job_config(self.context, self.config, list(overrides)) for overrides in job_overrides]
-        except UserError as error:
-            if self.sweep is None:
-                raise
-            # A search (Optuna) has chosen values that do not go together. It continues with other values.
-            say(str(error))
-            self.refused.append(error)
-            return [Returned(self.sweep, error) for _ in job_overrides]
+        configs = [job_config(self.context, self.config, list(overrides)) for overrides in job_overrides]
         if self.sweep is None:
-            sweep = Sweep.of(self.config)
-            sweep.lock()
-            for job in sweep.jobs:  # a job is still "running" if its launcher was killed
-                if job.status == "running":
-                    job.status = "interrupted"
-                    job.write()
-            sweep.find_outdated()
-            self.sweep = sweep
+            begin(self, self.config)
+        assert self.sweep is not None
         jobs = [
             self.sweep.job(overrides, varied(overrides, self.config), config, hash)
             for overrides, (config, hash) in zip(job_overrides, configs, strict=True)
@@ -89,6 +73,7 @@ class DiglotLauncher(Launcher):
     def _run(self, job: "Job", title: str, tries_only: bool, signals: Any) -> None:
         from diglot.sweeps.configuration import label, outcome
         from diglot.sweeps.job import OUTPUT, command, run, say
+        from diglot.sweeps.stopping import stop_with_configuration
 
         assert self.sweep is not None
         jobs = self.sweep.jobs
@@ -96,7 +81,13 @@ class DiglotLauncher(Launcher):
         if job.status == "finished":
             say(f"{title}: {name}: finished before, {outcome(job)} ({job.folder})")
             return
-        action = "resumes in" if job.status in ("running", "interrupted", "failed") else "->"
+        if job.status == "stopped" and self.config.sweep.stop is not None:
+            say(f"{title}: {name}: stopped before, {job.message}; sweep.stop=null resumes it ({job.folder})")
+            return
+        if stop_with_configuration(job, jobs, self.config.sweep.stop):
+            say(f"{title}: {name}: {job.message} ({job.folder})")
+            return
+        action = "resumes in" if job.status in ("running", "interrupted", "failed", "stopped") else "->"
         say(f"{title}: {name} {action} {job.folder}")
         args = command(self.module, self.config.hydra, job.folder)
         try:
@@ -111,13 +102,11 @@ class DiglotLauncher(Launcher):
 class Returned(JobReturn):
     """The result of a job for Hydra: its objective's value, or the reason for its failure."""
 
-    def __init__(self, sweep: "Sweep", job: "Job | Exception") -> None:
+    def __init__(self, sweep: "Sweep", job: "Job") -> None:
         from diglot.sweeps.sweep import failed
 
         super().__init__()
-        if isinstance(job, Exception):
-            self.status, self.return_value = JobStatus.FAILED, job
-        elif job.status in ("finished", "tried"):
+        if job.status in ("finished", "tried", "stopped"):
             self.status, self.return_value = JobStatus.COMPLETED, job.value(sweep.objective.score)
         else:
             self.status, self.return_value = JobStatus.FAILED, failed(job, sweep.jobs)
@@ -132,6 +121,55 @@ class Returned(JobReturn):
         return value
 
 
+def begin(launcher: Launcher, config: DictConfig) -> "Sweep":
+    """Lock the folder of a command's sweep, and return the sweep.
+
+    Raises:
+        UserError: the folder cannot be used, or another process has locked it.
+    """
+    from diglot.sweeps.sweep import Sweep
+
+    sweep = Sweep.of(config)
+    sweep.lock()
+    if isinstance(launcher, DiglotLauncher):
+        launcher.sweep = sweep
+        for job in sweep.jobs:  # a job is still "running" if its launcher was killed
+            if job.status == "running":
+                job.status = "interrupted"
+                job.write()
+    sweep.find_outdated()
+    return sweep
+
+
+def for_others(
+    launcher: Launcher,
+    config: DictConfig,
+    sweep: "Sweep",
+    jobs: Sequence[list[str]],
+    configs: Sequence[tuple[DictConfig, str]],
+) -> list[list[str]]:
+    """Return the overrides of jobs for a launcher, which include the name of the job's folder for other launchers.
+
+    The folders of other launchers' jobs are created here. diglot's own launcher creates them itself.
+
+    Args:
+        launcher: the launcher.
+        config: the sweep's config.
+        sweep: the sweep.
+        jobs: the overrides of each job.
+        configs: the config of each job, with its hash.
+    """
+    from diglot.system.quoting import quoted
+
+    if isinstance(launcher, DiglotLauncher):
+        return list(jobs)
+    folders = [
+        sweep.job(job, varied(job, config), job_settings, digest).folder
+        for job, (job_settings, digest) in zip(jobs, configs, strict=True)
+    ]
+    return [[*job, f"sweep.job={quoted(folder.name)}"] for job, folder in zip(jobs, folders, strict=True)]
+
+
 def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[str]) -> tuple[DictConfig, str]:
     """Return a job's config and its hash, after all checks that need no data.
 
@@ -143,6 +181,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
     from diglot.config import MEANINGS, build_corpus, check, config_hash, meaning_of, settle_must_fit, trial_build
     from diglot.errors import UserError
     from diglot.runs.plan import build_budget, build_watchers
+    from diglot.sweeps.stopping import check_rule
 
     try:
         composed = context.config_loader.load_sweep_config(sweep_config, overrides)
@@ -156,6 +195,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
             for key in (override.partition("=")[0].lstrip("+~") for override in varied(overrides, sweep_config)):
                 if meaning_of(key).hashed in ("as typed", "never"):
                     raise UserError(f"{key} changes nothing of what a job trains: give it one value for all jobs")
+            check_rule(config)
             build_watchers(config, trial_build(config))
             build_budget(config)
             build_corpus(config.data)

@@ -17,10 +17,11 @@ from omegaconf import DictConfig, OmegaConf
 from diglot.errors import UserError
 from hydra_plugins.diglot_launcher.launcher import (
     DiglotLauncher,
+    begin,
     choose_folder,
     for_launcher,
+    for_others,
     job_config,
-    varied,
 )
 
 
@@ -63,7 +64,6 @@ class DiglotSweeper(Sweeper):
         """
         from diglot.config.hydra_seams import returned_value
         from diglot.sweeps.sweep import Sweep, some_failed
-        from diglot.system.quoting import quoted
 
         assert self.config is not None
         assert self.hydra_context is not None
@@ -91,16 +91,8 @@ class DiglotSweeper(Sweeper):
         sweep.check_baseline(len(jobs))
         if not isinstance(self.launcher, DiglotLauncher):  # DiglotLauncher does this itself
             configs = [job_config(self.hydra_context, self.config, job) for job in jobs]
-            sweep.lock()
-            sweep.find_outdated()
-            sweep_jobs = [
-                sweep.job(job, varied(job, self.config), config, hash)
-                for job, (config, hash) in zip(jobs, configs, strict=True)
-            ]
-            jobs = [
-                [*job_overrides, f"sweep.job={quoted(job.folder.name)}"]
-                for job_overrides, job in zip(jobs, sweep_jobs, strict=True)
-            ]
+            sweep = begin(self.launcher, self.config)
+            jobs = for_others(self.launcher, self.config, sweep, jobs, configs)
         results: list[JobReturn] = []
         try:
             size = len(jobs) if self.max_batch_size in (None, -1) else self.max_batch_size
