@@ -27,9 +27,9 @@ from diglot.runs.folder import JOB, refuse_links
 from diglot.sweeps.chart import picture
 from diglot.sweeps.comparison import Comparison
 from diglot.sweeps.configuration import configurations, label, outcome
+from diglot.sweeps.html_report import as_html
 from diglot.sweeps.job import OUTPUT, Job, Signals, command, run, say, slug
 from diglot.sweeps.judgement import judge
-from diglot.sweeps.report import as_html
 from diglot.sweeps.tables import as_csv, as_latex, as_markdown, as_text, jobs_as_csv
 from diglot.system.atomic import lock
 from diglot.system.quoting import command_line
