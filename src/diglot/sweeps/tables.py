@@ -210,7 +210,8 @@ def _costs(row: Row) -> str:
     """Return the parameters, the minutes and the speed of the search of a configuration, a line for each."""
     parameters, front = row.numbers["parameters"], "*" if "parameters" in row.fronts else ""
     lines = [] if parameters is None else [f"{parameters / 1e6:,.2f}{front} M"]
-    for name, unit in {"minutes": "min", "sentences/s": "sent/s"}.items():
-        if row.numbers[name] is not None:
-            lines.append(f"{_cost(row, name)} {unit}")
+    if row.numbers["minutes"] is not None:
+        lines.append(f"{_cost(row, 'minutes')} min")
+    if (speed := row.numbers["sentences/s"]) is not None:
+        lines.append(f"{speed:,.0f}{'*' if 'sentences/s' in row.fronts else ''} sent/s")
     return "\n".join(lines)
