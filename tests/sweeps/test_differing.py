@@ -20,5 +20,11 @@ def test_keys_that_differ_are_listed_with_all_values() -> None:
 
 
 def test_the_keys_of_a_mapping_that_another_config_lacks_are_listed() -> None:
-    configs = [{"callbacks": {}}, {"callbacks": {"ema": {"decay": 0.9, "parts": {}}}}]
-    assert differing_keys(configs) == {"callbacks.ema.decay": ["", "0.9"], "callbacks.ema.parts": ["", "{}"]}
+    target = "no_such_module.Class"  # is not imported
+    configs = [{"callbacks": {}}, {"callbacks": {"ema": {"_target_": target, "decay": 0.9, "parts": {}}}}]
+    assert differing_keys(configs) == {
+        "callbacks": ["{}", ""],
+        "callbacks.ema._target_": ["", target],
+        "callbacks.ema.decay": ["", "0.9"],
+        "callbacks.ema.parts": ["", "{}"],
+    }

@@ -4,48 +4,35 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from diglot.config import different_values, meaning_of
+from diglot.config import meaning_of
 from diglot.system.masking import shortened
 
 MAX_VALUE = 200  # characters
 
-Config = Mapping[str, Any]
 
+def differing_keys(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the keys at which configs differ, with the values of all configs as text; empty where a key is missing.
 
-def differing_keys(configs: Sequence[Config]) -> dict[str, list[str]]:
-    """Return the keys at which any config differs from the first one, with the values of all configs as text.
-
-    The seed and keys that do not enter the hash of a job, such as its folder, are left out. A missing value is empty.
+    The seed and keys that do not enter the hash of a job, such as its folder, are left out. Nothing is imported to find
+    the default of a missing key.
     """
-    keys: dict[str, None] = {}
-    for other in configs[1:]:
-        keys |= dict.fromkeys(_leaves(configs[0], other))
-    # If one config has a mapping where another has none, the keys below it are listed, and not the mapping.
-    leaves = [key for key in keys if not any(other.startswith(f"{key}.") for other in keys)]
-    return {key: [_text(_value(config, key)) for config in configs] for key in leaves}
+    flat = [dict(_leaves(config)) for config in configs]
+    keys = dict.fromkeys(key for values in flat for key in values)
+    texts = {key: [_text(values[key]) if key in values else "" for values in flat] for key in keys if _counts(key)}
+    return {key: values for key, values in texts.items() if len({*values}) > 1}
 
 
-def _leaves(a: Config, b: Config) -> Iterator[str]:
-    for key, *values in different_values(a, b):
-        if key == "seed" or meaning_of(key).hashed in ("never", "as typed"):
-            continue
-        below = [f"{key}.{name}" for value in values for name in _names(value)]
-        yield from below or [key]
+def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted key and the value of everything in a config that is no mapping, or an empty one."""
+    for key, value in node.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
 
 
-def _names(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the keys below a value, dotted; none if it is not a mapping."""
-    if isinstance(value, dict):
-        for key, below in value.items():
-            yield from list(_names(below, f"{path}{key}.")) or [f"{path}{key}"]
-
-
-def _value(config: Any, key: str) -> Any:
-    for name in key.split("."):
-        if not isinstance(config, dict) or name not in config:
-            return ""
-        config = config[name]
-    return config
+def _counts(key: str) -> bool:
+    return key != "seed" and meaning_of(key).hashed not in ("never", "as typed")
 
 
 def _text(value: Any) -> str:
