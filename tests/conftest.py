@@ -7,6 +7,7 @@ import copy
 import io
 import os
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -27,6 +28,7 @@ from diglot.config import CONF, build
 from diglot.data.corpus import Sample
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.model import Transformer
+from support.browser import Browser
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Commands that tests start inherit it, since several run at once. No test depends on it: OMP_NUM_THREADS=2 make test
@@ -114,6 +116,15 @@ def build_model() -> Callable[..., Transformer]:
         return build(node, "model", src_vocab_size=src_vocab_size, tgt_vocab_size=tgt_vocab_size).eval()
 
     return made
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Return a headless browser, for tests that are marked with `needs_chromium`."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        browser = Browser(Path(folder))
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

@@ -543,7 +543,10 @@ def left(folder: Path) -> Left:
     return Left(lines, {key: value for key, value in parts.items() if not key.endswith(OF_THE_LIFE)})
 
 
-OF_THE_MOMENT = {"openings", "seconds", "tokens_per_second", "memory_gb", "minutes", "finished", "speed"}
+OF_THE_MOMENT = {
+    *("openings", "seconds", "tokens_per_second", "dev_sentences_per_second", "memory_gb", "minutes", "finished"),
+    "speed",
+}
 OF_THE_LIFE = ("config.resume", "config.run.folder", "diglot.validation_due_since")
 
 

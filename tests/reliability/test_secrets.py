@@ -90,6 +90,7 @@ def test_no_file_of_a_sweep_holds_a_secret(secret: Path) -> None:
         "table.csv",
         "jobs.csv",
         "table.tex",
+        "report.html",
         "output.txt",
         "hparams.yaml",
     }

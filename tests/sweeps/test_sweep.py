@@ -193,6 +193,9 @@ def test_each_job_has_a_folder_a_process_and_a_row(here, type_sweep, monkeypatch
     assert f"job 2 of 3: model.n_heads=2 -> {jobs[1].relative_to(here)}" in out
     assert "\n  update 1 of 2, pass 0.1, 0:00: dev BLEU 1.00\n" in out
     assert "Best by dev/bleu (14.00): job 3, model.n_heads=4" in out
+    assert f"Made in {folder.relative_to(here)}/: report.html, table.csv, " in out
+    assert "make sweep " in (folder / "report.html").read_text()
+    assert " model.n_heads=1,2,4</code>" in (folder / "report.html").read_text()
     assert "\nTest opened by no run of this sweep\n" in out
 
 
@@ -240,7 +243,7 @@ def test_a_sweep_that_was_killed_and_resumed_ends_in_the_same_files(here, type_s
         written.append({file.name: file.read_bytes() for file in Path("all").iterdir() if file.is_file()})
         assert "not compared" not in out
     whole, killed = written
-    assert whole.keys() == {".lock", "jobs.csv", "table.csv", "table.md", "table.tex", "table.png"}
+    assert whole.keys() == {".lock", "jobs.csv", "table.csv", "table.md", "table.tex", "table.png", "report.html"}
     assert [name for name in whole if whole[name] != killed[name]] == []
     with Path("all/table.csv").open() as file:
         rows = list(csv.DictReader(file))

@@ -20,6 +20,7 @@ def comparison(tmp_path: Path) -> Comparison:
     for override, base in (("a=1", 10.0), ("b='x_$|y'", 20.0)):
         for seed in (1, 2):
             numbers = {"parameters": 3_600_000 + int(base), "minutes": base, "tokens_per_second": 1234.5}
+            numbers |= {"dev_sentences_per_second": 2000 - base}
             best = {"bleu": base + seed, "chrf": 2 * base, "perplexity": 4.5}
             jobs.append(make_job(tmp_path, len(jobs) + 1, override, seed, best, **numbers))
     jobs.append(make_job(tmp_path, 5, "c=3", 1, status="failed"))
@@ -57,16 +58,27 @@ def test_markdown_and_latex_show_overrides_letter_by_letter(comparison: Comparis
     assert "| no difference found (0.65) |" in lines[4]
     assert r"- \*: no row has a better score" in lines[-2]
     latex = as_latex(comparison)
-    assert latex.count("\n\\begin{tabular}{lrrrrlrr}\n\\toprule\n") == 1
+    assert latex.count("\n\\begin{tabular}{lrrrrlrrr}\n\\toprule\n") == 1
     assert r"\texttt{b=\textquotesingle{}x\_\$|y\textquotesingle{}} & 21.50 $\pm$ 0.71 &" in latex
-    assert r"\textbf{$+$10.00 $\pm$ 0.44} & 0.0044 & better & 3,600,020$^{*}$ & 20.0$^{*}$ \\" in latex
+    assert r"\textbf{$+$10.00 $\pm$ 0.44} & 0.0044 & better & 3,600,020$^{*}$ & 20.0$^{*}$ & 1,980.0$^{*}$ \\" in latex
     assert r"$-$0.10 $\pm$ 0.40 & 0.7000 & no difference found (0.65)" in latex
 
 
 def test_the_table_of_a_terminal_has_80_columns(comparison: Comparison) -> None:
     text = as_text(comparison)
     assert max(map(len, text.splitlines())) <= 80
-    for part in ("1-2", "3-4", "21.50 ± 0.71", "+10.00 ± 0.44", "p 0.0044", "better", "baseline", "failed", "3.60* M"):
+    for part in (
+        "1-2",
+        "3-4",
+        "21.50 ± 0.71",
+        "+10.00 ± 0.44",
+        "p 0.0044",
+        "better",
+        "baseline",
+        "failed",
+        "3.60* M",
+        "1,980* sent/s",
+    ):
         assert part in text
     words = " ".join(text.split())
     assert "no difference" in text

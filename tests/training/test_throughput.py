@@ -32,7 +32,12 @@ def run(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     made = SimpleNamespace(clock=Clock(monkeypatch), logged=[], loader=SimpleNamespace(waited=0.0))
     device = SimpleNamespace(root_device=torch.device("cpu"))
     made.trainer = SimpleNamespace(
-        global_step=0, max_steps=9, log_every_n_steps=2, strategy=device, train_dataloader=made.loader
+        global_step=0,
+        max_steps=9,
+        log_every_n_steps=2,
+        strategy=device,
+        train_dataloader=made.loader,
+        world_size=1,
     )
     made.module = SimpleNamespace(log=lambda name, value, **_: made.logged.append((name, value)))
     return made
@@ -136,6 +141,34 @@ def test_a_checkpoint_of_an_earlier_version_is_read() -> None:
     callback.load_state_dict({"seconds": 5.0, "target_tokens": 8, "interval": interval})
     assert callback._sums()[0][1:] == [7, 0]
     assert "real" not in callback.state_dict()["interval"]
+
+
+def validate(run: SimpleNamespace, callback: Throughput, batches: list[tuple[int, float]]) -> None:
+    """Validate on batches, each with a number of sentences and the seconds of its search."""
+    callback.on_validation_epoch_start(run.trainer, run.module)
+    for sentences, seconds in batches:
+        outputs = {"hypotheses": [None] * sentences, "search_seconds": seconds}
+        callback.on_validation_batch_end(run.trainer, run.module, outputs, micro_batch(8, 8, 1), 0)
+    callback.on_validation_epoch_end(run.trainer, run.module)
+
+
+def test_the_newest_search_is_measured_and_a_checkpoint_keeps_its_speed(run: SimpleNamespace) -> None:
+    first, second = Throughput(), Throughput()
+    assert first.dev_sentences_per_second is None
+    validate(run, first, [(100, 1.0)])
+    validate(run, first, [(30, 2.0), (10, 3.0)])
+    assert first.dev_sentences_per_second == pytest.approx(40 / 5)
+    run.trainer.world_size = 2
+    validate(run, first, [(20, 1.0)])
+    assert first.dev_sentences_per_second == pytest.approx(40)
+    state = first.state_dict()
+    second.load_state_dict(state)
+    assert second.dev_sentences_per_second == pytest.approx(40)
+    del state["dev_sentences_per_second"]  # of an earlier version
+    second.load_state_dict(state)
+    assert second.dev_sentences_per_second is None
+    validate(run, first, [])
+    assert first.dev_sentences_per_second is None
 
 
 def test_nothing_is_divided_by_zero() -> None:

@@ -122,12 +122,14 @@ def write_results(
     contents: Mapping[str, str],
 ) -> None:
     """Write the results of a finished run into its folder; this file marks the run as finished."""
+    speed = throughput.dev_sentences_per_second
     results = {
         "finished": True,
         "best": best_scores(writer),
         "parameters": sum(p.numel() for p in model.parameters()),
         "tokens_per_second": round(throughput.target_tokens_per_second, 1),
         "minutes": round(throughput.seconds / 60, 3),
+        "dev_sentences_per_second": speed if speed is None else round(speed, 1),
         "updates": updates,
         "checkpoint": writer.best.name,
         "memory_gb": round(peak_memory(), 2),

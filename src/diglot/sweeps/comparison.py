@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from diglot.evaluation.repeated import LEVEL, Difference, Mean
@@ -10,7 +11,16 @@ from diglot.sweeps.configuration import Configuration, checkpoint_of, configurat
 from diglot.sweeps.job import Job
 from diglot.sweeps.judgement import Finding, Judgement
 
-COSTS = ("parameters", "minutes")  # for which the tables mark the Pareto front of the score
+# What the tables show besides scores, by column: the field of a run's results.
+NUMBERS = {
+    "parameters": "parameters",
+    "tokens/s": "tokens_per_second",
+    "minutes": "minutes",
+    "sentences/s": "dev_sentences_per_second",
+    "updates": "updates",
+}
+# Columns for which the Pareto front of the score is marked; True: a higher value is better.
+COSTS = {"parameters": False, "minutes": False, "sentences/s": True}
 
 
 @dataclass(frozen=True)
@@ -21,11 +31,11 @@ class Row:
         configuration: its jobs.
         scores: the mean score of each metric.
         deviations: the standard deviation of each metric over the seeds.
-        numbers: the means of perplexity, parameters, tokens per second and minutes.
+        numbers: the means of perplexity and of the columns in `NUMBERS`.
         mean: the mean of the compared metric with its confidence interval; None: not computed.
         difference: the difference from the baseline; None: not compared.
         finding: what the tests found.
-        fronts: the costs for which no other configuration has a better score at the same or a lower cost.
+        fronts: the columns in `COSTS` for which no other configuration has a better score without a worse value there.
         checkpoint: the best checkpoint of the seed with the best score.
     """
 
@@ -54,28 +64,27 @@ class Comparison:
     jobs: Sequence[Job]
     judgement: Judgement = field(default_factory=Judgement)
 
-    @property
+    @cached_property
     def metrics(self) -> dict[str, str]:
         return metric_columns(self.jobs, self.judgement.metric)
 
-    @property
+    @cached_property
     def rows(self) -> list[Row]:
         metrics, judgement = self.metrics, self.judgement
         first = next(iter(metrics))
         found = configurations(self.jobs)
-        costs = {name: [(each.score(first), each.mean(name)) for each in found] for name in COSTS}
-        fronts = {name: pareto_front(points, judgement.higher_is_better) for name, points in costs.items()}
+        numbers = {column: [each.mean(key) for each in found] for column, key in NUMBERS.items()}
+        scores = [each.score(first) for each in found]
+        fronts = {
+            name: pareto_front(list(zip(scores, numbers[name], strict=True)), judgement.higher_is_better, is_better)
+            for name, is_better in COSTS.items()
+        }
         return [
             Row(
                 configuration=each,
                 scores={name: each.score(name) for name in metrics},
                 deviations={name: each.deviation(name) for name in metrics},
-                numbers={
-                    "perplexity": each.score("perplexity"),
-                    "parameters": each.mean("parameters"),
-                    "tokens/s": each.mean("tokens_per_second"),
-                    "minutes": each.mean("minutes"),
-                },
+                numbers={"perplexity": each.score("perplexity")} | {name: means[i] for name, means in numbers.items()},
                 mean=judgement.means.get(each.number),
                 difference=judgement.differences.get(each.number),
                 finding=judgement.finding(each.number),
@@ -92,8 +101,8 @@ class Comparison:
             results = job.results
             row: dict[str, Any] = {"job": job.number, "overrides": label(job, self.jobs), "status": job.state}
             row |= {column: job.value(name) for name, column in self.metrics.items()}
-            row |= {"perplexity": job.value("perplexity"), "parameters": results.get("parameters")}
-            row |= {"tokens/s": results.get("tokens_per_second"), "minutes": results.get("minutes")}
+            row |= {"perplexity": job.value("perplexity")}
+            row |= {column: results.get(key) for column, key in NUMBERS.items()}
             row["test opened"] = len(job.openings)
             rows.append(row | {"checkpoint": checkpoint_of(job)})
         return rows
@@ -128,19 +137,29 @@ class Comparison:
             if all(len(row.configuration.finished) < 2 for row in self.rows):
                 notes.append("With one seed, the tests compare these models; another seed may give another result")
         if any(row.fronts for row in self.rows) and len(self.rows) > 1:
-            notes.append("*: no row has a better score with as few parameters, or in as few minutes")
+            search = ", or with as fast a search" if any("sentences/s" in row.fronts for row in self.rows) else ""
+            notes.append(f"*: no row has a better score with as few parameters, or in as few minutes{search}")
         return notes
 
 
-def pareto_front(points: Sequence[tuple[float | None, float | None]], higher_is_better: bool) -> set[int]:
+def pareto_front(
+    points: Sequence[tuple[float | None, float | None]], higher_is_better: bool, higher_cost_is_better: bool = False
+) -> set[int]:
     """Return the indices of the points that no other point dominates.
 
     A point dominates another one if its score is as good and its cost as low, and one of both is better. Points without
     a score or a cost are not on the front.
+
+    Args:
+        points: the score and the cost of each point.
+        higher_is_better: whether a higher score is better.
+        higher_cost_is_better: whether the cost is a number of which more is better, such as a speed.
     """
-    sign = 1 if higher_is_better else -1
+    sign, cost_sign = 1 if higher_is_better else -1, 1 if higher_cost_is_better else -1
     known = {
-        i: (sign * score, -cost) for i, (score, cost) in enumerate(points) if score is not None and cost is not None
+        i: (sign * score, cost_sign * cost)
+        for i, (score, cost) in enumerate(points)
+        if score is not None and cost is not None
     }
     return {
         i

@@ -57,8 +57,9 @@ class Judgement:
 
 
 class Outputs(NamedTuple):
-    """The dev outputs of a job's best checkpoint, as statistics of the compared metric: a row per sentence."""
+    """The dev outputs of a job's best checkpoint, with statistics of the compared metric: a row per sentence."""
 
+    lines: list[str]
     statistics: np.ndarray
     evaluated: EvaluationSet
     scorer: Scorer
@@ -87,7 +88,7 @@ def judge(rows: Sequence[Configuration], baseline: int | None, objective: str) -
     if first.number not in outputs:
         judgement.notes.append(f"not compared: there are no dev outputs of the baseline ({first.name})")
         return judgement
-    statistics, _, scorer, metric = outputs[first.number][0]
+    _, statistics, _, scorer, metric = outputs[first.number][0]
     judgement.n_sentences = len(statistics)
     if judgement.n_sentences < MIN_SENTENCES:
         judgement.notes.append(
@@ -113,7 +114,7 @@ def _outputs_of(rows: Sequence[Configuration], objective: str, notes: list[str])
     for row in rows:
         for job in row.finished:
             try:
-                found = _read(job, objective)
+                found = read_outputs(job, objective)
             except UserError as error:
                 notes.append(f"job {job.number} is not compared: {error}")
                 continue
@@ -127,7 +128,7 @@ def _outputs_of(rows: Sequence[Configuration], objective: str, notes: list[str])
     return outputs
 
 
-def _read(job: Job, objective: str) -> Outputs | None:
+def read_outputs(job: Job, objective: str) -> Outputs | None:
     """Return the dev outputs of a job's best checkpoint; None if its folder does not contain them.
 
     Raises:
@@ -152,7 +153,7 @@ def _read(job: Job, objective: str) -> Outputs | None:
     if recorded is not None and abs(score - recorded) > 1e-6:
         told = f"{path} has {metric_label(metric)} {score:.2f}, but results.json has {recorded:.2f}"
         raise UserError(f"{told}; the outputs are not those of best.ckpt")
-    return Outputs(statistics, evaluated, scorer, metric)
+    return Outputs(lines, statistics, evaluated, scorer, metric)
 
 
 def _systems(

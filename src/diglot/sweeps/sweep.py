@@ -27,17 +27,20 @@ from diglot.runs.folder import JOB, refuse_links
 from diglot.sweeps.chart import picture
 from diglot.sweeps.comparison import Comparison
 from diglot.sweeps.configuration import configurations, label, outcome
+from diglot.sweeps.html_report import as_html
 from diglot.sweeps.job import OUTPUT, Job, Signals, command, run, say, slug
 from diglot.sweeps.judgement import judge
 from diglot.sweeps.search import JOURNAL, PICTURES
 from diglot.sweeps.stopping import stop_with_configuration
 from diglot.sweeps.tables import as_csv, as_latex, as_markdown, as_text, jobs_as_csv
 from diglot.system.atomic import lock
+from diglot.system.quoting import command_line
 
 LOCK = ".lock"
-# The tables by file name, and the chart.
+# The tables by file name, the chart, and the page with everything.
 TABLES = {"table.csv": as_csv, "jobs.csv": jobs_as_csv, "table.md": as_markdown, "table.tex": as_latex}
 CHART = "table.png"
+REPORT = "report.html"
 
 
 class SweepKeys(TypedDict):
@@ -71,16 +74,20 @@ class Sweep:
         folder: the folder; created with the first job.
         objective: the score to compare jobs by.
         baseline: number of the job with whose configuration the others are compared; None: the first job.
+        command: the line to type for the sweep, which the report shows; empty: unknown.
     """
 
-    def __init__(self, folder: Path, objective: Objective, baseline: int | None = None) -> None:
-        self.folder, self.objective, self.baseline = folder, objective, baseline
+    def __init__(self, folder: Path, objective: Objective, baseline: int | None = None, command: str = "") -> None:
+        self.folder, self.objective, self.baseline, self.command = folder, objective, baseline, command
         self._lock: Any = None
 
     @classmethod
     def of(cls, config: DictConfig) -> "Sweep":
         """Return the sweep of a command's config, with Hydra's node."""
-        return cls(Path(config.hydra.sweep.dir), Objective.of(config), config.sweep.baseline)
+        overrides: Any = OmegaConf.to_container(config.hydra.overrides, resolve=False)
+        typed = [word for word in [*overrides["hydra"], *overrides["task"]] if word != "hydra.mode=MULTIRUN"]
+        command = command_line("sweep", typed)
+        return cls(Path(config.hydra.sweep.dir), Objective.of(config), config.sweep.baseline, command)
 
     def check_baseline(self, n_jobs: int) -> None:
         """Check that the baseline can be one of the existing jobs or of new ones.
@@ -131,9 +138,8 @@ class Sweep:
         if existing:
             refuse_links(self.folder)
         # The names of jobs begin with a number.
-        foreign = [
-            name for name in existing - {LOCK, CHART, JOURNAL, *PICTURES, *TABLES} if not re.match(r"\d\d", name)
-        ]
+        own = {LOCK, CHART, REPORT, JOURNAL, *PICTURES, *TABLES}
+        foreign = [name for name in existing - own if not re.match(r"\d\d", name)]
         if existing and (LOCK not in existing or (foreign and not has_jobs)):
             raise UserError(f"sweep.folder={self.folder} exists and is not a sweep's folder")
 
@@ -190,10 +196,11 @@ class Sweep:
         return job
 
     def write_tables(self, comparison: Comparison | None = None) -> None:
-        """Write the tables of a comparison, or those of all jobs without significance tests."""
+        """Write the tables and the report of a comparison, or those of all jobs without significance tests."""
         comparison = comparison or Comparison(self.jobs)
         for name, table in TABLES.items():
             write_bytes(self.folder / name, table(comparison).encode())
+        write_bytes(self.folder / REPORT, as_html(comparison, self.folder, self.command).encode())
 
     def conclude(self, made: Sequence[str] = ()) -> None:
         """Compare all jobs, print the comparison, and write its tables and chart.
@@ -207,7 +214,7 @@ class Sweep:
         comparison = Comparison(jobs, judge(configurations(jobs), self.baseline, score))
         self.write_tables(comparison)
         say(as_text(comparison))
-        files = list(TABLES)
+        files = [REPORT, *TABLES]
         if any(job.results for job in jobs):
             write_bytes(self.folder / CHART, picture(comparison))
             files.append(CHART)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from diglot.sweeps.comparison import Comparison, Row
+from diglot.sweeps.comparison import COSTS, Comparison, Row
 from diglot.system.console import render
 
 NARROW, WIDE = 80, 160  # columns of a terminal
@@ -32,7 +32,7 @@ def as_csv(comparison: Comparison) -> str:
         for column, attribute in _DIFFERENCE.items():
             values[column] = _rounded(None if difference is None else getattr(difference, attribute))
         values |= row.numbers
-        values |= {f"front of {name}": name in row.fronts for name in ("parameters", "minutes")}
+        values |= {f"front of {name}": name in row.fronts for name in COSTS}
         rows.append(values | {"checkpoint": row.checkpoint})
     return _csv(rows)
 
@@ -67,13 +67,14 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
-def _number(value: float | None, digits: int = 2) -> str:
+def number_text(value: float | None, digits: int = 2) -> str:
+    """Return a number with separators; empty if it is unknown."""
     return "" if value is None else f"{value:,.{digits}f}"
 
 
 def _score(row: Row, name: str) -> str:
     score, deviation = row.scores[name], row.deviations[name]
-    return _number(score) + ("" if deviation is None else f" ± {deviation:.2f}")
+    return number_text(score) + ("" if deviation is None else f" ± {deviation:.2f}")
 
 
 def _difference(row: Row) -> str:
@@ -85,7 +86,7 @@ def _p(row: Row) -> str:
     return "" if row.difference is None else f"{row.difference.p:.4f}"
 
 
-def _finding(row: Row) -> str:
+def finding_text(row: Row) -> str:
     """Return what was found; if no difference was, with the smallest one that would have been."""
     is_unknown = row.difference is not None and not row.difference.is_found
     return f"{row.finding} ({row.difference.smallest:.2f})" if is_unknown and row.difference else str(row.finding)
@@ -93,8 +94,8 @@ def _finding(row: Row) -> str:
 
 def _cost(row: Row, name: str) -> str:
     value = row.numbers[name]
-    digits = 1 if name == "minutes" else 0
-    return _number(value, digits) + ("*" if name in row.fronts else "")
+    digits = 0 if name == "parameters" else 1
+    return number_text(value, digits) + ("*" if name in row.fronts else "")
 
 
 def _columns(comparison: Comparison) -> dict[str, list[str]]:
@@ -110,11 +111,13 @@ def _columns(comparison: Comparison) -> dict[str, list[str]]:
     if comparison.judgement.differences:
         columns["difference"] = [_difference(row) for row in rows]
         columns["p"] = [_p(row) for row in rows]
-        columns["finding"] = [_finding(row) for row in rows]
-    columns["perplexity"] = [_number(row.numbers["perplexity"]) for row in rows]
+        columns["finding"] = [finding_text(row) for row in rows]
+    columns["perplexity"] = [number_text(row.numbers["perplexity"]) for row in rows]
     columns["parameters"] = [_cost(row, "parameters") for row in rows]
-    columns["tokens/s"] = [_number(row.numbers["tokens/s"], 0) for row in rows]
+    columns["tokens/s"] = [number_text(row.numbers["tokens/s"], 0) for row in rows]
     columns["minutes"] = [_cost(row, "minutes") for row in rows]
+    if any(row.numbers["sentences/s"] is not None for row in rows):
+        columns["sentences/s"] = [_cost(row, "sentences/s") for row in rows]
     return columns
 
 
@@ -186,7 +189,7 @@ def as_text(comparison: Comparison) -> str:
         columns[f"minus {comparison.baseline}"] = [
             f"{_difference(row)}\np {_p(row)}" if row.difference else "" for row in comparison.rows
         ]
-        columns["finding"] = [_finding(row) for row in comparison.rows]
+        columns["finding"] = [finding_text(row) for row in comparison.rows]
     columns["cost"] = [_costs(row) for row in comparison.rows]
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
@@ -204,7 +207,11 @@ def _score_and_status(row: Row, name: str) -> str:
 
 
 def _costs(row: Row) -> str:
-    """Return the parameters and the minutes of a configuration, in two lines."""
+    """Return the parameters, the minutes and the speed of the search of a configuration, a line for each."""
     parameters, front = row.numbers["parameters"], "*" if "parameters" in row.fronts else ""
     lines = [] if parameters is None else [f"{parameters / 1e6:,.2f}{front} M"]
-    return "\n".join([*lines, *([f"{_cost(row, 'minutes')} min"] if row.numbers["minutes"] is not None else [])])
+    if row.numbers["minutes"] is not None:
+        lines.append(f"{_cost(row, 'minutes')} min")
+    if (speed := row.numbers["sentences/s"]) is not None:
+        lines.append(f"{speed:,.0f}{'*' if 'sentences/s' in row.fronts else ''} sent/s")
+    return "\n".join(lines)

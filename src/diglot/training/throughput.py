@@ -19,8 +19,8 @@ from diglot.training.products import as_in_a_step
 class Throughput(L.Callback):
     """Callback that logs speed, padding share, waiting time and memory as often as the trainer logs.
 
-    It also sums training time and target tokens over the run. Validations are not measured, nor is what other callbacks
-    do in them (see diglot.training.order).
+    It also sums training time and target tokens over the run. Validations are not part of this time, nor is what other
+    callbacks do in them (see diglot.training.order). The search of each validation is measured separately.
 
     Args:
         precision: the Lightning precision of the run, to log the share of the device's greatest speed (model FLOPs
@@ -29,6 +29,8 @@ class Throughput(L.Callback):
     Attributes:
         seconds: training time so far, including earlier parts of a resumed run.
         target_tokens: number of target tokens trained on in that time, on all processes together.
+        dev_sentences_per_second: speed of the search in the newest validation, on all processes together; None: no
+            validation has ended, or it ended in an earlier version of diglot.
     """
 
     def __init__(self, precision: str | None = None) -> None:
@@ -36,6 +38,8 @@ class Throughput(L.Callback):
         self._operations: Operations | None = None
         self._peak = 0.0  # greatest number of operations per second
         self.seconds, self.target_tokens = 0.0, 0
+        self.dev_sentences_per_second: float | None = None
+        self._searched = (0, 0.0)  # sentences and seconds of this validation on this process
         self._began = 0.0  # when the clock was started or last read
         self._pending = 0  # tokens of this interval that `target_tokens` includes already
         self._interval: dict[str, float] = {"seconds": 0.0, "tokens": 0, "updates": 0, "waited": 0.0}
@@ -74,6 +78,25 @@ class Throughput(L.Callback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._stop(trainer)
+
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._searched = (0, 0.0)
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        sentences, seconds = self._searched
+        self._searched = (sentences + len(outputs["hypotheses"]), seconds + outputs["search_seconds"])
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        sentences, seconds = self._searched  # every process has about as many
+        self.dev_sentences_per_second = trainer.world_size * sentences / seconds if seconds else None
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._began = time.perf_counter()
@@ -139,10 +162,15 @@ class Throughput(L.Callback):
     def state_dict(self) -> dict[str, Any]:
         # A checkpoint may be written between two logged updates, so it includes the current interval.
         sums = {"moments": self._sums(), "places": self._places, "pending": self._pending}
-        interval = {**sums, **self._interval}
-        return {"seconds": self.seconds, "target_tokens": self.target_tokens, "interval": interval}
+        return {
+            "seconds": self.seconds,
+            "target_tokens": self.target_tokens,
+            "interval": {**sums, **self._interval},
+            "dev_sentences_per_second": self.dev_sentences_per_second,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.dev_sentences_per_second = state_dict.get("dev_sentences_per_second")  # not in older checkpoints
         self.seconds, self.target_tokens = state_dict["seconds"], state_dict["target_tokens"]
         interval = dict(state_dict["interval"])
         self._places, self._pending = (interval.pop(name) for name in ("places", "pending"))
