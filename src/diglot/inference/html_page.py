@@ -1,13 +1,10 @@
 """An HTML page of translations: n-best lists, token probabilities and cross-attention.
 
-The page is a single file that loads nothing from the network: page.html in this folder, with the lines filled in.
+The page is page.html in this folder, with the lines filled in; see `diglot.system.pages`.
 """
 
 import base64
-import html
-import json
 import math
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-# Replace control characters, which HTML forbids or does not show, by Unicode control pictures, as page.html does.
-PICTURES = {code: 0x2400 + code for code in range(0x20) if code != ord("\t")} | {0x7F: 0x2421}
+from diglot.system.pages import embedded, escaped, template
 
 
 def page(title: str, records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -29,9 +25,8 @@ def page(title: str, records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     Raises:
         ValueError: the sizes of a record's parts do not match.
     """
-    template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    head, tail = template.split("<!-- lines -->")
-    yield head.replace("<!-- title -->", _escaped(title))
+    head, tail = template(Path(__file__).with_name("page.html")).split("<!-- lines -->")
+    yield head.replace("<!-- title -->", escaped(title))
     for record in records:
         yield _line(record)
     yield tail
@@ -50,13 +45,11 @@ def _line(record: Mapping[str, Any]) -> str:
         "source_tokens": record["source_tokens"],
         "hypotheses": [_hypothesis(record, hypothesis) for hypothesis in record["hypotheses"]],
     }
-    # Inside a script element, only "<" can start markup.
-    script = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return f"""
 <details class="line" id="line-{number}">
-<summary><span class="number">{number}</span><span class="text" dir="auto">{_escaped(record["source"])}</span>
-<span class="text" dir="auto">{_escaped(best["text"])}</span>{cut}</summary>
-<script type="application/json">{script}</script>
+<summary><span class="number">{number}</span><span class="text" dir="auto">{escaped(record["source"])}</span>
+<span class="text" dir="auto">{escaped(best["text"])}</span>{cut}</summary>
+<script type="application/json">{embedded(data)}</script>
 </details>"""
 
 
@@ -86,6 +79,3 @@ def _number(value: float | None) -> float | None:
     """Round a number; return None if it is not finite, because JSON has no NaN or infinity."""
     return round(float(value), 4) if value is not None and math.isfinite(value) else None
 
-
-def _escaped(text: str) -> str:
-    return re.sub("[\ud800-\udfff]", "\ufffd", html.escape(text.translate(PICTURES)))
