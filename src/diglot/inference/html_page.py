@@ -78,4 +78,3 @@ def _hypothesis(record: Mapping[str, Any], hypothesis: Mapping[str, Any]) -> dic
 def _number(value: float | None) -> float | None:
     """Round a number; return None if it is not finite, because JSON has no NaN or infinity."""
     return round(float(value), 4) if value is not None and math.isfinite(value) else None
-
