@@ -35,7 +35,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_lines(folder / f"text/{split}.{language}", read_lines(ROOT / f"data/sample/{split}.{language}")[:n])
     common = ["run.updates=22", "run.validate_every=11", "trainer.log_every_n_steps=1", "logger=csv"]
     for seed in (1, 2):
-        type_command("diglot-train", *WORDS, *common, f"seed={seed}", f"run.folder=runs/{seed}", cwd=folder)
+        words = [f"seed={seed}", f"run.folder=runs/{seed}", f"run.test={str(seed == 1).lower()}"]
+        type_command("diglot-train", *WORDS, *common, *words, cwd=folder)
     type_command("diglot-certify", "checkpoint=runs/1", cwd=folder)
     return folder
 
@@ -57,9 +58,7 @@ def test_a_certificate_holds_what_the_run_has_logged_and_reported(work: Path) ->
     assert run["text"] == {split: results["contents"][split] for split in ("train", "dev", "test")}
     assert {"config.yaml", "best.ckpt", "tokenizer.model", "text/dev.best.bol"} <= run["files"].keys()
     assert run["command"].startswith("make train ")
-    assert run["command"].endswith(
-        " run.updates=22 run.validate_every=11 trainer.log_every_n_steps=1 logger=csv seed=1 run.folder=runs/1"
-    )
+    assert run["command"].endswith(" logger=csv seed=1 run.folder=runs/1 run.test=true")
     assert content["note"] == "1 seed: at least 3 are needed for a meaningful standard deviation"
     assert str(work) not in (work / "runs/1/certificate.json").read_text()
 
@@ -224,6 +223,8 @@ def test_several_seeds_have_one_certificate(work: Path, tmp_path: Path, monkeypa
     values = [run["dev"][1]["value"] for run in content["runs"]]
     assert content["dev"][1]["mean"] == pytest.approx(sum(values) / 2)
     assert content["dev"][1]["deviation"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+    assert [run["test"] is None for run in content["runs"]] == [False, True]
+    assert content["test"] == []
     assert str(content["note"]).startswith("2 seeds: ")
     (tmp_path / "certificate.json").write_bytes(as_bytes(content))
     words = [f"certificate={tmp_path}", "checkpoint=[runs/1]"]

@@ -30,7 +30,7 @@ def main(*, checkpoint: str | list[str], output: str | None, trust: str | list[s
         raise UserError("checkpoint must be given: checkpoint=runs/NAME")
     folders = [finished_run(path) for path in paths]
     folder = Path(output).expanduser() if output else folders[0]
-    refuse_unwritable(folder / CERTIFICATE)
+    refuse_unwritable(folder / CERTIFICATE if folder.is_dir() else folder)
     certificate = certify(folders, trusted({"trust": trust}))
     write_bytes(folder / PAGE, page(certificate).encode())
     write_bytes(folder / CERTIFICATE, as_bytes(certificate))  # last: it is what others read
