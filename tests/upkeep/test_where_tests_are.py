@@ -20,6 +20,7 @@ ELSEWHERE = {
     "commands/schema.py": "commands/test_frame.py",
     "commands/start.py": "system/test_interruption.py",
     "commands/sweep.py": "sweeps/test_sweep.py",
+    "commands/verify.py": "commands/test_certify.py: diglot-verify",
     "commands/train.py": "end_to_end/test_runs.py",
     "commands/translate.py": "inference/test_translator.py",
     "config/composed.py": "sweeps/test_sweep.py",
