@@ -83,7 +83,7 @@ def _run(run: Run, n_runs: int) -> Iterator[str]:
     if updates["missing"] is not None:
         yield f'<p class="note">No losses of the first updates: {escaped(updates["missing"])}</p>'
     else:
-        on = f"{updates['device']}, {updates['threads']} threads, {updates['precision']}"
+        on = f"{updates['device']}, {_threads(updates['threads'])}, {updates['precision']}"
         rows = [[str(i), repr(loss)] for i, loss in enumerate(updates["losses"], start=1)]
         yield from _table(["update", f"training loss ({on})"], rows, numbers=True)
     if run["validations"]:
@@ -101,11 +101,15 @@ def _environment(environment: Environment) -> Iterator[str]:
         "packages": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
     if (machine := environment["machine"]) is not None:
-        cores = f"{machine['capability']}, {machine['cores']} cores, {machine['threads']} threads"
+        cores = f"{machine['capability']}, {machine['cores']} cores, {_threads(machine['threads'])}"
         facts["processor"] = f"{machine['processor']} ({cores})"
         facts["GPU"] = machine["gpu"] or "none"
         facts["system"] = machine["system"]
     yield from _table(["", ""], facts.items())
+
+
+def _threads(n: int) -> str:
+    return "1 thread" if n == 1 else f"{n} threads"
 
 
 def _table(
