@@ -26,8 +26,8 @@ override SHELL := /bin/sh
 override .SHELLFLAGS := -ec
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare doctor train sweep average evaluate translate score export convert tensorboard test \
-	test-all test-reliability soak conformance check docs lock benchmark clean
+.PHONY: help setup prepare doctor train sweep average evaluate translate score export convert certify \
+	verify tensorboard test test-all test-reliability soak conformance check docs lock benchmark clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -45,7 +45,9 @@ translate: ## Translate lines from standard input: make translate checkpoint=PAT
 score: ## Compute the log-probability of given translations: make score checkpoint=PATH src=FILE tgt=FILE [output=...]
 export: ## Write a model for CTranslate2, or as safetensors: make export checkpoint=PATH [format=... output=...]
 convert: ## Rewrite checkpoints of format 1 (pickle) in format 2 (safetensors): make convert checkpoint=PATH
-prepare doctor train sweep average evaluate translate score export convert: .venv/.ready
+certify: ## Write a certificate of a finished run, or of several seeds: make certify checkpoint=FOLDER [output=...]
+verify: ## Check a certificate: make verify certificate=FILE [checkpoint=FOLDER data=...]
+prepare doctor train sweep average evaluate translate score export convert certify verify: .venv/.ready
 	@exec .venv/bin/python -m diglot.commands.from_make $@
 
 tensorboard: .venv/.ready ## Show the curves of all runs: make tensorboard [LOGDIR=runs]

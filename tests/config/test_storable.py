@@ -1,19 +1,30 @@
 """A run and a reader of checkpoints apply the same rules to a checkpoint's content."""
 
 import copy
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import sentencepiece
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from diglot.checkpoint import container
 from diglot.checkpoint import file as checkpoint
-from diglot.config import build, check_language, check_parts, resolved, trial_build, trusted, without_folders
+from diglot.config import (
+    build,
+    check_language,
+    check_parts,
+    check_run_config,
+    resolved,
+    trial_build,
+    trusted,
+    without_folders,
+)
 from diglot.data.pieces import load_processor, without_paths
 from diglot.errors import UserError
 from support.made import write_checkpoint
@@ -303,3 +314,23 @@ def test_a_checkpoint_s_tokenizer_does_not_say_where_it_was_trained(tmp_path):
     assert b"alice" not in stripped
     assert load_processor(stripped).encode("one two") == load_processor(model).encode("one two")
     assert without_paths(stripped) == stripped
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("optimizer", {"_target_": "os.system"}, "optimizer._target_ names 'os.system', a class that is not part of"),
+        ("logger", {"mine": {"_target_": "mine.Logger"}}, "if you trust that module, type trust=mine"),
+        ("seed", "${oc.env:HOME}", "seed contains the interpolation"),
+        ("run", {"_args_": [1]}, "run._args_ contains positional arguments"),
+        ("data", None, "the config has no data"),
+    ],
+)
+def test_the_config_of_a_folder_names_only_classes_of_conf_and_no_expressions(
+    config: DictConfig, key: str, value: Any, message: str
+) -> None:
+    stored = {name: node for name, node in resolved(config).items() if name != "callbacks"}
+    check_run_config(stored)
+    with pytest.raises(UserError, match=re.escape(message)):
+        check_run_config({**stored, key: value})
+    check_run_config({**stored, "logger": {"mine": {"_target_": "mine.Logger"}}}, ["mine"])

@@ -35,6 +35,20 @@ ROOMS = {
         *("errors", "system", "model", "data", "config", "checkpoint", "inference", "evaluation", "training", "export"),
     },
     "sweeps": {"errors", "system", "data", "config", "evaluation", "runs"},
+    "certificates": {
+        *(
+            "errors",
+            "system",
+            "data",
+            "decoding",
+            "config",
+            "checkpoint",
+            "inference",
+            "evaluation",
+            "training",
+            "runs",
+        ),
+    },
 }
 ROOMS["commands"] = set(ROOMS)
 # The package itself: `python -m diglot`, and `diglot.load`, which imports lazily.
@@ -44,7 +58,7 @@ ROOMS["__init__"], ROOMS["__main__"] = {"system", "decoding", "inference"}, {"sy
 OTHERS = {"model": {"torch"}, "decoding": {"torch", "sacrebleu"}}  # sacrebleu for minimum Bayes risk
 HOMES = {
     "hydra": {"commands", "config", "checkpoint/file.py", "runs", "sweeps"},
-    "omegaconf": {"commands", "config", "checkpoint", "runs", "sweeps"},
+    "omegaconf": {"commands", "config", "checkpoint", "runs", "sweeps", "certificates"},
     "lightning": {"training", "checkpoint/atomic_io.py", "data/module.py", "runs"},
 }
 

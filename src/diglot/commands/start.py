@@ -7,7 +7,10 @@ from typing import NoReturn
 
 from diglot.system import interruption, streams
 
-COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert")
+COMMANDS = (
+    *("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert"),
+    *("certify", "verify"),
+)
 HELP = {"-h", "--help"}
 
 
@@ -42,3 +45,5 @@ translate = partial(start, "translate")
 score = partial(start, "score")
 export = partial(start, "export")
 convert = partial(start, "convert")
+certify = partial(start, "certify")
+verify = partial(start, "verify")

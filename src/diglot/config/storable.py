@@ -9,6 +9,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
+from diglot.choices import CONF
 from diglot.config.check import mistakes
 from diglot.config.targets import targets_in, wrong_target
 from diglot.decoding import Search
@@ -131,6 +133,42 @@ def check_parts(record: dict[str, Any], trust: Collection[str] = ()) -> None:
             raise UserError(f"{path} names {target!r}, {problem}")
     if errors := [mistake for key, node in nodes.items() for mistake in mistakes(node, key)]:
         raise UserError("; ".join(errors[:3]))
+
+
+def check_run_config(config: Mapping[str, Any], trust: Collection[str] = ()) -> None:
+    """Check the config that a run's folder holds, before anything is built from it.
+
+    The folder may come from somebody else. Therefore each class must be one that a file of conf/ names, a part of a
+    model or search that a checkpoint may name, or a class of a module that the user trusts. No value may be an
+    expression.
+
+    Args:
+        config: the config, as plain data.
+        trust: modules that the user trusts.
+
+    Raises:
+        UserError: something is not accepted. The message names its key.
+    """
+    nodes = ("data", "tokenizer", "model", "search", "optimizer", "scheduler", "run", "trainer")
+    if missing := [key for key in nodes if not isinstance(config.get(key), dict)]:
+        raise UserError(f"the config has no {missing[0]}")
+    for key, node in config.items():
+        _refuse_references(node, key)
+    check_parts(dict(config), trust)
+    for path, target in [pair for key, node in config.items() for pair in targets_in(node, key)]:
+        if path.partition(".")[0] in ("model", "search") or target in _targets_of_conf():
+            continue
+        module = str(target).rpartition(".")[0]
+        if not any(f"{module}.".startswith(f"{name}.") for name in trust):
+            advice = f"if you trust that module, type trust={module}"
+            raise UserError(f"{path} names {shortened(target, 60)!r}, a class that is not part of diglot: {advice}")
+
+
+@cache
+def _targets_of_conf() -> frozenset[str]:
+    """Return the classes that the files of conf/ name."""
+    texts = (file.read_text(encoding="utf-8") for file in CONF.rglob("*.yaml"))
+    return frozenset(target for text in texts for target in re.findall(r"_target_: ([\w.]+)", text))
 
 
 def trusted(config: Mapping[Any, Any]) -> list[str]:

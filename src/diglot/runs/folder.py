@@ -3,6 +3,7 @@
 A folder belongs to a single run.
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -18,10 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from diglot.config.composed import CONFIG
-from diglot.data.text import ending_of, refuse_address, write_bytes
+from diglot.data.text import ending_of, file_hash, refuse_address, write_bytes
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.system.atomic import lock, lock_name, locked, open_folder, remove_leftovers
+from diglot.system.machine import machine
 
 if TYPE_CHECKING:  # these modules import Lightning, which takes seconds
     from diglot.training.processes import Processes
@@ -208,10 +210,12 @@ def environment(command: Sequence[str], contents: Mapping[str, str]) -> dict[str
     return {
         "diglot": version("diglot"),
         "commit": commit(),
+        "sources": sources_hash(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "machine": machine(),
         "packages": {name: version(name) for name in PACKAGES},
         "command": list(command),
         "contents": dict(contents),
@@ -284,3 +288,11 @@ def commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return name.stdout.strip() + ("+" if status.stdout.strip() else "") if tracked.stdout else None
+
+
+def sources_hash() -> str:
+    """Return a hash of the package's source files, which is the same in a checkout and in an installed wheel."""
+    package = Path(__file__).parents[1]
+    files = {file.relative_to(package).as_posix(): file for file in package.rglob("*.py")}
+    lines = "".join(f"{name} {file_hash(files[name])}\n" for name in sorted(files))
+    return hashlib.sha256(lines.encode()).hexdigest()

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 from hydra.core.hydra_config import HydraConfig
@@ -38,6 +39,7 @@ from diglot.training.processes import strategy
 from diglot.training.products import has_onednn, onednn_products
 from diglot.training.progress import progress_callbacks
 from diglot.training.signals import Signals, Stopped, leaving_at_once
+from diglot.training.state import RunState
 from diglot.training.task import TranslationTask
 from diglot.training.throughput import Throughput
 
@@ -174,20 +176,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder, rule: Rule | 
         rule: the rule that may end the run after a validation, if it is a job of a sweep with such a rule.
     """
     config, data, budget, processes, point = plan.config, plan.data, plan.budget, plan.processes, run.resume_point
-    task = TranslationTask(
-        model=model,
-        tokenizer=data.tokenizer,
-        search=build(config.search, "search"),
-        optimizer=build(config.optimizer, "optimizer"),
-        scheduler=build(config.scheduler, "scheduler"),
-        total_updates=data.n_updates,
-        label_smoothing=config.label_smoothing,
-        seed=config.seed,
-        record=run.record,
-        state=point.state,
-        decode_pair=data.decode_dev,
-        skip_non_finite=budget.skip_non_finite,
-    )
+    task = build_task(config, data, model, run.record, point.state)
     outputs = dev_outputs(run.folder, plan.corpus.tgt_lang)
     scores = DevScores(data, run.scorer, outputs.newest)
     writer = CheckpointWriter(
@@ -241,6 +230,34 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder, rule: Rule | 
         default_root_dir=run.folder,
     )
     return Session(plan, run, task, scores, writer, throughput, probe, signals, trainer)
+
+
+def build_task(
+    config: DictConfig, data: TranslationData, model: EncoderDecoder, record: dict[str, Any], state: RunState
+) -> TranslationTask:
+    """Build the LightningModule of a run.
+
+    Args:
+        config: the run's config.
+        data: the run's data, with the length of the run.
+        model: the model.
+        record: the data that every checkpoint holds.
+        state: the state of the run.
+    """
+    return TranslationTask(
+        model=model,
+        tokenizer=data.tokenizer,
+        search=build(config.search, "search"),
+        optimizer=build(config.optimizer, "optimizer"),
+        scheduler=build(config.scheduler, "scheduler"),
+        total_updates=data.n_updates,
+        label_smoothing=config.label_smoothing,
+        seed=config.seed,
+        record=record,
+        state=state,
+        decode_pair=data.decode_dev,
+        skip_non_finite=config.run.skip_non_finite,
+    )
 
 
 def make_loggers(nodes: DictConfig, folder: Path, resumed: loggers.Resumed | None) -> list[Logger]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from diglot.data.text import write_bytes
 
 Row = dict[str, Any]
+METRICS = "metrics.csv"
 
 
 class CSVLogger(Logger):
@@ -31,7 +32,7 @@ class CSVLogger(Logger):
         self, folder: Path, flush_logs_every_n_steps: int = 100, keep: Callable[[Row], bool] | None = None
     ) -> None:
         self.folder, self.flush_every = folder, flush_logs_every_n_steps
-        self.file = folder / "metrics.csv"
+        self.file = folder / METRICS
         self.columns: list[str] = []  # columns of the file
         self.waiting: list[Row] = []  # rows that are not written yet
         self.hparams: dict[str, Any] = {}

@@ -1,0 +1,26 @@
+"""Reading logged metrics back."""
+
+import pytest
+from torch.utils.tensorboard import SummaryWriter
+
+from diglot.errors import UserError
+from diglot.training.logged import logged
+
+
+def test_metrics_are_read_from_the_table_or_from_the_events(tmp_path) -> None:
+    assert logged(tmp_path, "dev/loss") == {}
+    with SummaryWriter(str(tmp_path)) as writer:
+        for step in (1, 2):
+            writer.add_scalar("dev/loss", 0.1 * step, step)
+    assert logged(tmp_path, "dev/loss") == pytest.approx({1: 0.1, 2: 0.2}, rel=1e-6)
+    assert logged(tmp_path, "dev/bleu") == {}
+    table = "step,dev/loss,train/loss\n4,0.4,\n3,0.30000000000000004,\n3,,1.5\n"
+    (tmp_path / "metrics.csv").write_text(table)
+    found = logged(tmp_path, "dev/loss")
+    assert (found, list(found)) == ({3: 0.30000000000000004, 4: 0.4}, [3, 4])
+
+
+def test_a_damaged_table_is_named(tmp_path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,dev/loss\n4,much\n")
+    with pytest.raises(UserError, match="its logged metrics cannot be read"):
+        logged(tmp_path, "dev/loss")
