@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
-from diglot.config import build, composed_command, write_composed
+from diglot.config import build, composed_command, without_secrets, write_composed
 from diglot.data.module import TranslationData
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import EvaluationSet, look_up, write_evaluation_set
@@ -21,7 +21,7 @@ from diglot.runs.conclusion import conclude, why_closed
 from diglot.runs.folder import dev_outputs, write_description
 from diglot.runs.open_run import OpenRun
 from diglot.runs.plan import Plan
-from diglot.runs.report import start_report
+from diglot.runs.report import hyper_parameters, start_report
 from diglot.runs.resume import mark_unfinished
 from diglot.system.console import say
 from diglot.system.quoting import quoted, resuming
@@ -30,6 +30,7 @@ from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.compilation import Compilation
 from diglot.training.dev_scores import DevScores
 from diglot.training.ending import fail, leave
+from diglot.training.hyper_parameters import HyperParameters
 from diglot.training.memory_probe import OutOfMemoryProbe
 from diglot.training.order import in_order
 from diglot.training.processes import strategy
@@ -193,7 +194,10 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder) -> Session:
             scores=scores,
             users=[*plan.watchers, *plan.callbacks],
             writer=writer,
-            reports=progress_callbacks(writer, run.scorer.in_validations),
+            reports=[
+                HyperParameters(hyper_parameters(without_secrets(config)), writer, run.scorer.in_validations),
+                *progress_callbacks(writer, run.scorer.in_validations),
+            ],
             throughput=throughput,
             signals=signals,
             n_updates=data.n_updates,
