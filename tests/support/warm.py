@@ -19,7 +19,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert")
+COMMANDS = (
+    *("prepare", "doctor", "train", "sweep", "replay", "average"),
+    *("evaluate", "translate", "score", "export", "convert"),
+)
 # Modules that the commands import lazily.
 LATE = (
     "lightning.pytorch.callbacks.weight_averaging",

@@ -10,7 +10,10 @@ import pytest
 
 from diglot.system import interruption
 
-COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert")
+COMMANDS = (
+    *("prepare", "doctor", "train", "sweep", "replay", "average"),
+    *("evaluate", "translate", "score", "export", "convert"),
+)
 SAID = {
     signal.SIGINT: "interrupted",
     signal.SIGTERM: "stopped by SIGTERM",

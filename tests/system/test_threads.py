@@ -14,7 +14,10 @@ import pytest
 from diglot.system.threads import SHORT_SPIN, spin_shortly
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert")
+COMMANDS = (
+    *("prepare", "doctor", "train", "sweep", "replay", "average"),
+    *("evaluate", "translate", "score", "export", "convert"),
+)
 
 # Replaces torch: prints what OpenMP's runtime would find in the environment, and ends the process.
 TORCH = """

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 pytestmark = pytest.mark.end_to_end
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("prepare", "doctor", "train", "average", "evaluate", "translate", "score", "export", "convert")
+COMMANDS = ("prepare", "doctor", "train", "replay", "average", "evaluate", "translate", "score", "export", "convert")
 SCRIPTS = (*COMMANDS, "sweep")
 
 

@@ -7,7 +7,10 @@ from typing import NoReturn
 
 from diglot.system import interruption, streams
 
-COMMANDS = ("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert")
+COMMANDS = (
+    *("prepare", "doctor", "train", "sweep", "replay", "average"),
+    *("evaluate", "translate", "score", "export", "convert"),
+)
 HELP = {"-h", "--help"}
 
 
@@ -36,6 +39,7 @@ prepare = partial(start, "prepare")
 doctor = partial(start, "doctor")
 train = partial(start, "train")
 sweep = partial(start, "sweep")
+replay = partial(start, "replay")
 average = partial(start, "average")
 evaluate = partial(start, "evaluate")
 translate = partial(start, "translate")

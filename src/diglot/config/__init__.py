@@ -46,7 +46,15 @@ from diglot.config.keys import known_keys
 from diglot.config.meaning import MEANINGS, meaning_of
 from diglot.config.scores import higher_is_better, monitored, objective
 from diglot.config.secrets import UnresolvedText, note_secrets, resolved_except_secrets, without_secrets
-from diglot.config.storable import check_language, check_parts, check_search, check_tokenizer, check_trust, trusted
+from diglot.config.storable import (
+    check_language,
+    check_parts,
+    check_search,
+    check_tokenizer,
+    check_training,
+    check_trust,
+    trusted,
+)
 
 __all__ = [
     "CONF",
@@ -64,6 +72,7 @@ __all__ = [
     "check_parts",
     "check_search",
     "check_tokenizer",
+    "check_training",
     "check_trust",
     "check_tying",
     "choose_precision",
