@@ -18,6 +18,7 @@ from diglot.runs.naming import typed_name
         (["data.train.src=/home/me/secret.de", "init_from=runs/a"], ""),
         (["+callbacks.mine.key=${oc.env:KEY}"], ""),
         (["model.d_model=", "seed=3"], "seed-3"),
+        (["seed=3", "model=base", "seed=4"], "seed-4_model-base"),
         (["search.beam_size=4", 'tokenizer.symbols="[A-Z]: /\\\\?*<>|\\0ü漢"'], "beam_size-4_symbols-A-Z-0"),
     ],
 )

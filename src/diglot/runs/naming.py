@@ -17,9 +17,9 @@ def typed_name(overrides: Sequence[str]) -> str:
     Args:
         overrides: overrides as typed.
     """
-    parts = [part for override in overrides if (part := _part(override))]
+    last = {override.partition("=")[0]: override for override in overrides}  # of a key that was typed twice
     name = ""
-    for part in parts:
+    for part in filter(None, map(_part, last.values())):
         if len(name) + len(part) < MAX_LENGTH:
             name += f"_{part}"
     return name.removeprefix("_")
