@@ -172,7 +172,7 @@ def test_everything_is_logged_under_its_tag_at_the_number_of_updates(
             assert len(np.unique(drawn.reshape(-1, 3), axis=0)) > 50
 
     # TensorBoard would have a card for each value of a head; tables have a column.
-    assert {tag.split("/")[0] for tag in found.Tags()["scalars"]} == {"1_dev", "2_train"}
+    assert {tag.split("/")[0] for tag in found.Tags()["scalars"]} == {"dev", "train"}
 
     tables = found.Tensors("translations/dev/text_summary")
     assert [event.step for event in tables] == [2, 4, 5]
@@ -225,7 +225,7 @@ def test_watching_changes_no_weight(
     state = watched.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in plain.state_dict().items())
     assert not torch.equal(plain.state_dict()["model.output.weight"], task().state_dict()["model.output.weight"])
-    for tag in ("2_train/loss", "1_dev/loss", "1_dev/bleu"):
+    for tag in ("train/loss", "dev/loss", "dev/bleu"):
         a, b = ([(e.step, e.value) for e in events(tmp_path / run).Scalars(tag)] for run in ("plain", "watched"))
         assert a == b
 
