@@ -26,7 +26,7 @@ override SHELL := /bin/sh
 override .SHELLFLAGS := -ec
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare doctor train sweep average evaluate translate score export convert certify \
+.PHONY: help setup prepare doctor train sweep replay average evaluate translate score export convert certify \
 	verify tensorboard test test-all test-reliability soak conformance check docs lock benchmark clean
 
 help: ## List the targets
@@ -39,6 +39,7 @@ prepare: ## Fetch a corpus and train its tokenizer: make prepare [data=...]
 doctor: ## Check the data for problems: make doctor [data=...]
 train: ## Train, evaluate, and print the next commands to type: make train [override ...]
 sweep: ## Train once for each of several choices: make sweep sweep=positions, make sweep model.n_heads=2,4
+replay: ## Repeat a recorded update of a run, and show where its loss comes from: make replay record=FILE
 average: ## Average checkpoints into one: make average checkpoint=FOLDER output=FILE [which=last|best n=5]
 evaluate: ## Score a checkpoint: make evaluate checkpoint=PATH [data=...]
 translate: ## Translate lines from standard input: make translate checkpoint=PATH [input=... output=...]
@@ -47,11 +48,11 @@ export: ## Write a model for CTranslate2, or as safetensors: make export checkpo
 convert: ## Rewrite checkpoints of format 1 (pickle) in format 2 (safetensors): make convert checkpoint=PATH
 certify: ## Write a certificate of a finished run, or of several seeds: make certify checkpoint=FOLDER [output=...]
 verify: ## Check a certificate: make verify certificate=FILE [checkpoint=FOLDER data=...]
-prepare doctor train sweep average evaluate translate score export convert certify verify: .venv/.ready
+prepare doctor train sweep replay average evaluate translate score export convert certify verify: .venv/.ready
 	@exec .venv/bin/python -m diglot.commands.from_make $@
 
 tensorboard: .venv/.ready ## Show the curves of all runs: make tensorboard [LOGDIR=runs]
-	@exec .venv/bin/tensorboard --logdir '$(LOGDIR)'
+	@exec .venv/bin/python -m diglot.commands.tensorboard '$(LOGDIR)'
 
 test: .venv/.ready ## Run the tests, including the end-to-end tests
 	@exec .venv/bin/python -m pytest $(PARALLEL) -m 'not exhaustive and not reliability'

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 def main(run: str, output: str) -> None:
     events = EventAccumulator(run, size_guidance={"scalars": 0, "images": 0})
     events.Reload()
-    bleu = events.Scalars("dev/bleu")
+    bleu = events.Scalars("1_dev/bleu")
     tag = next(tag for tag in events.Tags()["images"] if tag.startswith("attention/cross"))
     newest = events.Images(tag)[-1]
     attention = Image.open(io.BytesIO(newest.encoded_image_string))

@@ -64,6 +64,10 @@ def test_a_run_ends_with_what_it_made_and_what_to_type_next(trained):
                 ROOT / f"data/sample/{split}.{language}"
             )
     assert f"make evaluate checkpoint=runs/{folder.name}/best.ckpt" in printed
+    run = f"runs/{folder.name}"
+    files = f"input={run}/text/test.avi output={run}/test.txt html={run}/test.html"
+    assert f"make translate checkpoint={run}/best.ckpt {files}\n" in printed
+    assert folder.name.endswith("_trainer-cpu_d_model-64_d_ff-128_dropout-0.0_search-greedy")
     assert re.search(r"update 120 of 150, pass .*: dev BLEU .*, chrF\+\+ .*, perplexity ", printed)
     assert not list(folder.glob(".*")), "a temporary file was left"
 

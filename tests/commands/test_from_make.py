@@ -21,7 +21,7 @@ from diglot.commands import from_make as make
 
 ROOT = Path(__file__).parents[2]
 TARGETS = [
-    *("help", "setup", "prepare", "doctor", "train", "sweep", "average", "evaluate", "translate"),
+    *("help", "setup", "prepare", "doctor", "train", "sweep", "replay", "average", "evaluate", "translate"),
     *("score", "export", "convert", "tensorboard"),
     *("test", "test-all", "test-reliability", "soak", "conformance", "check", "docs", "lock", "benchmark", "clean"),
 ]

@@ -101,7 +101,7 @@ def losses(folder: Path) -> list[tuple[int, float]]:
     """Return the training loss by update, which must not depend on interruptions."""
     events = EventAccumulator(str(folder))
     events.Reload()
-    return [(event.step, event.value) for event in events.Scalars("train/loss")]
+    return [(event.step, event.value) for event in events.Scalars("2_train/loss")]
 
 
 def told_in_one_line(ended: Ended, wanted: str) -> str:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 COMMANDS = (
-    *("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert"),
-    *("certify", "verify"),
+    *("prepare", "doctor", "train", "sweep", "replay", "average", "evaluate", "translate", "score", "export"),
+    *("convert", "certify", "verify"),
 )
 # Modules that the commands import lazily.
 LATE = (

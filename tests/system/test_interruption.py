@@ -11,8 +11,8 @@ import pytest
 from diglot.system import interruption
 
 COMMANDS = (
-    *("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert"),
-    *("certify", "verify"),
+    *("prepare", "doctor", "train", "sweep", "replay", "average", "evaluate", "translate", "score", "export"),
+    *("convert", "certify", "verify"),
 )
 SAID = {
     signal.SIGINT: "interrupted",

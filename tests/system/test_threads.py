@@ -15,8 +15,8 @@ from diglot.system.threads import SHORT_SPIN, spin_shortly
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
-    *("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert"),
-    *("certify", "verify"),
+    *("prepare", "doctor", "train", "sweep", "replay", "average", "evaluate", "translate", "score", "export"),
+    *("convert", "certify", "verify"),
 )
 
 # Replaces torch: prints what OpenMP's runtime would find in the environment, and ends the process.

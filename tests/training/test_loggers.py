@@ -160,7 +160,7 @@ def test_values_logged_before_a_validation_are_kept_if_the_clock_was_set_back(
     assert steps_of(tmp_path, EventAccumulator) == [1, 2, 3, 4]
     events = EventAccumulator(str(tmp_path))
     events.Reload()
-    assert [event.step for event in events.Scalars("dev/bleu")] == [2]
+    assert [event.step for event in events.Scalars("1_dev/bleu")] == [2]
 
 
 @pytest.mark.parametrize("make", [loggers.csv, loggers.tensorboard])
@@ -184,7 +184,8 @@ def test_a_validation_that_is_made_up_for_is_logged_once(tmp_path: Path, make: C
     else:
         events = EventAccumulator(str(tmp_path))
         events.Reload()
-        found = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in ("train/loss", "dev/bleu")}
+        tags = {"train/loss": "2_train/loss", "dev/bleu": "1_dev/bleu"}
+        found = {name: [(e.step, e.value) for e in events.Scalars(tag)] for name, tag in tags.items()}
     assert found == {"train/loss": [(1, 1 / 8), (2, 2 / 8), (3, 3 / 8)], "dev/bleu": [(2, 0.5)]}
 
 

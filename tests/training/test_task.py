@@ -28,6 +28,7 @@ from diglot.evaluation.scorer import Scorer
 from diglot.model import Transformer
 from diglot.training import gradients
 from diglot.training.dev_scores import DevScores
+from diglot.training.flight_recorder import FlightRecorder
 from diglot.training.gradients import NonFiniteError
 from diglot.training.schedule import Constant
 from diglot.training.state import RunState
@@ -342,7 +343,7 @@ def test_no_update_waits_for_the_device_except_those_that_are_logged(
             enable_progress_bar=False,
             log_every_n_steps=4,
             gradient_clip_val=1.0,
-            callbacks=[Count(), Throughput("32-true")],
+            callbacks=[Count(), FlightRecorder(), Throughput("32-true")],
         )
         trainer.fit(task, torch.utils.data.DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
     waits = [after - before for before, after in pairwise(counts)]

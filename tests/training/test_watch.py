@@ -163,28 +163,34 @@ def test_everything_is_logged_under_its_tag_at_the_number_of_updates(
         for kind, layer in (("encoder", 2), ("decoder", 1), ("cross", 1))
         for sentence in (1, 2)
     }
-    assert images == attention | {"position/encoder": [0], "position/decoder": [0]}
+    heads = {f"heads/{name}": [4, 5] for name in ("entropy", "distance", "coverage", "doubles")}
+    assert images == attention | heads | {"position/encoder": [0], "position/decoder": [0]}
     for tag in images:
         for event in found.Images(tag):
             drawn = np.asarray(picture(event.encoded_image_string))
             assert drawn.shape == (event.height, event.width, 3)
             assert len(np.unique(drawn.reshape(-1, 3), axis=0)) > 50
 
-    layers = ["encoder_layer1", "encoder_layer2", "decoder_layer1", "cross_layer1"]
-    heads = [f"{layer}_head{head}" for layer in layers for head in (1, 2, 3)]
-    tags = {tag for tag in found.Tags()["scalars"] if tag.split("/")[0] in ("entropy", "dead", "dead_heads")}
-    counts = {f"dead_heads/{kind}" for kind in ("encoder", "decoder", "cross")}
-    assert tags == {f"{group}/{head}" for group in ("entropy", "dead") for head in heads} | counts
-    for tag in tags:
-        assert [event.step for event in found.Scalars(tag)] == [4, 5]
-        most = 6 if tag in counts else 1
-        assert all(0 <= event.value <= most for event in found.Scalars(tag))
-    for i in (0, 1):
-        flags = sum(found.Scalars(f"dead/{head}")[i].value for head in heads if head.startswith("encoder"))
-        assert found.Scalars("dead_heads/encoder")[i].value == flags
+    # TensorBoard would have a card for each value of a head; tables have a column.
+    assert {tag.split("/")[0] for tag in found.Tags()["scalars"]} == {"dev", "train"}
 
     tables = found.Tensors("translations/dev/text_summary")
     assert [event.step for event in tables] == [2, 4, 5]
+
+
+def test_tables_have_the_entropy_of_each_head_and_the_dead_heads(
+    task: Callable[..., TranslationTask], data: TranslationData
+) -> None:
+    logger = Mock(spec=CSVLogger)
+    HeadStatistics().look(SimpleNamespace(global_step=3, loggers=[logger]), task("model.n_decoder_layers=1"), data)  # type: ignore[arg-type]
+    ((values, step), _) = logger.log_metrics.call_args
+    assert step == 3
+    layers = ["encoder_layer1", "encoder_layer2", "decoder_layer1", "cross_layer1"]
+    heads = [f"{layer}_head{head}" for layer in layers for head in (1, 2, 3)]
+    counts = {f"dead_heads/{kind}" for kind in ("encoder", "decoder", "cross")}
+    assert set(values) == {f"{group}/{head}" for group in ("entropy", "dead") for head in heads} | counts
+    assert all(0 <= value <= (6 if tag in counts else 1) for tag, value in values.items())
+    assert values["dead_heads/encoder"] == sum(values[f"dead/{head}"] for head in heads if head.startswith("encoder"))
 
 
 @pytest.mark.reliability
@@ -600,7 +606,8 @@ def test_each_logger_is_called_through_its_own_interface() -> None:
     logged.figure("a/b", pixels(draw([Panel("p", np.eye(2))], "t")), 3)
     logged.text("c", "| d |", 3)
     logged.scalars({"e": 0.5}, 3)
-    logged.hyper_parameters({"f": 1}, {"best/bleu": 2.0})
+    logged.hyper_parameters({"f": 1}, ["best/bleu"])
+    logged.best({"best/bleu": 2.0}, 3)
     logged.flush()
     for each in (wandb, mlflow, mine):
         each.log_metrics.assert_called_once_with({"e": 0.5}, 3)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.end_to_end
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
-    *("prepare", "doctor", "train", "average", "evaluate", "translate", "score", "export", "convert"),
+    *("prepare", "doctor", "train", "replay", "average", "evaluate", "translate", "score", "export", "convert"),
     *("certify", "verify"),
 )
 SCRIPTS = (*COMMANDS, "sweep")

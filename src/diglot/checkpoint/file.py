@@ -109,7 +109,7 @@ def has_tokenizer(record: dict[str, Any], tokenizer: Tokenizer) -> bool:
             t.placeholder,
             t.languages,
         )
-        for t in (_tokenizer(record), tokenizer)
+        for t in (tokenizer_of(record), tokenizer)
     )
     return a == b
 
@@ -276,7 +276,7 @@ def rebuild(content: dict[str, Any], file: Path, trust: Collection[str] = ()) ->
     """Rebuild the content that `read` returned for a file; see `load`."""
     record = content["diglot"]
     try:
-        tokenizer, search = _tokenizer(record), _search(record, trust)
+        tokenizer, search = tokenizer_of(record), _search(record, trust)
         sizes = tokenizer.vocab_sizes
         with meta_device(), _limit_parameters(content["state_dict"]):  # a model that does not fit is never allocated
             _check_weights(_model(record, sizes), content["state_dict"])
@@ -303,7 +303,7 @@ def check_readable(record: dict[str, Any], trust: Collection[str]) -> None:
     """
     try:
         container.check_tree({"diglot": record})
-        _tokenizer(record)
+        tokenizer_of(record)
         _search(record, trust)
     except UserError as error:
         raise UserError(f"the run's checkpoints could not be read again: {_printable(error)}") from None
@@ -319,7 +319,8 @@ def _search(record: dict[str, Any], trust: Collection[str]) -> Search:
     return search
 
 
-def _tokenizer(record: dict[str, Any]) -> Tokenizer:
+def tokenizer_of(record: dict[str, Any]) -> Tokenizer:
+    """Return the tokenizer that a checkpoint's record holds; each part of it is checked."""
     for name in ("tokenizer", "tgt_tokenizer"):
         if record.get(name) is not None:
             check_tokenizer(f"its {name}", record[name].nbytes)
@@ -368,11 +369,16 @@ def _limit_parameters(weights: dict[str, Any]) -> Iterator[None]:
         hook.remove()
 
 
-def check_training_state(content: dict[str, Any], file: Path) -> None:
+def check_training_state(content: dict[str, Any], file: Path, *, may_have_failed: bool = False) -> None:
     """Check that a run can resume from the content of a checkpoint.
 
     Counts must be non-negative integers, and weights must be finite. Moments must not be NaN. They must be of
     a floating type, because converting others to the weight's type could take several times their memory.
+
+    Args:
+        content: the content.
+        file: the checkpoint, for messages.
+        may_have_failed: whether numbers that are not finite are accepted, to find out where they come from.
 
     Raises:
         UserError: a part is wrong; the message names it.
@@ -393,6 +399,8 @@ def check_training_state(content: dict[str, Any], file: Path) -> None:
     }
     if malformed := [name for name, valid in is_valid.items() if not valid]:
         raise UserError(f"checkpoint {file}: no run can resume from it, because its {malformed[0]} is malformed")
+    if may_have_failed:
+        return
     try:
         for part in ("state_dict", "current_model_state"):  # the latter exists beside a weight average
             _check_finite(content.get(part, {}))

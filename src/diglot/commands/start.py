@@ -8,8 +8,8 @@ from typing import NoReturn
 from diglot.system import interruption, streams
 
 COMMANDS = (
-    *("prepare", "doctor", "train", "sweep", "average", "evaluate", "translate", "score", "export", "convert"),
-    *("certify", "verify"),
+    *("prepare", "doctor", "train", "sweep", "replay", "average", "evaluate", "translate", "score", "export"),
+    *("convert", "certify", "verify"),
 )
 HELP = {"-h", "--help"}
 
@@ -39,6 +39,7 @@ prepare = partial(start, "prepare")
 doctor = partial(start, "doctor")
 train = partial(start, "train")
 sweep = partial(start, "sweep")
+replay = partial(start, "replay")
 average = partial(start, "average")
 evaluate = partial(start, "evaluate")
 translate = partial(start, "translate")

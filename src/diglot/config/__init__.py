@@ -52,6 +52,7 @@ from diglot.config.storable import (
     check_run_config,
     check_search,
     check_tokenizer,
+    check_training,
     check_trust,
     trusted,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "check_run_config",
     "check_search",
     "check_tokenizer",
+    "check_training",
     "check_trust",
     "check_tying",
     "choose_precision",

@@ -184,6 +184,15 @@ MEANINGS: dict[str, Meaning] = {
     "callbacks.*.**": Meaning(may_rotate=True),
     "watch.**": Meaning("ignore"),
     "watch.*": Meaning("ignore", kind="lightning.Callback"),
+    # Hashes from before the key existed stay valid.
+    "watch.records": Meaning(
+        "ignore",
+        kind="lightning.Callback",
+        formerly={
+            "_target_": "diglot.training.flight_recorder.FlightRecorder",
+            **{"window": 100, "deviations": 10.0, "limit": 3},
+        },
+    ),
     "logger.**": Meaning("ignore"),
     "logger.*": Meaning("ignore", kind="lightning.pytorch.loggers.Logger"),
     "logger.*.folder": Meaning("ignore", given_by_code=True),

@@ -39,6 +39,11 @@ TENSORS_PER_WEIGHT = 4  # the weight, and the optimizer's state for it: two mome
 _NAMED = re.compile(r"(diglot\.model|diglot\.decoding|torch\.nn)(\.[a-z_]+){0,2}\.[A-Z]\w*")
 _LAYERS = re.compile(r"(diglot\.|torch\.nn\.modules\.(activation|dropout|linear|normalization)$)")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+# The classes that train a model.
+_TRAINING = {
+    "optimizer": re.compile(r"torch\.optim\.[A-Z]\w*"),
+    "scheduler": re.compile(r"(diglot\.training\.schedule|torch\.optim\.lr_scheduler)\.[A-Z]\w*"),
+}
 # These cannot be trusted: they are not the user's own, and contain classes that do more than compute.
 _LIBRARIES = frozenset(
     {*sys.stdlib_module_names, "diglot", "torch", "functorch", "torchgen", "lightning", "lightning_fabric"}
@@ -169,6 +174,30 @@ def _targets_of_conf() -> frozenset[str]:
     """Return the classes that the files of conf/ name."""
     texts = (file.read_text(encoding="utf-8") for file in CONF.rglob("*.yaml"))
     return frozenset(target for text in texts for target in re.findall(r"_target_: ([\w.]+)", text))
+
+
+def check_training(config: dict[str, Any], trust: Collection[str] = ()) -> None:
+    """Check the parts of a config that train a model, if the config may come from a stranger.
+
+    Args:
+        config: a config as plain data. No part that is read outside `data` may contain an interpolation.
+        trust: modules that the user trusts; see `trusted`.
+
+    Raises:
+        UserError: a class or value is not accepted. The message names its key.
+    """
+    for key, node in config.items():
+        if key != "data":
+            _refuse_references(node, key)
+    for key, known in _TRAINING.items():
+        for path, target in targets_in(config[key], key):
+            module = str(target).rpartition(".")[0]
+            is_trusted = any(f"{module}.".startswith(f"{name}.") for name in trust)
+            if not isinstance(target, str) or not (known.fullmatch(target) or is_trusted):
+                advice = f"if you trust its module, type trust={module}"
+                raise UserError(f"{path} names {target!r}, which is not part of diglot: {advice}")
+        if errors := list(mistakes(config[key], key)):
+            raise UserError("; ".join(errors[:3]))
 
 
 def trusted(config: Mapping[Any, Any]) -> list[str]:

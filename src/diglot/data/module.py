@@ -21,7 +21,6 @@ from diglot.data.alignment import add_shift
 from diglot.data.batch import Batch, Pairs
 from diglot.data.batching import (
     WIDTH_STEP,
-    Batching,
     Lengths,
     MicroBatch,
     Mixture,
@@ -40,6 +39,7 @@ from diglot.data.placeholders import Placeholders
 from diglot.data.preparation import DROPPED, Cleaning, left_out_notes, noise_notes, prepare
 from diglot.data.sampling import Sampling
 from diglot.data.shards import Shards
+from diglot.data.stream import batching_of, mixture_of
 from diglot.data.text import MixedText, Parallel, ParallelText, UnequalLinesError, corpora_of
 from diglot.data.tokenizer import UNK, Tokenizer, TokenizerSource, is_blank
 from diglot.errors import UserError
@@ -152,19 +152,8 @@ class TranslationData(L.LightningDataModule):
             self.notes.append(
                 f"dev: {long:,} pairs over data.max_len={max_len} tokens are kept but slow down validation"
             )
-        src, tgt = self.shards.src, self.shards.tgt
-        self.train_pairs = Pairs(src, tgt, WIDTH_STEP)
-        self.batching = Batching(
-            src.lengths,
-            tgt.lengths,
-            self.options.tokens_per_batch,
-            self.seed,
-            self.shards.key,
-            max_rows=self.options.max_rows,
-            shapes="free" if self.options.shapes == "auto" else self.options.shapes,
-            longest=0 if self.options.shapes == "free" else max(src.lengths.max(), tgt.lengths.max()),
-            mixture=self.mixture,
-        )
+        self.train_pairs = Pairs(self.shards.src, self.shards.tgt, WIDTH_STEP)
+        self.batching = batching_of(self.shards, self.options, self.seed, self.mixture)
 
     def _mixture(self) -> Mixture:
         counts = {corpus: counts["kept"] for corpus, counts in self.shards.metadata["corpora"].items()}
@@ -179,7 +168,7 @@ class TranslationData(L.LightningDataModule):
                 )
             if weight != 1:
                 self.notes.append(f"{corpus}: {round(n_in_pass):,} pairs in a pass (weight {weight:g})")
-        return Mixture(list(counts.values()), [weights.get(corpus, 1.0) for corpus in counts], self.shards.n_versions)
+        return mixture_of(self.shards, weights)
 
     def _read(self) -> None:
         try:

@@ -1,5 +1,6 @@
 """The end of a run: its results, with test scores unless the test set stays closed, and the commands to type next."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,8 @@ import lightning as L
 from omegaconf import DictConfig
 
 from diglot.checkpoint import file as checkpoints
-from diglot.config import trusted, without_secrets
+from diglot.config import trusted
+from diglot.data.text import side_endings
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import EvaluationSet, evaluate, table
 from diglot.evaluation.openings import Ledger
@@ -16,12 +18,11 @@ from diglot.export.writing import export
 from diglot.inference.translator import Translator
 from diglot.runs.contents import Contents
 from diglot.runs.folder import CONFIG, JOB, RESULTS
-from diglot.runs.report import best_scores, end_report, hyper_parameters, samples, write_results
+from diglot.runs.report import end_report, samples, write_results
 from diglot.system.console import say
 from diglot.system.quoting import printable, reading
 from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.dev_scores import DevScores
-from diglot.training.loggers import Loggers
 from diglot.training.run import Budget
 from diglot.training.throughput import Throughput
 
@@ -75,21 +76,29 @@ def conclude(
             ]
         )
     )
-    best = {f"best/{name}": float(value) for name, value in best_scores(writer).items()}
-    Loggers(trainer.loggers).hyper_parameters(hyper_parameters(without_secrets(config)), best)
     exported = ""
     if (form := config.export) is not None:
         say("\n".join(export(checkpoints.load(writer.best, trust), form, folder / form, "export")))
         exported = f"{form}/, "
     # Write the results last: they mark the run as finished.
     write_results(folder, writer, throughput, translator.model, trainer.global_step, test, contents)
+    languages = translator.record["src_lang"], translator.record["tgt_lang"]
+    page = page_command(folder, sample_set.split, *languages, trust)
     say(
         f"Made in {printable(folder)}/: best.ckpt, last.ckpt, {exported}{CONFIG}, {RESULTS}, log.txt, "
         "curves and pictures\n"
         f"Next:  {reading('evaluate', writer.best, trust)}\n"
         f"       echo 'some text' | {reading('translate', writer.best, trust)}\n"
+        f"       {page}\n"
         f"       make tensorboard"
     )
+
+
+def page_command(folder: Path, split: str, src_lang: str, tgt_lang: str, trust: Sequence[str]) -> str:
+    """Return the line to type for an HTML page of the translations of held-out text, with their attention."""
+    files = {"input": folder / "text" / f"{split}.{side_endings(src_lang, tgt_lang)[0]}"}
+    files |= {key: folder / f"{split}.{ending}" for key, ending in (("output", "txt"), ("html", "html"))}
+    return reading("translate", folder / "best.ckpt", trust, **files)
 
 
 def open_test(

@@ -38,7 +38,7 @@ ENVIRONMENT = "environment.json"
 LOG = "log.txt"
 # Files that are written in place, and folders that a run writes to. Other files are replaced atomically.
 IN_PLACE = (LOG, "hparams.yaml", "output.txt")
-FOLDERS = ("text", "evaluation", "figures", "validations")
+FOLDERS = ("text", "evaluation", "figures", "validations", "records")
 # Written by a sweep into a folder before a run begins there.
 JOB = "job.json"
 
@@ -61,7 +61,7 @@ def run_folder(budget: "Budget", name: str, resume: str | None, processes: "Proc
     if processes.is_first:
         folder = budget.new_folder(name) if resume is None else resumable_folder(resume)
         lock_folder(folder)
-        for path in (folder, folder / "text"):
+        for path in (folder, folder / "text", folder / "records"):
             remove_leftovers(path)
     folder = Path(processes.shared(folder))
     if not processes.has_group:

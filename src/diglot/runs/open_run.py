@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from diglot.checkpoint import file as checkpoints
@@ -23,6 +24,7 @@ from diglot.runs.folder import (
     run_folder,
     write_description,
 )
+from diglot.runs.naming import typed_name
 from diglot.runs.plan import Plan
 from diglot.runs.resume import (
     AUTO,
@@ -118,7 +120,8 @@ class OpenRun:
                         else "no unfinished run with this config; starting a new one"
                     )
                     say(f"resume=auto: {decision}")
-            name = f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}"
+            typed = typed_name(HydraConfig.get().overrides.task if HydraConfig.initialized() else ())
+            name = "_".join(filter(None, [f"{corpus.name}-{corpus.src_lang}-{corpus.tgt_lang}", typed]))
             folder = run_folder(plan.budget, name, resume, processes)
             interruption.set_outcome(partial(outcome, folder))
             if processes.is_first and resume is None:

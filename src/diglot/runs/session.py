@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
-from diglot.config import build, composed_command, objective, write_composed
+from diglot.config import build, composed_command, objective, without_secrets, write_composed
 from diglot.data.module import TranslationData
 from diglot.data.text import write_json
 from diglot.errors import UserError
@@ -23,7 +23,7 @@ from diglot.runs.conclusion import conclude, why_closed
 from diglot.runs.folder import JOB, STOPPED, dev_outputs, write_description
 from diglot.runs.open_run import OpenRun
 from diglot.runs.plan import Plan
-from diglot.runs.report import start_report
+from diglot.runs.report import hyper_parameters, start_report
 from diglot.runs.resume import mark_unfinished
 from diglot.system.console import say
 from diglot.system.quoting import quoted, resuming
@@ -33,6 +33,7 @@ from diglot.training.compilation import Compilation
 from diglot.training.dev_scores import DevScores
 from diglot.training.early_end import EarlyEnd, EndedEarly, Rule, ValidationRecords
 from diglot.training.ending import fail, leave
+from diglot.training.hyper_parameters import HyperParameters
 from diglot.training.memory_probe import OutOfMemoryProbe
 from diglot.training.order import in_order
 from diglot.training.processes import strategy
@@ -211,7 +212,10 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder, rule: Rule | 
             users=[*plan.watchers, *plan.callbacks],
             records=[ValidationRecords(scores, objective(config), run.folder)] if is_job else [],
             writer=writer,
-            reports=progress_callbacks(writer, run.scorer.in_validations),
+            reports=[
+                HyperParameters(hyper_parameters(without_secrets(config)), writer, run.scorer.in_validations),
+                *progress_callbacks(writer, run.scorer.in_validations),
+            ],
             throughput=throughput,
             early_end=[EarlyEnd(rule)] if rule is not None else [],
             signals=signals,

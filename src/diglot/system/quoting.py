@@ -102,16 +102,17 @@ def _args(arguments: Iterable[tuple[str, str]]) -> str:
     return "".join(f'"${part}"' if i % 2 else shell_word(part) for i, part in enumerate(parts) if part)
 
 
-def reading(command: str, checkpoint: object, trust: Sequence[str] = ()) -> str:
+def reading(command: str, checkpoint: object, trust: Sequence[str] = (), **values: object) -> str:
     """Return the line to type for a command that reads a checkpoint.
 
     Args:
         command: the command's name, such as evaluate.
         checkpoint: the checkpoint's file.
         trust: modules whose classes the checkpoint names.
+        values: more overrides, by key.
     """
     modules = trust[0] if len(trust) == 1 else f"[{','.join(trust)}]"
-    return command_line(command, [f"trust={modules}"] if trust else [], checkpoint=checkpoint)
+    return command_line(command, [f"trust={modules}"] if trust else [], checkpoint=checkpoint, **values)
 
 
 def resuming(folder: object) -> str:

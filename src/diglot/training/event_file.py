@@ -106,6 +106,16 @@ class EventFile(FileWriter):
         """Do nothing: the file is open only while an event is written."""
 
 
+# TensorBoard sorts groups of tags by name, numbers first. These groups come first, in this order.
+FIRST_GROUPS = ("dev", "train", "speed")
+
+
+def numbered(tag: str) -> str:
+    """Return the tag of a scalar in TensorBoard: its group has a number if it is one of the first ones."""
+    group, slash, name = tag.partition("/")
+    return f"{FIRST_GROUPS.index(group) + 1}_{group}/{name}" if slash and group in FIRST_GROUPS else tag
+
+
 class EventWriter(SummaryWriter):
     """SummaryWriter that writes to an `EventFile`.
 
@@ -120,6 +130,9 @@ class EventWriter(SummaryWriter):
 
     file_writer: Any
     all_writers: Any
+
+    def add_scalar(self, tag: str, *arguments: Any, **options: Any) -> None:
+        super().add_scalar(numbered(tag), *arguments, **options)
 
     def __init__(self, folder: str, forgiven: Callable[[], AbstractContextManager[None]], **options: Any) -> None:
         self.forgiven = forgiven

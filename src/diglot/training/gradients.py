@@ -94,8 +94,13 @@ class GradientCheck:
                 if not is_finite:
                     self._skip(update)
 
+    @property
+    def ends_next(self) -> bool:
+        """Whether the next update with a gradient that is not finite ends the run."""
+        return self.state.skipped >= self.limit
+
     def _skip(self, update: Update) -> None:
-        if self.state.skipped >= self.limit:
+        if self.ends_next:
             norms = dict(zip(update.names, update.norms.tolist(), strict=True))
             raise NonFiniteError(update.number, torch.cat(list(update.pairs)).tolist(), norms, update.learning_rate)
         self.state.skipped += 1

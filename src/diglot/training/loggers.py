@@ -8,7 +8,7 @@ import functools
 import io
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 from lightning.pytorch.loggers import CSVLogger as LightningCSVLogger
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from PIL import Image
+from torch.utils.tensorboard.summary import hparams
 
 from diglot.data.text import write_bytes
 from diglot.errors import UserError
@@ -195,6 +196,10 @@ class Loggers:
         """Log values by tag."""
         self._each(lambda adapter: adapter.scalars(values, step))
 
+    def table(self, values: Mapping[str, float], step: int) -> None:
+        """Log many values by tag; TensorBoard, which would show each in a card of its own, does not get them."""
+        self._each(lambda adapter: adapter.table(values, step))
+
     def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
         """Log an 8-bit RGB image (height, width, 3) to each logger that supports images."""
         self._each(lambda adapter: adapter.figure(tag, pixels, step))
@@ -203,9 +208,13 @@ class Loggers:
         """Log a text to each logger that supports texts."""
         self._each(lambda adapter: adapter.text(tag, markdown, step))
 
-    def hyper_parameters(self, values: Mapping[str, Any], scores: Mapping[str, float]) -> None:
-        """Log a run's hyperparameters; loggers that compare runs by scores also get its final scores."""
+    def hyper_parameters(self, values: Mapping[str, Any], scores: Sequence[str]) -> None:
+        """Log a run's hyperparameters, and to loggers that compare runs by scores the tags of `best` scores."""
         self._each(lambda adapter: adapter.hyper_parameters(values, scores))
+
+    def best(self, scores: Mapping[str, float], step: int) -> None:
+        """Log the scores of the best checkpoint by tag, to loggers that compare runs by them."""
+        self._each(lambda adapter: adapter.best(scores, step))
 
     def flush(self) -> None:
         """Write buffered values, so that a kill after a checkpoint loses no value logged before it."""
@@ -229,15 +238,21 @@ class Adapter:
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         self.logger.log_metrics(dict(values), step)
 
+    def table(self, values: Mapping[str, float], step: int) -> None:
+        self.scalars(values, step)
+
     def figure(self, tag: str, pixels: np.ndarray, step: int) -> None:
         """Do nothing."""
 
     def text(self, tag: str, markdown: str, step: int) -> None:
         """Do nothing."""
 
-    def hyper_parameters(self, values: Mapping[str, Any], scores: Mapping[str, float]) -> None:
+    def hyper_parameters(self, values: Mapping[str, Any], scores: Sequence[str]) -> None:
         self.logger.log_hyperparams(dict(values))
         self.logger.save()
+
+    def best(self, scores: Mapping[str, float], step: int) -> None:
+        """Do nothing."""
 
     def flush(self) -> None:
         """Do nothing."""
@@ -250,9 +265,16 @@ class _TensorBoardAdapter(Adapter):
     def text(self, tag: str, markdown: str, step: int) -> None:
         self.logger.experiment.add_text(tag, markdown, step)
 
-    def hyper_parameters(self, values: Mapping[str, Any], scores: Mapping[str, float]) -> None:
-        self.logger.log_hyperparams(dict(values), dict(scores))
-        self.logger.save()
+    def table(self, values: Mapping[str, float], step: int) -> None:
+        """Do nothing."""
+
+    def hyper_parameters(self, values: Mapping[str, Any], scores: Sequence[str]) -> None:
+        # Lightning's log_hyperparams would also log a value of each score, and there is none yet.
+        for summary in hparams(dict(values), dict.fromkeys(scores, 0.0)):
+            self.logger.experiment.file_writer.add_summary(summary)
+
+    def best(self, scores: Mapping[str, float], step: int) -> None:
+        self.scalars(scores, step)
 
     def flush(self) -> None:
         self.logger.experiment.flush()

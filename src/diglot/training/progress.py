@@ -1,9 +1,9 @@
-"""Progress of a run: a bar that counts updates, at a terminal, and one line per validation everywhere."""
+"""Progress of a run: a bar at a terminal, otherwise a line every half minute, and a line per validation everywhere."""
 
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import lightning as L
@@ -30,8 +30,9 @@ class UpdateBar(DescribedBar):
         metrics = super().get_metrics(trainer, pl_module)
         metrics.pop("v_num", None)
         # Read here instead of logged with prog_bar=True, with which Lightning waits for the device in every update.
-        if (perplexity := trainer.logged_metrics.get("train/perplexity")) is not None:
-            metrics["train/perplexity"] = f"{float(perplexity):.3g}"
+        for name in ("train/loss", "train/perplexity"):
+            if (value := trainer.logged_metrics.get(name)) is not None:
+                metrics[name] = f"{float(value):.3g}"
         return metrics
 
     def on_train_batch_end(
@@ -83,7 +84,74 @@ class ValidationLines(L.Callback):
         logging.getLogger("diglot").info(line)
 
 
+class PulseLines(L.Callback):
+    """Callback that prints a line at least every `interval` seconds, for a run without a progress bar.
+
+    The line shows the newest logged loss, the speed since the line before, and the time left at the speed so far.
+
+    Args:
+        interval: seconds between two lines.
+        now: returns the time in seconds.
+    """
+
+    def __init__(self, interval: float = 30.0, now: Callable[[], float] = time.monotonic) -> None:
+        self.interval, self.now = interval, now
+        self._printed = 0.0  # time of the last line
+        self._tokens = 0  # target tokens since the last line
+        self._validated = 0.0  # seconds of validations since the last line
+        self._validation_began = 0.0
+        self._training = 0.0  # seconds of training before the last line
+        self._first = 0  # number of updates when training began
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._printed = self.now()
+        self._first = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        if not batch.ends_update:
+            return
+        self._tokens += batch.update_target_tokens
+        seconds = self.now() - self._printed
+        if seconds < self.interval:
+            return
+        trained = max(seconds - self._validated, 1e-9)
+        self._training += trained
+        left = (trainer.max_steps - trainer.global_step) * self._training / (trainer.global_step - self._first)
+        # The newest logged loss may still be on the device. To fetch it once in `interval` seconds costs nothing.
+        loss = trainer.logged_metrics.get("train/loss")
+        figures = [] if loss is None else [f"loss {float(loss):.3f}"]
+        figures += [f"{self._tokens / trained:,.0f} target tokens/s", f"{_duration(left)} left"]
+        self._say(trainer, ", ".join(figures))
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._validation_began = self.now()
+
+    def on_validation_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any) -> None:
+        if trainer.sanity_checking or self.now() - self._printed < self.interval:
+            return
+        printed = self._printed
+        self._say(trainer, "validation")
+        # The training before this line still counts for the next one.
+        self._training += max(self._validation_began - printed, 0.0)
+        self._validation_began = self._printed
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._validated += self.now() - self._validation_began
+
+    def _say(self, trainer: L.Trainer, text: str) -> None:
+        self._printed, self._tokens, self._validated = self.now(), 0, 0.0
+        if trainer.is_global_zero:
+            logging.getLogger("diglot").info(f"update {trainer.global_step:,} of {trainer.max_steps:,}, {text}")
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as minutes and seconds, or as hours and minutes."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
 def progress_callbacks(writer: CheckpointWriter, names: Sequence[str]) -> list[L.Callback]:
-    """Return the callbacks that show progress, with the bar only at a terminal; see `ValidationLines`."""
-    lines: list[L.Callback] = [ValidationLines(writer, names)]
-    return [UpdateBar(), *lines] if sys.stdout.isatty() else lines
+    """Return the callbacks that show progress: a bar at a terminal, otherwise regular lines; see `ValidationLines`."""
+    return [UpdateBar() if sys.stdout.isatty() else PulseLines(), ValidationLines(writer, names)]

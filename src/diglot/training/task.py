@@ -125,7 +125,7 @@ class TranslationTask(L.LightningModule):
             return
         self._newest, self._sums = (self._sums, self.trainer.optimizers[0].param_groups[0]["lr"]), None
         update = self.trainer.global_step + 1  # the optimizer step follows right after this
-        if self._is_logged(update):
+        if self.is_logged(update):
             self._log_newest(update)
 
     def _log_newest(self, update: int) -> None:
@@ -141,16 +141,30 @@ class TranslationTask(L.LightningModule):
             self._pairs = []
         update = self.trainer.global_step
         # If a run is stopped early, Lightning logs once more. Log this update then, not an old one again.
-        is_stopping = self.trainer.should_stop and not self._is_logged(update) and self._newest is not None
+        is_stopping = self.trainer.should_stop and not self.is_logged(update) and self._newest is not None
         if is_stopping:
             self._log_newest(update)
-        if self._gradient_norm is not None and (is_stopping or self._is_logged(update)):
+        if self._gradient_norm is not None and (is_stopping or self.is_logged(update)):
             self.log("train/gradient_norm", self._gradient_norm)
             self.gradient_check.report()
         self._gradient_norm = None
 
-    def _is_logged(self, update: int) -> bool:
+    def is_logged(self, update: int) -> bool:
+        """Return whether the figures of an update are logged, and so fetched from the device."""
         return update % self.trainer.log_every_n_steps == 0 or update == self.trainer.max_steps  # type: ignore[attr-defined]
+
+    def figures(self) -> tuple[Tensor, Tensor]:
+        """Return figures of the newest complete update, without waiting for the device.
+
+        They are available from the gradient's clipping to the end of the callbacks' `on_train_batch_end`.
+
+        Returns:
+            The sums of the smoothed loss, the negative log-likelihood and the tokens on this process (3,), and the norm
+            of the gradient before clipping.
+        """
+        assert self._newest is not None
+        assert self._gradient_norm is not None
+        return self._newest[0], self._gradient_norm
 
     def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         """Compute the teacher-forced likelihood and decode translations.

@@ -19,6 +19,7 @@ from diglot.model import AttentionWeights, EncoderDecoder
 from diglot.model.position import PositionEncoding
 from diglot.training.dev_scores import DevScores
 from diglot.training.figures import Panel, draw, pixels, say_once
+from diglot.training.head_maps import draw_heads
 from diglot.training.heads import HeadSums
 from diglot.training.loggers import Loggers
 from diglot.training.task import TranslationTask
@@ -41,7 +42,7 @@ class Watcher(L.Callback):
     """
 
     def __init__(self, every: int) -> None:
-        _at_least(1, every=every)
+        at_least(1, every=every)
         self.every = every
 
     def check(self, model: EncoderDecoder) -> None:
@@ -59,8 +60,8 @@ class Watcher(L.Callback):
         raise NotImplementedError
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if _shows(trainer) and self._is_due(trainer):
-            self.look(trainer, *_parts(trainer, pl_module))
+        if shows(trainer) and self._is_due(trainer):
+            self.look(trainer, *parts(trainer, pl_module))
 
     def _is_due(self, trainer: L.Trainer) -> bool:
         if 0 < trainer.max_steps <= trainer.global_step:
@@ -95,7 +96,7 @@ class AttentionMaps(Watcher):
         every: int = 2,
     ) -> None:
         super().__init__(every)
-        _at_least(1, sentences=sentences, length=length)
+        at_least(1, sentences=sentences, length=length)
         self.layers, self.heads = None if layers == "all" else layers, heads
         for name, numbers in (("layers", self.layers), ("heads", heads)):
             if isinstance(numbers, str) or (numbers is not None and (not numbers or 0 in numbers)):
@@ -143,7 +144,9 @@ class AttentionMaps(Watcher):
 
 
 class HeadStatistics(Watcher):
-    """Callback that logs the entropy of each head's attention, and which heads are dead (see HeadSums).
+    """Callback that draws a value for each head of each layer: see `HeadSums` and `HEAD_MAPS`.
+
+    Tables also get the entropy of each head, whether it is dead, and the number of dead heads.
 
     Args:
         sentences: number of dev sentences to sum over, of all lengths, the same in every run on the same data.
@@ -152,7 +155,7 @@ class HeadStatistics(Watcher):
 
     def __init__(self, *, sentences: int = 32, every: int = 2) -> None:
         super().__init__(every)
-        _at_least(1, sentences=sentences)
+        at_least(1, sentences=sentences)
         self.sentences = sentences
 
     def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
@@ -160,17 +163,49 @@ class HeadStatistics(Watcher):
         for pair in spread(data, self.sentences):  # one at a time, without padding and with little memory
             for kind, maps in attention_weights(task, dev_sentence(data, pair))._asdict().items():
                 for layer, weights in enumerate(maps, start=1):
-                    sums.setdefault((kind, layer), HeadSums(kind == "decoder")).add(weights[0])
-        values: dict[str, float] = {}
-        for (kind, layer), of_heads in sums.items():
-            if of_heads:
-                dead = of_heads.dead.tolist()
-                for head, entropy in enumerate(of_heads.entropy.tolist()):
-                    values[f"entropy/{kind}_layer{layer}_head{head + 1}"] = entropy
-                    values[f"dead/{kind}_layer{layer}_head{head + 1}"] = float(dead[head])
-                total = f"dead_heads/{kind}"
-                values[total] = values.get(total, 0.0) + sum(dead)
-        Loggers(trainer.loggers).scalars(values, trainer.global_step)
+                    of_layer = sums.setdefault((kind, layer), HeadSums(kind == "decoder", kind == "cross"))
+                    of_layer.add(weights[0])
+        sums = {place: of_layer for place, of_layer in sums.items() if of_layer}
+        loggers = Loggers(trainer.loggers)
+        loggers.table(_head_values(sums), trainer.global_step)
+        for name, (kinds, title, maximum) in HEAD_MAPS.items():
+            maps = {kind: _by_layer(sums, kind, name) for kind in kinds if any(of == kind for of, _ in sums)}
+            if maps:
+                dead = {kind: _by_layer(sums, kind, "dead") > 0 for kind in maps} if name == "entropy" else None
+                figure = draw_heads(maps, f"{title}\nupdate {trainer.global_step:,}", maximum, dead)
+                loggers.figure(f"heads/{name}", pixels(figure), trainer.global_step)
+
+
+# The figures of HeadStatistics: by name of a property of HeadSums, the kinds of attention, the title, and the value at
+# the end of the colour scale, or None for the greatest.
+HEAD_MAPS: dict[str, tuple[list[str], str, float | None]] = {
+    "entropy": (list(KINDS), "entropy: 0 attends to one token, 1 to all\nequally; red frame: dead", 1.0),
+    "distance": (list(KINDS), "distance of the attended tokens, in tokens", None),
+    "coverage": (["cross"], "source coverage: share of source tokens\nthat get the attention of a target token", 1.0),
+    "doubles": (list(KINDS), "doubles: attention shared with the most\nsimilar head of the layer", 1.0),
+}
+
+
+def _by_layer(sums: dict[tuple[str, int], HeadSums], kind: str, name: str) -> np.ndarray:
+    """Return a statistic of all heads of a kind of attention (layers, heads), with NaN where there is no head."""
+    rows = [getattr(of_layer, name).float().cpu().numpy() for (of, _), of_layer in sums.items() if of == kind]
+    values = np.full((len(rows), max(map(len, rows))), np.nan)
+    for row, found in zip(values, rows, strict=True):
+        row[: len(found)] = found
+    return values
+
+
+def _head_values(sums: dict[tuple[str, int], HeadSums]) -> dict[str, float]:
+    """Return the entropy of each head, whether it is dead, and the number of dead heads of each kind."""
+    values: dict[str, float] = {}
+    for (kind, layer), of_heads in sums.items():
+        dead = of_heads.dead.tolist()
+        for head, entropy in enumerate(of_heads.entropy.tolist()):
+            values[f"entropy/{kind}_layer{layer}_head{head + 1}"] = entropy
+            values[f"dead/{kind}_layer{layer}_head{head + 1}"] = float(dead[head])
+        total = f"dead_heads/{kind}"
+        values[total] = values.get(total, 0.0) + sum(dead)
+    return values
 
 
 class PositionMaps(Watcher):
@@ -183,14 +218,14 @@ class PositionMaps(Watcher):
 
     def __init__(self, *, positions: int = 64, every: int = 2) -> None:
         super().__init__(every)
-        _at_least(2, positions=positions)
+        at_least(2, positions=positions)
         if positions > 2048:  # a bias has a value for each pair of positions
             raise ValueError(f"positions ({positions}) must be at most 2048")
         self.positions = positions
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.global_step == 0 and _shows(trainer):
-            self._draw(trainer, *_parts(trainer, pl_module), trained=False)
+        if trainer.global_step == 0 and shows(trainer):
+            self._draw(trainer, *parts(trainer, pl_module), trained=False)
 
     def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
         self._draw(trainer, task, data, trained=True)
@@ -219,7 +254,7 @@ class SampleTranslations(Watcher):
 
     def __init__(self, *, sentences: int = 5, every: int = 1) -> None:
         super().__init__(every)
-        _at_least(1, sentences=sentences)
+        at_least(1, sentences=sentences)
         self.sentences = sentences
 
     def look(self, trainer: L.Trainer, task: TranslationTask, data: TranslationData) -> None:
@@ -308,13 +343,14 @@ def _watchable(data: TranslationData) -> np.ndarray:
     return np.flatnonzero(has_text & (lengths.min(0) > 1) & (lengths.max(0) <= data.options.max_len))
 
 
-def _shows(trainer: L.Trainer) -> bool:
+def shows(trainer: L.Trainer) -> bool:
     """Return whether this process logs, and this is training rather than a sanity check or fast_dev_run."""
     is_training = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
     return trainer.is_global_zero and is_training and not trainer.fast_dev_run  # type: ignore[attr-defined]
 
 
-def _parts(trainer: L.Trainer, pl_module: L.LightningModule) -> tuple[TranslationTask, TranslationData]:
+def parts(trainer: L.Trainer, pl_module: L.LightningModule) -> tuple[TranslationTask, TranslationData]:
+    """Return a run's module and its data."""
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     assert isinstance(pl_module, TranslationTask)
     assert isinstance(data, TranslationData)
@@ -339,7 +375,8 @@ def _chosen(name: str, numbers: list[int] | None, count: int, kind: str) -> list
     return sorted({(number - 1) if number > 0 else count + number for number in numbers})
 
 
-def _at_least(minimum: int, **values: int) -> None:
+def at_least(minimum: int, **values: float) -> None:
+    """Raise ValueError for the first value below a minimum."""
     for name, value in values.items():
         if value < minimum:
             raise ValueError(f"{name} ({value}) must be at least {minimum}")
