@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -278,11 +279,21 @@ def test_a_kill_leaves_nothing_under_the_name_and_the_next_export_nothing_else(u
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("form", ["ctranslate2", "safetensors"])
-def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(monkeypatch, compose_train, form):
+@pytest.mark.parametrize(
+    ("form", "package", "extra"),
+    [
+        ("ctranslate2", "ctranslate2", "export"),
+        ("safetensors", "safetensors", "export"),
+        ("huggingface", "transformers", "huggingface"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(
+    monkeypatch, compose_train, form, package, extra
+):
     monkeypatch.setattr(exportable, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=rf"export={form}: {form} is not installed: pip install 'diglot\[export\]'"):
-        exportable.check_format(form, resolved(compose_train().model), "export")
+    words = f"export={form}: {package} is not installed: pip install 'diglot[{extra}]'"
+    with pytest.raises(UserError, match=re.escape(words)):
+        exportable.check_format(form, resolved(compose_train("model/position=sinusoidal").model), "export")
 
 
 @pytest.mark.reliability

@@ -22,7 +22,7 @@ from diglot.commands import from_make as make
 ROOT = Path(__file__).parents[2]
 TARGETS = [
     *("help", "setup", "prepare", "doctor", "train", "sweep", "replay", "average", "evaluate", "translate"),
-    *("score", "export", "convert", "tensorboard"),
+    *("score", "export", "convert", "certify", "verify", "tensorboard"),
     *("test", "test-all", "test-reliability", "soak", "conformance", "check", "docs", "lock", "benchmark", "clean"),
 ]
 # The tests may themselves run under make.

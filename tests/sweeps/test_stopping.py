@@ -14,7 +14,7 @@ from diglot.sweeps.comparison import Comparison
 from diglot.sweeps.job import Job
 from diglot.sweeps.stopping import check_rule, rule_of, stop_with_configuration
 
-INFLUENCES = np.random.default_rng(1).standard_normal((9, 100)) / 10
+INFLUENCES = np.random.default_rng(1).standard_normal((11, 100)) / 10
 
 
 def config_of(stop: str | None = "evidence", metric: str = "Bleu", **keys: object) -> DictConfig:

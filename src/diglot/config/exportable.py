@@ -206,6 +206,6 @@ def check_format(form: str, model: Mapping[str, Any], key: str) -> None:
         raise UserError(f"{key}={form}: {'; '.join(reasons)}")
     package = PACKAGES.get(form, form)
     if find_spec(package) is None:
-        extra = "export" if form == "ctranslate2" else form
+        extra = "huggingface" if form == "huggingface" else "export"
         advice = f"pip install 'diglot[{extra}]', or in a checkout .venv/bin/pip install -e '.[{extra}]'"
         raise UserError(f"{key}={form}: {package} is not installed: {advice}")
