@@ -1,6 +1,5 @@
 """The curves of a run, read from what its loggers wrote into its folder."""
 
-import csv
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,10 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from diglot.errors import UserError
+from diglot.training.logged import all_logged
+
 SPEED = "speed/updates_per_second"
 MAX_POINTS = 300  # of a curve; further points are left out evenly
-
-Scalars = Mapping[str, Mapping[int, float]]  # values by tag and update
 
 
 class Curves(NamedTuple):
@@ -35,8 +35,8 @@ def read_curves(folder: Path) -> Curves | None:
         The curves; None if there are no dev scores, or the files cannot be read.
     """
     try:
-        scalars = _table(folder / "metrics.csv") if (folder / "metrics.csv").is_file() else _events(folder)
-    except Exception:  # damaged files of any kind; TensorBoard's reader raises various exceptions
+        scalars = all_logged(folder)
+    except UserError:
         return None
     dev = {tag.removeprefix("dev/"): values for tag, values in scalars.items() if tag.startswith("dev/")}
     updates = _thinned(sorted({update for values in dev.values() for update in values}))
@@ -44,31 +44,6 @@ def read_curves(folder: Path) -> Curves | None:
         return None
     values = {name: [_finite(by_update.get(update)) for update in updates] for name, by_update in dev.items()}
     return Curves(updates, _minutes(updates, scalars.get(SPEED, {})), values)
-
-
-def _table(file: Path) -> Scalars:
-    """Return the values in metrics.csv."""
-    found: dict[str, dict[int, float]] = {}
-    with file.open(newline="", encoding="utf-8") as lines:
-        for row in csv.DictReader(lines):
-            for tag, value in row.items():
-                if value and tag != "step":
-                    found.setdefault(tag, {})[int(row["step"])] = float(value)
-    return found
-
-
-def _events(folder: Path) -> Scalars:
-    """Return the values in TensorBoard's event files, without those that a resumed run replaced."""
-    if not any(folder.glob("events.out.tfevents.*")):
-        return {}
-    # Imported here, because the import is slow.
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    others = dict.fromkeys(("images", "audio", "histograms", "compressedHistograms", "tensors"), 1)
-    events = EventAccumulator(str(folder), size_guidance={**others, "scalars": 0})
-    events.Reload()
-    tags = [tag for tag in events.Tags()["scalars"] if tag.startswith("dev/") or tag == SPEED]
-    return {tag: {event.step: event.value for event in events.Scalars(tag)} for tag in tags}
 
 
 def _thinned(updates: list[int]) -> list[int]:

@@ -116,6 +116,13 @@ def numbered(tag: str) -> str:
     return f"{FIRST_GROUPS.index(group) + 1}_{group}/{name}" if slash and group in FIRST_GROUPS else tag
 
 
+def without_number(tag: str) -> str:
+    """Return the tag that `numbered` has changed, or else the same tag."""
+    group, slash, name = tag.partition("/")
+    original = group.partition("_")[2]
+    return f"{original}/{name}" if slash and numbered(f"{original}/{name}") == tag else tag
+
+
 class EventWriter(SummaryWriter):
     """SummaryWriter that writes to an `EventFile`.
 

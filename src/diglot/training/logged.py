@@ -6,10 +6,22 @@ from pathlib import Path
 from diglot.errors import UserError
 from diglot.system.masking import in_one_line
 from diglot.training.csv_logger import METRICS
+from diglot.training.event_file import without_number
+
+Scalars = dict[str, dict[int, float]]  # values by the name of the metric and the update
 
 
 def logged(folder: Path, name: str) -> dict[int, float]:
     """Return the values of a metric by update; empty if the run in a folder has logged none.
+
+    Raises:
+        UserError: the files are damaged.
+    """
+    return dict(sorted(all_logged(folder).get(name, {}).items()))
+
+
+def all_logged(folder: Path) -> Scalars:
+    """Return the values of all metrics that the run in a folder has logged.
 
     The table has exact values and is preferred. TensorBoard rounds them to single precision.
 
@@ -17,25 +29,37 @@ def logged(folder: Path, name: str) -> dict[int, float]:
         UserError: the files are damaged.
     """
     try:
-        return dict(sorted((_in_table(folder / METRICS, name) or _in_events(folder, name)).items()))
+        return _in_table(folder / METRICS) or _in_events(folder)
     except Exception as error:  # readers of damaged files raise many types
         raise UserError(f"{folder}: its logged metrics cannot be read ({in_one_line(error)})") from None
 
 
-def _in_table(file: Path, name: str) -> dict[int, float]:
-    if not file.is_file():
-        return {}
-    with file.open(newline="", encoding="utf-8") as lines:
-        rows = [row for row in csv.DictReader(lines) if row.get(name) and (row.get("step") or "").isdigit()]
-    return {int(row["step"]): float(row[name]) for row in rows}
+def _in_table(file: Path) -> Scalars:
+    found: Scalars = {}
+    if file.is_file():
+        with file.open(newline="", encoding="utf-8") as lines:
+            for row in csv.DictReader(lines):
+                step = row.pop("step", None) or ""
+                for name, value in row.items() if step.isdigit() else ():
+                    if value:
+                        found.setdefault(name, {})[int(step)] = float(value)
+    return found
 
 
-def _in_events(folder: Path, name: str) -> dict[int, float]:
+def _in_events(folder: Path) -> Scalars:
+    """Return the values in TensorBoard's event files, without those that a resumed run replaced."""
     if not any(folder.glob("events.out.tfevents.*")):
         return {}
     # Imported here, because the import is slow.
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "images": 1, "tensors": 1})
+    others = dict.fromkeys(("images", "audio", "histograms", "compressedHistograms", "tensors"), 1)
+    events = EventAccumulator(str(folder), size_guidance={**others, "scalars": 0})
     events.Reload()
-    return {event.step: event.value for event in events.Scalars(name)} if name in events.Tags()["scalars"] else {}
+    found: Scalars = {}
+    for tag in sorted(
+        events.Tags()["scalars"], reverse=True
+    ):  # those of an earlier version, without numbers, come first
+        values = {event.step: event.value for event in events.Scalars(tag)}
+        found.setdefault(without_number(tag), {}).update(values)
+    return found
