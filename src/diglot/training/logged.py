@@ -57,9 +57,8 @@ def _in_events(folder: Path) -> Scalars:
     events = EventAccumulator(str(folder), size_guidance={**others, "scalars": 0})
     events.Reload()
     found: Scalars = {}
-    for tag in sorted(
-        events.Tags()["scalars"], reverse=True
-    ):  # those of an earlier version, without numbers, come first
+    # A run that an earlier version began has tags without numbers, too. They come first, so that later ones replace them.
+    for tag in sorted(events.Tags()["scalars"], reverse=True):
         values = {event.step: event.value for event in events.Scalars(tag)}
         found.setdefault(without_number(tag), {}).update(values)
     return found
