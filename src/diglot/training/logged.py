@@ -57,7 +57,7 @@ def _in_events(folder: Path) -> Scalars:
     events = EventAccumulator(str(folder), size_guidance={**others, "scalars": 0})
     events.Reload()
     found: Scalars = {}
-    # A run that an earlier version began has tags without numbers, too. They come first, so that later ones replace them.
+    # A run that an earlier version began has tags without numbers, too. They come first, and later ones replace them.
     for tag in sorted(events.Tags()["scalars"], reverse=True):
         values = {event.step: event.value for event in events.Scalars(tag)}
         found.setdefault(without_number(tag), {}).update(values)
