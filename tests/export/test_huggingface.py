@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ctranslate2
 import pytest
 import torch
 
@@ -19,6 +20,7 @@ from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
 from diglot.export import huggingface
 from diglot.export.model_card import model_card
+from diglot.export.parity import compare, of_export, of_model
 from diglot.export.writing import export
 from export.test_ctranslate2 import SRC, TGT, Pieces, padded, shaken
 
@@ -50,9 +52,11 @@ def parity(build_model: Callable[..., Any], compose_train: Callable[..., Any], t
         tgt_in = padded([[2, *torch.randint(4, n_tgt, (length,), generator=random).tolist()] for length in TGT])
         with torch.no_grad():
             wanted = model(src, tgt_in, src != 0).log_softmax(-1)
-            got = theirs(input_ids=src, attention_mask=(src != 0).long(), decoder_input_ids=tgt_in).logits.log_softmax(
-                -1
-            )
+            # A target begins with <pad>, and the two tokens have exchanged their scores.
+            begun = tgt_in.masked_fill(tgt_in == 2, 0)
+            found = theirs(input_ids=src, attention_mask=(src != 0).long(), decoder_input_ids=begun)
+            got = found.logits.log_softmax(-1)[..., [2, 1, 0, *range(3, n_tgt)]]
+        got, wanted = got[tgt_in != 0], wanted[tgt_in != 0]
         assert torch.allclose(got, wanted, rtol=0, atol=CLOSE), (got - wanted).abs().max()
         return type(theirs).__name__
 
@@ -198,14 +202,25 @@ def test_the_folder_translates_text_without_diglot(
     assert "None was recorded for this checkpoint." in card
 
 
+def test_the_converter_of_ctranslate2_reads_a_pre_norm_model(compose_train: Callable[..., Any], tmp_path: Path) -> None:
+    loaded = checkpoint(compose_train, tmp_path, SINUSOIDAL)
+    export(loaded, "huggingface", tmp_path / "out", "format", 0)
+    ctranslate2.converters.TransformersConverter(str(tmp_path / "out")).convert(str(tmp_path / "converted"))
+    sources = [source.ids for source in loaded.tokenizer.encode(SOURCES[:8])]
+    with_eos = [[*source, loaded.tokenizer.eos_id] for source in sources]
+    theirs = of_export(tmp_path / "converted", "float32", loaded.tokenizer, loaded.search, None)(with_eos)
+    ours = of_model(loaded.model, loaded.tokenizer, loaded.search)(sources)
+    compare(loaded.model, loaded.tokenizer, sources, ours, theirs, "the converted model")
+
+
 def test_an_export_that_computes_otherwise_is_not_written(
     compose_train: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = checkpoint(compose_train, tmp_path, SINUSOIDAL)
     weights = huggingface.state_dict
 
-    def wrong(model: Any) -> dict[str, torch.Tensor]:
-        changed = weights(model)
+    def wrong(*arguments: Any) -> dict[str, torch.Tensor]:
+        changed = weights(*arguments)
         changed["model.encoder.layers.0.fc1.bias"] += 0.01
         return changed
 

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from diglot.config.exportable import CHOICES
-from diglot.config.stock_class import CLASSES, MARIAN, PEGASUS, activation_name
+from diglot.config.stock_class import CLASSES, PEGASUS, activation_name
 from diglot.data.capitals import CAPITALS
 from diglot.data.pieces import tag
 from diglot.data.text import write_bytes, write_json
@@ -45,7 +45,10 @@ def write_model(model: Transformer, config: dict[str, Any], tokenizer: Tokenizer
     Raises:
         UserError: the folder cannot be written to.
     """
-    write_bytes(folder / "model.safetensors", save(state_dict(model), metadata={"format": "pt"}))
+    write_bytes(
+        folder / "model.safetensors",
+        save(state_dict(model, tokenizer.pad_id, tokenizer.bos_id), metadata={"format": "pt"}),
+    )
     write_json(folder / "config.json", model_config(model, config, tokenizer))
     write_json(folder / "generation_config.json", generation_config(model, tokenizer, search))
 
@@ -85,7 +88,9 @@ def model_config(model: Transformer, config: dict[str, Any], tokenizer: Tokenize
         **_ids(tokenizer),
         "forced_eos_token_id": None,
     }
-    if name == MARIAN:
+    if name == PEGASUS:  # names of BART's config, which CTranslate2's converter reads
+        content |= {"normalize_before": True, "normalize_embedding": False}
+    else:
         content |= {
             "share_encoder_decoder_embeddings": config["tying"] == "all",
             "decoder_vocab_size": tokenizer.tgt_vocab_size,
@@ -113,21 +118,24 @@ def _ids(tokenizer: Tokenizer) -> dict[str, int]:
         "pad_token_id": tokenizer.pad_id,
         "bos_token_id": tokenizer.bos_id,
         "eos_token_id": tokenizer.eos_id,
-        "decoder_start_token_id": tokenizer.bos_id,
+        "decoder_start_token_id": tokenizer.pad_id,
     }
 
 
-def state_dict(model: Transformer) -> dict[str, Tensor]:
+def state_dict(model: Transformer, pad: int, bos: int) -> dict[str, Tensor]:
     """Return the weights by their names in the stock class, in float32.
 
     The stock classes put all sines of a sinusoidal encoding before all cosines, and diglot alternates them. Therefore
     the dimensions of the residual stream are permuted, which is exact.
+
+    These classes begin a target with <pad>, and diglot with <s>. Therefore the two tokens exchange their embeddings. As
+    padding, a token is masked, so that its embedding has no effect.
     """
     width = model.d_model
     order = torch.arange(width)
     if isinstance(model.encoder_position, Sinusoidal):
         order = torch.cat((order[0::2], order[1::2]))
-    return dict(_Writer(order, n_positions(model)).weights(model))
+    return dict(_Writer(order, n_positions(model)).weights(model, pad, bos))
 
 
 class _Writer:
@@ -141,15 +149,20 @@ class _Writer:
     def __init__(self, order: Tensor, n_positions: int) -> None:
         self.order, self.n_positions = order, n_positions
 
-    def weights(self, model: Transformer) -> Iterator[tuple[str, Tensor]]:
+    def weights(self, model: Transformer, pad: int, bos: int) -> Iterator[tuple[str, Tensor]]:
+        def rows(weight: Tensor) -> Tensor:
+            tokens = torch.arange(len(weight))
+            tokens[pad], tokens[bos] = bos, pad
+            return self.read(weight[tokens])
+
         src, tgt, out = model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight
         if src is tgt and tgt is out:
-            yield "model.shared.weight", self.read(src)
+            yield "model.shared.weight", rows(src)
         else:
-            yield "model.encoder.embed_tokens.weight", self.read(src)
-            yield "model.decoder.embed_tokens.weight", self.read(tgt)
+            yield "model.encoder.embed_tokens.weight", rows(src)
+            yield "model.decoder.embed_tokens.weight", rows(tgt)
             if out is not tgt:
-                yield "lm_head.weight", self.read(out)
+                yield "lm_head.weight", rows(out)
         yield "final_logits_bias", torch.zeros(1, len(out))
         stacks: dict[str, tuple[Any, Any, Any]] = {
             "encoder": (model.encoder, model.encoder_position, model.encoder_norm),
