@@ -109,7 +109,9 @@ def generation_config(model: Transformer, tokenizer: Tokenizer, search: Search) 
     }
     if isinstance(search, BeamSearch):
         penalty = search.length_penalty
-        content |= {"num_beams": search.beam_size, "length_penalty": 1.0 if penalty == "mean" else penalty}
+        content["num_beams"] = search.beam_size
+        if search.beam_size > 1:
+            content["length_penalty"] = 1.0 if penalty == "mean" else penalty
     return content
 
 
