@@ -183,11 +183,14 @@ class Memory(L.Callback):
 
 
 def refuse(model: Any, name: str, rows: int) -> None:
-    """Let a method of a model run out of memory for batches of more than `rows` rows."""
+    """Let a method of a model run out of memory for batches of more than `rows` rows.
+
+    A method other than forward does so only in evaluation, because a training step calls it, too.
+    """
     method = getattr(model, name)
 
     def limited(src: torch.Tensor, *arguments: Any, **options: Any) -> Any:
-        if len(src) > rows:
+        if len(src) > rows and (name == "forward" or not model.training):
             break_down("memory")
         return method(src, *arguments, **options)
 
