@@ -213,7 +213,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder, rule: Rule | 
             records=[ValidationRecords(scores, objective(config), run.folder)] if is_job else [],
             writer=writer,
             reports=[
-                HyperParameters(hyper_parameters(without_secrets(config)), writer, run.scorer.in_validations),
+                HyperParameters(hyper_parameters(without_secrets(config)), run.scorer.in_validations),
                 *progress_callbacks(writer, run.scorer.in_validations),
             ],
             throughput=throughput,

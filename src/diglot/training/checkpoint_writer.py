@@ -147,6 +147,9 @@ class CheckpointWriter(L.Callback):
             self.named.add(trainer.global_step)
         self.state.dev_score, self.state.dev_rank = (self.monitor, self._score(metrics)), rank
         self.state.validation_due_since = None
+        if self.best_update == trainer.global_step:  # before the checkpoint: a resumed run does not log it again
+            scores = {f"best/{name.removeprefix('dev/')}": value for name, value in metrics.items()}
+            Loggers(trainer.loggers).best({**scores, "best/update": float(self.best_update)}, trainer.global_step)
         self.save(trainer)
         if trainer.is_global_zero:
             with self._explained():
