@@ -252,7 +252,7 @@ def write_tokenizer_files(tokenizer: Tokenizer, record: dict[str, Any], longest:
             "eos_token": eos,
             "pad_token": pad,
             "bos_token": bos,
-            "extra_special_tokens": marks,
+            "additional_special_tokens": marks,  # the name that releases before 5 of transformers know, too
             "model_max_length": longest,
             "separate_vocabs": not tokenizer.is_joint,
         },
