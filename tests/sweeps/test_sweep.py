@@ -762,6 +762,19 @@ def test_a_damaged_record_is_named(tmp_path):
         _ = sweep.Sweep(tmp_path, sweep.Objective("dev/bleu")).jobs
 
 
+def test_while_a_sweep_runs_its_table_knows_that_a_lower_error_rate_is_better(tmp_path, compose_train):
+    for number, (rate, minutes) in enumerate([(30.0, 2.0), (20.0, 2.0)], 1):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        one.Job(folder, number, (f"a={number}",), (), str(number), str(number)).write()
+        results = {"finished": True, "best": {"cer": rate}, "minutes": minutes, "checkpoint": "best.ckpt"}
+        (folder / "results.json").write_text(json.dumps(results))
+    objective = sweep.Objective.of(compose_train("data=sample", "metric=[cer,bleu]"))
+    sweep.Sweep(tmp_path, objective).write_tables()
+    rows = [line for line in (tmp_path / "table.md").read_text().splitlines() if "a=" in line]
+    assert ["2.0*" in row or "2.0\\*" in row for row in rows] == [False, True], rows
+
+
 def test_the_comparison_says_how_often_test_sets_were_opened(tmp_path):
     jobs = [tmp_path / str(i) for i in (1, 2, 3)]
     for i, folder in enumerate(jobs, 1):

@@ -15,6 +15,7 @@ from diglot.config import (
     config_hash,
     hash_without_seed,
     higher_is_better,
+    monitored,
     objective,
     read_composed,
     without_secrets,
@@ -29,7 +30,7 @@ from diglot.sweeps.comparison import Comparison
 from diglot.sweeps.configuration import configurations, label, outcome
 from diglot.sweeps.html_report import as_html
 from diglot.sweeps.job import OUTPUT, Job, Signals, command, run, say, slug
-from diglot.sweeps.judgement import judge
+from diglot.sweeps.judgement import Judgement, judge
 from diglot.sweeps.search import JOURNAL, PICTURES
 from diglot.sweeps.stopping import stop_with_configuration
 from diglot.sweeps.tables import as_csv, as_latex, as_markdown, as_text, jobs_as_csv
@@ -55,16 +56,24 @@ class SweepKeys(TypedDict):
 
 
 class Objective(NamedTuple):
-    """The score by which a sweep compares its jobs, such as dev/bleu, and whether a higher value is better."""
+    """The score by which a sweep compares its jobs.
+
+    Attributes:
+        score: its name, such as dev/bleu.
+        higher_is_better: whether a higher value of it is better.
+        higher_metric_is_better: whether a higher value of the monitored metric is better, by which jobs are ordered as
+            long as nothing is compared.
+    """
 
     score: str
     higher_is_better: bool = True
+    higher_metric_is_better: bool = True
 
     @classmethod
     def of(cls, config: DictConfig) -> "Objective":
         """Return the objective that a config names."""
         score = objective(config)
-        return cls(score, higher_is_better(config, score))
+        return cls(score, higher_is_better(config, score), higher_is_better(config, f"dev/{monitored(config)}"))
 
 
 class Sweep:
@@ -197,7 +206,8 @@ class Sweep:
 
     def write_tables(self, comparison: Comparison | None = None) -> None:
         """Write the tables and the report of a comparison, or those of all jobs without significance tests."""
-        comparison = comparison or Comparison(self.jobs)
+        undecided = Judgement(higher_is_better=self.objective.higher_metric_is_better)
+        comparison = comparison or Comparison(self.jobs, undecided)
         for name, table in TABLES.items():
             write_bytes(self.folder / name, table(comparison).encode())
         write_bytes(self.folder / REPORT, as_html(comparison, self.folder, self.command).encode())
@@ -211,7 +221,10 @@ class Sweep:
         self.find_outdated()
         jobs = self.jobs
         score = self.objective.score
-        comparison = Comparison(jobs, judge(configurations(jobs), self.baseline, score))
+        judgement = judge(configurations(jobs), self.baseline, score)
+        if judgement.metric is None:
+            judgement.higher_is_better = self.objective.higher_metric_is_better
+        comparison = Comparison(jobs, judgement)
         self.write_tables(comparison)
         say(as_text(comparison))
         files = [REPORT, *TABLES]
