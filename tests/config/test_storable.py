@@ -324,6 +324,7 @@ def test_a_checkpoint_s_tokenizer_does_not_say_where_it_was_trained(tmp_path):
         ("seed", "${oc.env:HOME}", "seed contains the interpolation"),
         ("run", {"_args_": [1]}, "run._args_ contains positional arguments"),
         ("data", None, "the config has no data"),
+        ("optimizer", {"_target_": "torch.optim.SGD", "_partial_": True, "leraning": 1}, "leraning"),
     ],
 )
 def test_the_config_of_a_folder_names_only_classes_of_conf_and_no_expressions(
@@ -333,4 +334,5 @@ def test_the_config_of_a_folder_names_only_classes_of_conf_and_no_expressions(
     check_run_config(stored)
     with pytest.raises(UserError, match=re.escape(message)):
         check_run_config({**stored, key: value})
+    check_run_config({**stored, "optimizer": {"_target_": "torch.optim.SGD", "_partial_": True, "momentum": 0.9}})
     check_run_config({**stored, "logger": {"mine": {"_target_": "mine.Logger"}}}, ["mine"])

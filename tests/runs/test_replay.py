@@ -143,7 +143,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a foreign model": (lambda file: name_class(file.with_suffix(".yaml"), "model", "evil.Model"), "evil.Model"),
     "a foreign optimizer": (
         lambda file: name_class(file.with_suffix(".yaml"), "optimizer", "evil.Optimizer"),
-        "evil.Optimizer'?, which is not part of diglot",
+        "evil.Optimizer'?, a class that is not part of diglot",
     ),
     "an interpolation": (
         lambda file: name_class(file.with_suffix(".yaml"), "trainer", "${oc.env:HOME}"),
@@ -151,7 +151,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a function as scheduler": (
         lambda file: name_class(file.with_suffix(".yaml"), "scheduler", "os.system"),
-        "os.system'?, which is not part of diglot",
+        "os.system'?, a class that is not part of diglot",
     ),
 }
 

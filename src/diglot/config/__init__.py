@@ -52,7 +52,6 @@ from diglot.config.storable import (
     check_run_config,
     check_search,
     check_tokenizer,
-    check_training,
     check_trust,
     trusted,
 )
@@ -74,7 +73,6 @@ __all__ = [
     "check_run_config",
     "check_search",
     "check_tokenizer",
-    "check_training",
     "check_trust",
     "check_tying",
     "choose_precision",

@@ -144,8 +144,8 @@ def check_run_config(config: Mapping[str, Any], trust: Collection[str] = ()) -> 
     """Check the config that a run's folder holds, before anything is built from it.
 
     The folder may come from somebody else. Therefore each class must be one that a file of conf/ names, a part of a
-    model or search that a checkpoint may name, or a class of a module that the user trusts. No value may be an
-    expression.
+    model or search that a checkpoint may name, an optimizer or a schedule of torch, or a class of a module that the
+    user trusts. No value may be an expression.
 
     Args:
         config: the config, as plain data.
@@ -161,12 +161,17 @@ def check_run_config(config: Mapping[str, Any], trust: Collection[str] = ()) -> 
         _refuse_references(node, key)
     check_parts(dict(config), trust)
     for path, target in [pair for key, node in config.items() for pair in targets_in(node, key)]:
-        if path.partition(".")[0] in ("model", "search") or target in _targets_of_conf():
+        key = path.partition(".")[0]
+        if key in ("model", "search") or target in _targets_of_conf():
+            continue
+        if isinstance(target, str) and key in _TRAINING and _TRAINING[key].fullmatch(target):
             continue
         module = str(target).rpartition(".")[0]
         if not any(f"{module}.".startswith(f"{name}.") for name in trust):
             advice = f"if you trust that module, type trust={module}"
             raise UserError(f"{path} names {shortened(target, 60)!r}, a class that is not part of diglot: {advice}")
+    if errors := [mistake for key in _TRAINING for mistake in mistakes(config[key], key)]:
+        raise UserError("; ".join(errors[:3]))
 
 
 @cache
@@ -174,30 +179,6 @@ def _targets_of_conf() -> frozenset[str]:
     """Return the classes that the files of conf/ name."""
     texts = (file.read_text(encoding="utf-8") for file in CONF.rglob("*.yaml"))
     return frozenset(target for text in texts for target in re.findall(r"_target_: ([\w.]+)", text))
-
-
-def check_training(config: dict[str, Any], trust: Collection[str] = ()) -> None:
-    """Check the parts of a config that train a model, if the config may come from a stranger.
-
-    Args:
-        config: a config as plain data. No part that is read outside `data` may contain an interpolation.
-        trust: modules that the user trusts; see `trusted`.
-
-    Raises:
-        UserError: a class or value is not accepted. The message names its key.
-    """
-    for key, node in config.items():
-        if key != "data":
-            _refuse_references(node, key)
-    for key, known in _TRAINING.items():
-        for path, target in targets_in(config[key], key):
-            module = str(target).rpartition(".")[0]
-            is_trusted = any(f"{module}.".startswith(f"{name}.") for name in trust)
-            if not isinstance(target, str) or not (known.fullmatch(target) or is_trusted):
-                advice = f"if you trust its module, type trust={module}"
-                raise UserError(f"{path} names {target!r}, which is not part of diglot: {advice}")
-        if errors := list(mistakes(config[key], key)):
-            raise UserError("; ".join(errors[:3]))
 
 
 def trusted(config: Mapping[Any, Any]) -> list[str]:

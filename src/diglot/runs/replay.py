@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from diglot import __version__
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
-from diglot.config import build, check_parts, check_tokenizer, check_training, check_trust, read_config, trial_build
+from diglot.config import build, check_run_config, check_tokenizer, check_trust, read_config, trial_build
 from diglot.data.batch import Batch, Pairs
 from diglot.data.batching import WIDTH_STEP, Updates
 from diglot.data.options import DataOptions
@@ -273,8 +273,7 @@ def _read_config(file: Path, trust: Collection[str]) -> dict[str, Any]:
     if type(used["label_smoothing"]) not in (int, float) or not isinstance(used["init_from"], (str, type(None))):
         raise UserError(f"{path}: label_smoothing must be a number, and init_from a file")
     try:
-        check_parts(used, trust)
-        check_training(used, trust)
+        check_run_config({**used, "data": {}}, trust)  # the update is built from prepared text
         trial_build(OmegaConf.create({key: used[key] for key in _BUILT}))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
