@@ -369,6 +369,7 @@ def test_names_of_other_toolkits_are_answered_by_the_keys_of_the_command(say):
         ("train", ["optimizer.betas=0.9,0.98"], "for a list, type 'optimizer.betas=[0.9,0.98]'"),
         ("train", ["data=files", "data.train.src=a,b"], "for a list, type 'data.train.src=[a,b]'"),
         ("evaluate", ["checkpoint=x", "split=dev,test"], "split=dev,test: the key takes one value"),
+        ("average", ["checkpoint=a,b", "output=c"], "checkpoint=a,b: for a list, type 'checkpoint=[a,b]'"),
         *(
             (command, ["runs/NAME", *more], "runs/NAME: is not of the form KEY=VALUE; type checkpoint=runs/NAME")
             for command, *more in (("evaluate",), ("translate",), ("average", "output=x"), ("export",), ("convert",))

@@ -350,13 +350,18 @@ def _invalid_choice(args: Sequence[str]) -> str | None:
     return None
 
 
+# Keys that accept a list, although they have no default that shows it.
+_LISTS = {("average", "checkpoint"), ("translate", "checkpoint")}
+
+
 def _several_values(arg: str, config_name: str) -> str:
     """Return a message that an override gives a key several values outside of a sweep."""
     key, _, value = arg.partition("=")
     default: Any = plain_config(config_name)
     for name in key.lstrip("+").split("."):
         default = default.get(name) if isinstance(default, dict) else None
-    if isinstance(default, list) or meaning_of(key.lstrip("+")).content is not None:
+    takes_list = isinstance(default, list) or (config_name, key) in _LISTS
+    if takes_list or meaning_of(key.lstrip("+")).content is not None:
         return f"{arg}: for a list, type '{key}=[{value}]'"
     if config_name == "train":
         return f"{arg}: for several values: {command_line('sweep', [arg])}"
