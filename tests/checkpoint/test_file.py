@@ -102,6 +102,23 @@ def test_has_whole_does_not_read_the_tensors(tmp_path: Path, monkeypatch: pytest
     assert checkpoint.has_intact(tmp_path)
 
 
+def test_the_record_is_read_without_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: DictConfig, tokenizer: Tokenizer
+) -> None:
+    content = checkpoint_content(config, tokenizer)
+    new = write_checkpoint(tmp_path / "new.ckpt", content)
+    old = write_old_checkpoint(tmp_path / "old.ckpt", content)
+    assert same(checkpoint.read_record(old), checkpoint.read(old)["diglot"])
+    whole, names = checkpoint.read(new)["diglot"], []
+    read = container._read_tensor
+    monkeypatch.setattr(container, "_read_tensor", lambda *args: names.append(args[2]) or read(*args))
+    assert same(checkpoint.read_record(new), whole)
+    assert names == ["diglot/tokenizer"]
+    write_checkpoint(tmp_path / "foreign.ckpt", {"state_dict": {}})
+    with pytest.raises(UserError, match="not written by diglot"):
+        checkpoint.read_record(tmp_path / "foreign.ckpt")
+
+
 def test_a_checkpoint_of_format_1_has_the_same_content_as_one_of_format_2(
     config: DictConfig, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,14 +86,20 @@ def record(config: DictConfig, tokenizer: Tokenizer, corpus: str, src_lang: str,
         "version": __version__,
         "model": resolved(config.model),
         "search": resolved(config.search),
-        "tokenizer": _as_tensor(without_paths(tokenizer.model)),
-        "tgt_tokenizer": None if tokenizer.tgt_model is None else _as_tensor(without_paths(tokenizer.tgt_model)),
-        "placeholder": tokenizer.placeholder,
-        "languages": list(tokenizer.languages),
+        **_tokenizer_record(tokenizer),
         "corpus": corpus,
         "src_lang": src_lang,
         "tgt_lang": tgt_lang,
         "config": without_folders(values),
+    }
+
+
+def _tokenizer_record(tokenizer: Tokenizer) -> dict[str, Any]:
+    return {
+        "tokenizer": _as_tensor(without_paths(tokenizer.model)),
+        "tgt_tokenizer": None if tokenizer.tgt_model is None else _as_tensor(without_paths(tokenizer.tgt_model)),
+        "placeholder": tokenizer.placeholder,
+        "languages": list(tokenizer.languages),
     }
 
 
@@ -149,9 +155,24 @@ def read(path: Path, warns: bool = True) -> dict[str, Any]:
     Raises:
         UserError: the file was not written by diglot, or is damaged.
     """
+    return _read(path, warns)
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return the record in a checkpoint file. The weights of a file in format 2 are not read.
+
+    Raises:
+        UserError: the file was not written by diglot, or its record is damaged.
+    """
+    record: dict[str, Any] = _read(path, warns=False, part="diglot")["diglot"]
+    return record
+
+
+def _read(path: Path, warns: bool, part: str | None = None) -> dict[str, Any]:
+    """Read a checkpoint file, or only one part of it; see `read`."""
     try:
         is_old = is_of_old_format(path)
-        content = _read_old(path) if is_old else container.read(path)
+        content = _read_old(path) if is_old else container.read(path, part)
     except OSError as error:
         raise UserError(f"checkpoint {path}: cannot be read ({error.strerror})") from None
     except UserError as error:
@@ -159,7 +180,7 @@ def read(path: Path, warns: bool = True) -> dict[str, Any]:
     except Exception as error:  # a damaged file can make the reader fail in any way
         raise UserError(f"checkpoint {path}: damaged, or not a checkpoint ({type(error).__name__})") from None
     record = content.get("diglot") if isinstance(content, dict) else None
-    if not isinstance(record, dict) or not isinstance(content.get("state_dict"), dict):
+    if not isinstance(record, dict) or not (part or isinstance(content.get("state_dict"), dict)):
         raise UserError(f"checkpoint {path}: not written by diglot")
     if record.get("format") != (OLD_FORMAT if is_old else FORMAT):
         raise UserError(
