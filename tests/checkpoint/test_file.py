@@ -21,7 +21,8 @@ from support.made import checkpoint_content, same, write_checkpoint, write_old_c
 
 def test_a_model_from_before_a_choice_existed_has_its_default(compose_train):
     model = resolved(compose_train().model)
-    before = {key: value for key, value in model.items() if key not in ("qk_norm", "n_kv_heads", "embedding_dropout")}
+    later = ("qk_norm", "n_kv_heads", "embedding_dropout", "bias", "output_bias", "embedding_norm", "scale_embeddings")
+    before = {key: value for key, value in model.items() if key not in later}
     checkpoint.refuse_other_model(model, before)
     checkpoint.refuse_other_model(before, model)
     with pytest.raises(UserError, match=r"model\.qk_norm is False in the checkpoint, but True here"):
@@ -34,6 +35,8 @@ def test_a_model_from_before_a_choice_existed_has_its_default(compose_train):
         "model.n_heads={encoder:4,decoder:4,cross:2}",
         "model/residual@model.decoder_residual=post_norm",
         "model.tying=none",
+        "model.bias=false",
+        "model.scale_embeddings=false",
     ],
 )
 def test_weights_of_another_model_are_refused_by_key(compose_train, word):

@@ -5,6 +5,7 @@ from typing import Any
 
 from diglot.checkpoint.file import Checkpoint
 from diglot.config.exportable import check_format
+from diglot.config.stock_class import class_name
 from diglot.data.text import write_bytes, write_json
 from diglot.decoding import BeamSearch
 from diglot.export.folder import CARD, export_folder, hash_of_card, tokenizer_metadata, write_tokenizer
@@ -95,8 +96,8 @@ def _export_huggingface(
         if n_checked:
             figures, lines = huggingface_parity.checked(loaded, temporary, sentences, longest)
         names = {"src": "source.spm", "tgt": "target.spm"}
-        class_name = huggingface.class_name(config)
-        card = model_card(loaded, class_name).encode()
+        name = class_name(config)
+        card = model_card(loaded, name).encode()
         write_bytes(temporary / CARD, card)
         metadata = {
             "format": "huggingface",
@@ -105,4 +106,4 @@ def _export_huggingface(
             "parity": figures,
         }
         write_json(temporary / "diglot.json", metadata)
-    return [*lines, f"Written: {folder}/ ({class_name} of transformers, with a model card: README.md)"]
+    return [*lines, f"Written: {folder}/ ({name} of transformers, with a model card: README.md)"]
