@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from diglot.config.exportable import CHOICES
 from diglot.config.stock_class import CLASSES, PEGASUS, activation_name
 from diglot.data.capitals import CAPITALS
-from diglot.data.pieces import tag
+from diglot.data.pieces import BOS, tag
 from diglot.data.text import write_bytes, write_json
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import BeamSearch, Search
@@ -105,7 +105,7 @@ def generation_config(model: Transformer, tokenizer: Tokenizer, search: Search) 
         "max_length": min(MAX_LENGTH, n_positions(model)),
         "num_beams": 1,
         # diglot's search never writes these tokens.
-        "suppress_tokens": [tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id],
+        "suppress_tokens": sorted({tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id} - {tokenizer.eos_id}),
     }
     if isinstance(search, BeamSearch):
         penalty = search.length_penalty
@@ -120,7 +120,7 @@ def _ids(tokenizer: Tokenizer) -> dict[str, int]:
         "pad_token_id": tokenizer.pad_id,
         "bos_token_id": tokenizer.bos_id,
         "eos_token_id": tokenizer.eos_id,
-        "decoder_start_token_id": tokenizer.pad_id,
+        "decoder_start_token_id": tokenizer.pad_id if tokenizer.bos_id == BOS else tokenizer.bos_id,
     }
 
 
@@ -130,8 +130,8 @@ def state_dict(model: Transformer, pad: int, bos: int) -> dict[str, Tensor]:
     The stock classes put all sines of a sinusoidal encoding before all cosines, and diglot alternates them. Therefore
     the dimensions of the residual stream are permuted, which is exact.
 
-    These classes begin a target with <pad>, and diglot with <s>. Therefore the two tokens exchange their embeddings. As
-    padding, a token is masked, so that its embedding has no effect.
+    These classes begin a target with <pad>. If the model begins it with <s>, the two tokens exchange their embeddings.
+    As padding, a token is masked, so that its embedding has no effect. A start that is <pad> or </s> is kept.
     """
     width = model.d_model
     order = torch.arange(width)
@@ -154,7 +154,8 @@ class _Writer:
     def weights(self, model: Transformer, pad: int, bos: int) -> Iterator[tuple[str, Tensor]]:
         def rows(weight: Tensor) -> Tensor:
             tokens = torch.arange(len(weight))
-            tokens[pad], tokens[bos] = bos, pad
+            if bos == BOS:
+                tokens[pad], tokens[bos] = bos, pad
             return self.read(weight[tokens])
 
         src, tgt, out = model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight
