@@ -16,7 +16,7 @@ from diglot.checkpoint import file as checkpoint
 from diglot.config import changes, resolved
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
-from support.made import checkpoint_content, same, write_checkpoint, write_old_checkpoint
+from support.made import KINDS, checkpoint_content, of_kind, same, write_checkpoint, write_old_checkpoint
 
 
 def test_a_model_from_before_a_choice_existed_has_its_default(compose_train):
@@ -165,3 +165,39 @@ def test_a_pipe_of_a_checkpoint_s_name_is_not_waited_for(tmp_path: Path) -> None
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_holds_the_start_and_the_prefixes_of_its_tokenizer(compose_train, tokenizer, kind):
+    made = of_kind(tokenizer, kind)
+    record = checkpoint.record(compose_train(), made, "sample", "avi", "bol")
+    container.check_tree({"diglot": record})
+    found = checkpoint.tokenizer_of(record)
+    assert (found.special, found.prefixes, found.digest()) == (made.special, made.prefixes, made.digest())
+    assert checkpoint.has_tokenizer(record, made)
+    assert not checkpoint.has_tokenizer(record, tokenizer)
+
+
+def test_a_record_from_before_the_prefixes_has_the_default(compose_train, tokenizer):
+    record = checkpoint.record(compose_train(), tokenizer, "sample", "avi", "bol")
+    assert record.pop("prefixes") == {"src": ["tgt_lang"], "tgt": []}
+    assert checkpoint.tokenizer_of(record).digest() == tokenizer.digest()
+    assert checkpoint.has_tokenizer(record, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "reason"),
+    [
+        (["tgt_lang"], "its prefixes are not those of src and tgt"),
+        ({"src": [], "tgt": [], "more": []}, "its prefixes are not those of src and tgt"),
+        ({"src": [], "tgt": "<s>"}, r"its prefixes\.tgt is not a list of at most 8 pieces"),
+        ({"src": [3], "tgt": []}, r"its prefixes\.src is not a list of at most 8 pieces"),
+        ({"src": ["<s>"] * 9, "tgt": []}, r"its prefixes\.src is not a list of at most 8 pieces"),
+        ({"src": ["x" * 101], "tgt": []}, r"its prefixes\.src is not a list of at most 8 pieces"),
+        ({"src": ["<no piece>"], "tgt": []}, "has no control piece <no piece>"),
+    ],
+)
+def test_prefixes_of_another_form_are_refused(compose_train, tokenizer, prefixes, reason):
+    record = checkpoint.record(compose_train(), tokenizer, "sample", "avi", "bol") | {"prefixes": prefixes}
+    with pytest.raises(UserError, match=reason):
+        checkpoint.tokenizer_of(record)

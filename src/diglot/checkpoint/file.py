@@ -26,6 +26,7 @@ from diglot.config import (
     without_folders,
     without_secrets,
 )
+from diglot.data.encoding import MAX_PREFIX, Prefixes
 from diglot.data.pieces import without_paths
 from diglot.data.placeholders import check_placeholder
 from diglot.data.text import refuse_address
@@ -100,6 +101,7 @@ def _tokenizer_record(tokenizer: Tokenizer) -> dict[str, Any]:
         "tgt_tokenizer": None if tokenizer.tgt_model is None else _as_tensor(without_paths(tokenizer.tgt_model)),
         "placeholder": tokenizer.placeholder,
         "languages": list(tokenizer.languages),
+        "prefixes": {side: list(prefix) for side, prefix in tokenizer.prefixes._asdict().items()},
     }
 
 
@@ -114,6 +116,7 @@ def has_tokenizer(record: dict[str, Any], tokenizer: Tokenizer) -> bool:
             [model and without_paths(model) for model in (t.model, t.tgt_model)],
             t.placeholder,
             t.languages,
+            t.prefixes,
         )
         for t in (tokenizer_of(record), tokenizer)
     )
@@ -360,7 +363,25 @@ def tokenizer_of(record: dict[str, Any]) -> Tokenizer:
         record["placeholder"],
         None if tgt_model is None else tgt_model.numpy().tobytes(),
         languages,
+        _prefixes(record.get("prefixes")),
     )
+
+
+def _prefixes(node: Any) -> Prefixes:
+    """Return the prefixes in a checkpoint's record; a record from before they existed has the default.
+
+    Raises:
+        UserError: they are not two lists of short texts.
+    """
+    if node is None:
+        return Prefixes()
+    if not isinstance(node, dict) or node.keys() != {*Prefixes._fields}:
+        raise UserError("its prefixes are not those of src and tgt")
+    for side, prefix in node.items():
+        is_list = isinstance(prefix, (list, tuple)) and len(prefix) <= MAX_PREFIX
+        if not is_list or not all(isinstance(piece, str) and len(piece) <= 100 for piece in prefix):
+            raise UserError(f"its prefixes.{side} is not a list of at most {MAX_PREFIX} pieces")
+    return Prefixes(*(tuple(node[side]) for side in Prefixes._fields))
 
 
 def _model(record: dict[str, Any], sizes: dict[str, int]) -> EncoderDecoder:

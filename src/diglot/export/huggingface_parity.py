@@ -36,7 +36,7 @@ def checked(loaded: Checkpoint, folder: Path, sentences: Sentences, longest: int
     """
     model, tokenizer, search = loaded.model, loaded.tokenizer, loaded.search
     sources = [source.ids for source in sentences.sources]
-    outputs = of_model(model, tokenizer, search)(sources)
+    outputs = of_model(model, tokenizer, search, sentences.tgt_prefix)(sources)
     targets = [[*output.tokens, tokenizer.eos_id][:longest] for output in outputs]
     limits = search.limits(torch.tensor([len(source) + 1 for source in sources]), longest).tolist()
     lines = [] if sentences.pairs is None else _plain_lines(loaded, sentences)
