@@ -16,12 +16,13 @@ from diglot.checkpoint import file as checkpoint
 from diglot.config import changes, resolved
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
-from support.made import checkpoint_content, same, write_checkpoint, write_old_checkpoint
+from support.made import KINDS, checkpoint_content, of_kind, same, write_checkpoint, write_old_checkpoint
 
 
 def test_a_model_from_before_a_choice_existed_has_its_default(compose_train):
     model = resolved(compose_train().model)
-    before = {key: value for key, value in model.items() if key not in ("qk_norm", "n_kv_heads", "embedding_dropout")}
+    later = ("qk_norm", "n_kv_heads", "embedding_dropout", "bias", "output_bias", "embedding_norm", "scale_embeddings")
+    before = {key: value for key, value in model.items() if key not in later}
     checkpoint.refuse_other_model(model, before)
     checkpoint.refuse_other_model(before, model)
     with pytest.raises(UserError, match=r"model\.qk_norm is False in the checkpoint, but True here"):
@@ -34,6 +35,8 @@ def test_a_model_from_before_a_choice_existed_has_its_default(compose_train):
         "model.n_heads={encoder:4,decoder:4,cross:2}",
         "model/residual@model.decoder_residual=post_norm",
         "model.tying=none",
+        "model.bias=false",
+        "model.scale_embeddings=false",
     ],
 )
 def test_weights_of_another_model_are_refused_by_key(compose_train, word):
@@ -102,6 +105,23 @@ def test_has_whole_does_not_read_the_tensors(tmp_path: Path, monkeypatch: pytest
     assert checkpoint.has_intact(tmp_path)
 
 
+def test_the_record_is_read_without_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: DictConfig, tokenizer: Tokenizer
+) -> None:
+    content = checkpoint_content(config, tokenizer)
+    new = write_checkpoint(tmp_path / "new.ckpt", content)
+    old = write_old_checkpoint(tmp_path / "old.ckpt", content)
+    assert same(checkpoint.read_record(old), checkpoint.read(old)["diglot"])
+    whole, names = checkpoint.read(new)["diglot"], []
+    read = container._read_tensor
+    monkeypatch.setattr(container, "_read_tensor", lambda *args: names.append(args[2]) or read(*args))
+    assert same(checkpoint.read_record(new), whole)
+    assert names == ["diglot/tokenizer"]
+    write_checkpoint(tmp_path / "foreign.ckpt", {"state_dict": {}})
+    with pytest.raises(UserError, match="not written by diglot"):
+        checkpoint.read_record(tmp_path / "foreign.ckpt")
+
+
 def test_a_checkpoint_of_format_1_has_the_same_content_as_one_of_format_2(
     config: DictConfig, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,3 +165,39 @@ def test_a_pipe_of_a_checkpoint_s_name_is_not_waited_for(tmp_path: Path) -> None
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_holds_the_start_and_the_prefixes_of_its_tokenizer(compose_train, tokenizer, kind):
+    made = of_kind(tokenizer, kind)
+    record = checkpoint.record(compose_train(), made, "sample", "avi", "bol")
+    container.check_tree({"diglot": record})
+    found = checkpoint.tokenizer_of(record)
+    assert (found.special, found.prefixes, found.digest()) == (made.special, made.prefixes, made.digest())
+    assert checkpoint.has_tokenizer(record, made)
+    assert not checkpoint.has_tokenizer(record, tokenizer)
+
+
+def test_a_record_from_before_the_prefixes_has_the_default(compose_train, tokenizer):
+    record = checkpoint.record(compose_train(), tokenizer, "sample", "avi", "bol")
+    assert record.pop("prefixes") == {"src": ["tgt_lang"], "tgt": []}
+    assert checkpoint.tokenizer_of(record).digest() == tokenizer.digest()
+    assert checkpoint.has_tokenizer(record, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "reason"),
+    [
+        (["tgt_lang"], "its prefixes are not those of src and tgt"),
+        ({"src": [], "tgt": [], "more": []}, "its prefixes are not those of src and tgt"),
+        ({"src": [], "tgt": "<s>"}, r"its prefixes\.tgt is not a list of at most 8 pieces"),
+        ({"src": [3], "tgt": []}, r"its prefixes\.src is not a list of at most 8 pieces"),
+        ({"src": ["<s>"] * 9, "tgt": []}, r"its prefixes\.src is not a list of at most 8 pieces"),
+        ({"src": ["x" * 101], "tgt": []}, r"its prefixes\.src is not a list of at most 8 pieces"),
+        ({"src": ["<no piece>"], "tgt": []}, "has no control piece <no piece>"),
+    ],
+)
+def test_prefixes_of_another_form_are_refused(compose_train, tokenizer, prefixes, reason):
+    record = checkpoint.record(compose_train(), tokenizer, "sample", "avi", "bol") | {"prefixes": prefixes}
+    with pytest.raises(UserError, match=reason):
+        checkpoint.tokenizer_of(record)

@@ -25,6 +25,7 @@ from diglot.export import ctranslate2 as converter
 from diglot.export.parity import Output, Parity, compare
 from diglot.inference.translator import Translator
 from support.commands import ROOT, SMALL, type_command
+from support.made import KINDS, of_kind
 
 PLACEHOLDER = r"\{[^{}\s]+\}"
 # The code of a user who has ctranslate2, sentencepiece and the exported folder, but not diglot.
@@ -180,6 +181,28 @@ def test_own_vocabularies_tags_and_placeholders_go_along(untrained, own_tokenize
     exporting.export(loaded, "ctranslate2", tmp_path / "out", "format", 20)
     translator = Translator(loaded.model, loaded.tokenizer, loaded.search, loaded.record, tgt_lang)
     assert translate_without_diglot(tmp_path / "out", tgt_lang, lines) == translator.translate(lines)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("has_text", [True, False])
+def test_other_starts_and_prefixes_are_compared_and_stated(untrained, tokenizer, tmp_path, kind, has_text):
+    made = of_kind(tokenizer, kind)
+    loaded = untrained(made, "model/position=sinusoidal", "search.max_len_a=1", "search.max_len_b=5")
+    file = str(ROOT / "data/sample/test.avi") if has_text else None
+    told = exporting.export(loaded, "ctranslate2", tmp_path / "out", "format", 20, file)
+    assert re.search(r": (20|1\d) of 20 sentences have the same tokens", told[0])
+    about = json.loads((tmp_path / "out" / "diglot.json").read_text())
+    assert about["special_ids"]["bos"] == made.bos_id
+    assert about["prefixes"] == {side: list(prefix) for side, prefix in made.prefixes._asdict().items()}
+    assert ["</s>"] not in about["translate_batch"]["suppress_sequences"]
+
+
+@pytest.mark.parametrize("kind", ["eos", "tags"])
+def test_prefixes_that_a_marian_tokenizer_cannot_write_are_refused(untrained, tokenizer, tmp_path, kind):
+    loaded = untrained(of_kind(tokenizer, kind), "model/position=sinusoidal")
+    with pytest.raises(UserError, match=r"the tokenizer's prefixes are not those of a MarianTokenizer"):
+        exporting.export(loaded, "huggingface", tmp_path / "out", "format", 20)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_export_that_translates_differently_is_not_left_behind(monkeypatch, untrained, tokenizer, tmp_path):

@@ -147,7 +147,7 @@ def is_value(override: Override) -> bool:
         ("model.d_model=abc", "model.d_model='abc': must be an integer"),
         ("model.d_model=64.5", "model.d_model=64.5: must be an integer"),
         ("model.d_model=true", "model.d_model=True: must be an integer"),
-        ("model.tying=some", "model.tying='some': must be none or target or all"),
+        ("model.tying=some", "model.tying='some': must be none or target or inputs or all"),
         ("run.validate_every=2.5", "run.validate_every=2.5: must be an integer"),
         ("optimizer.betas=3", "optimizer.betas=3: must be a list"),
         ("seed=x", "seed='x': must be an integer"),

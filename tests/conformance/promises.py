@@ -264,6 +264,7 @@ def a_packed_model_decodes_the_same(model: EncoderDecoder, config: DictConfig) -
 TIED = {
     "none": [],
     "target": [{"tgt_embedding.weight", "output.weight"}],
+    "inputs": [{"src_embedding.weight", "tgt_embedding.weight"}],
     "all": [{"src_embedding.weight", "tgt_embedding.weight", "output.weight"}],
 }
 

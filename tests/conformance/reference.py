@@ -54,7 +54,8 @@ class Reference:
         return y + self.weights[f"{name}.bias"] if f"{name}.bias" in self.weights else y
 
     def embed(self, name: str, tokens: Tensor) -> Tensor:
-        return self.weights[f"{name}.weight"][tokens] * math.sqrt(self.d_model)
+        vectors = self.weights[f"{name}.weight"][tokens]
+        return vectors * math.sqrt(self.d_model) if self.config.get("scale_embeddings", True) else vectors
 
     def output(self, x: Tensor) -> Tensor:
         return self.linear("output", x)
@@ -63,9 +64,9 @@ class Reference:
 # --------------------------------------------------------------------------------------------------- Transformer
 
 
-def sinusoid(position: int, d_model: int) -> list[float]:
+def sinusoid(position: int, d_model: int, base: float = 10_000) -> list[float]:
     """Return the encoding of one position (Vaswani et al., 2017, section 3.5)."""
-    angles = [position / 10_000 ** (2 * i / d_model) for i in range(d_model // 2)]
+    angles = [position / base ** (2 * i / d_model) for i in range(d_model // 2)]
     return [wave for angle in angles for wave in (math.sin(angle), math.cos(angle))]
 
 
@@ -143,13 +144,14 @@ class Transformer(Reference):
         return self.output(self.end("decoder", x))
 
     def place(self, stack: str, x: Tensor) -> Tensor:
-        """Add the position encoding to embeddings, if it is an additive one."""
-        kind = class_of(self.part(stack, "position"))
-        if kind == "Sinusoidal":
-            return x + torch.tensor([sinusoid(position, self.d_model) for position in range(len(x))])
-        if kind == "Learned":
-            return x + self.weights[f"{stack}_position.table.weight"][: len(x)]
-        return x
+        """Add the position encoding to embeddings, if it is an additive one, and normalise the sum if asked to."""
+        node = self.part(stack, "position")
+        if class_of(node) == "Sinusoidal":
+            first, base = node.get("offset", 0), node.get("base", 10_000)
+            x = x + torch.tensor([sinusoid(first + index, self.d_model, base) for index in range(len(x))])
+        elif class_of(node) == "Learned":
+            x = x + self.weights[f"{stack}_position.table.weight"][: len(x)]
+        return self.norm(f"{stack}_embedding_norm", x) if self.config.embedding_norm else x
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         """Apply LayerNorm (Ba et al., 2016) or RMSNorm (Zhang and Sennrich, 2019)."""

@@ -336,14 +336,19 @@ def cross_attention_drops_no_weights(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(promises.dropout_is_where_the_papers_have_it)
 def embeddings_of_the_target_are_not_dropped(patch: pytest.MonkeyPatch) -> None:
-    original = Transformer.embed
+    def embed_target(self: Transformer, tokens: Tensor, positions: Tensor) -> Tensor:
+        return self.decoder_position.embed(self.vectors(tokens, self.tgt_embedding), positions)
 
-    def embed(self: Transformer, tokens: Tensor, embedding: nn.Embedding, position: Any, positions: Tensor) -> Tensor:
-        if position is self.encoder_position:
-            return original(self, tokens, embedding, position, positions)
-        return position.embed(self.vectors(tokens, embedding), positions)
+    patch.setattr(Transformer, "embed_target", embed_target)
 
-    patch.setattr(Transformer, "embed", embed)
+
+@breaks(promises.dropout_is_where_the_papers_have_it, "model.embedding_norm=true")
+def the_norm_of_embeddings_follows_dropout(patch: pytest.MonkeyPatch) -> None:
+    def embed_source(self: Transformer, tokens: Tensor, positions: Tensor) -> Tensor:
+        x = self.encoder_position.embed(self.vectors(tokens, self.src_embedding), positions)
+        return self.encoder_embedding_norm(self.embedding_dropout(x))
+
+    patch.setattr(Transformer, "embed_source", embed_source)
 
 
 # --------------------------------------------------------------------------------------------------------- settings
@@ -366,6 +371,17 @@ def the_decoder_has_buckets_for_both_directions(patch: pytest.MonkeyPatch) -> No
 @breaks(promises.a_model_computes_what_the_papers_say, ROTARY, "model.position.base=50")
 def the_base_of_angles_is_always_the_same(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rotary, "base", property(lambda self: 10_000.0, lambda self, base: None), raising=False)
+
+
+@breaks(promises.a_model_computes_what_the_papers_say, "+model.position.offset=2")
+def the_first_position_is_always_zero(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sinusoidal, "offset", property(lambda self: 0, lambda self, offset: None), raising=False)
+
+
+@breaks(promises.a_model_computes_what_the_papers_say, "model.scale_embeddings=false")
+def embeddings_are_always_scaled(patch: pytest.MonkeyPatch) -> None:
+    scaled = property(lambda self: True, lambda self, scale: None)
+    patch.setattr(Transformer, "scale_embeddings", scaled, raising=False)
 
 
 @breaks(promises.a_model_computes_what_the_papers_say, "model/residual=deep_norm", "model.residual.alpha=1.7")

@@ -96,7 +96,8 @@ def _unlike() -> Iterator[str]:
 PRESETS = [_variant(preset) for preset in _unlike()]
 # Models that no file of conf/model describes.
 OTHERS = [
-    *(_variant("gru_attention", f"model.tying={tying}") for tying in ("none", "target")),
+    *(_variant("gru_attention", f"model.tying={tying}") for tying in ("none", "target", "inputs")),
+    _variant("base", "+model.position.base=30.0", "+model.position.offset=3"),
     _variant("base", "model/residual=deep_norm", "model.residual.alpha=1.7", "model.residual.beta=0.4"),
     _variant(
         "base",
@@ -145,6 +146,8 @@ def _factors() -> dict[str, dict[str, tuple[str, ...]]]:
         "own_width": ("model.n_heads=2", "model.d_head={encoder:10,decoder:6,cross:4}"),
     }
     found["qk_norm"] = {value: (f"model.qk_norm={value}",) for value in ("false", "true")}
+    for key in ("bias", "embedding_norm", "scale_embeddings", "output_bias"):
+        found[key] = {value: (f"model.{key}={value}",) for value in ("false", "true")}
     found["depth"] = {
         f"{n}+{m}": (f"model.n_encoder_layers={n}", f"model.n_decoder_layers={m}") for n, m in ((1, 3), (2, 1), (2, 2))
     }
@@ -241,5 +244,5 @@ def build_variant(overrides: tuple[str, ...]) -> tuple[EncoderDecoder, DictConfi
 def build_from(config: DictConfig, seed: int) -> EncoderDecoder:
     """Build a model in evaluation mode, with weights that depend on the seed."""
     torch.manual_seed(seed)
-    src_vocab_size = V if config.tying == "all" else V + 9
+    src_vocab_size = V if config.tying in ("inputs", "all") else V + 9
     return build(config, "model", src_vocab_size=src_vocab_size, tgt_vocab_size=V).eval()

@@ -8,6 +8,7 @@ from diglot.data.language import (
     KOREAN,
     SPACED,
     Writing,
+    find_language,
     language_of_column,
     language_of_file,
     writing_of,
@@ -145,3 +146,33 @@ def test_scripts_without_blanks_are_scored_by_characters(text: str) -> None:
     writing = writing_of_text([text, "OK"])
     assert writing is not None
     assert (writing.tokenizer, writing.has_blanks) == ("char", False)
+
+
+NLLB = ("eng_Latn", "deu_Latn", "zho_Hans", "zho_Hant", "arb_Arab", "nob_Latn", "srp_Cyrl", "pes_Arab")
+MBART = ("en_XX", "de_DE", "zh_CN", "ar_AR", "pt_XX")
+
+
+@pytest.mark.parametrize(
+    ("code", "among", "found"),
+    [
+        ("de", ("de", "deu_Latn"), "de"),
+        ("xx-any", ("xx-any",), "xx-any"),
+        *((code, NLLB, "deu_Latn") for code in ("de", "deu", "de-DE", "de_AT", "DE")),
+        *(("de", among, found) for among, found in ((MBART, "de_DE"), (("fr",), None), ((), None))),
+        ("en", MBART, "en_XX"),
+        ("zh", NLLB, "zho_Hans"),
+        ("zh_TW", NLLB, "zho_Hant"),
+        ("zh-Hant", MBART, None),
+        ("ar", NLLB, "arb_Arab"),
+        ("fa", NLLB, "pes_Arab"),
+        ("no", NLLB, "nob_Latn"),
+        ("nb", ("no",), "no"),
+        ("sr", NLLB, "srp_Cyrl"),
+        ("sr-Latn", NLLB, None),
+        ("pt-BR", ("pt_PT", "pt_BR"), "pt_BR"),
+        ("pt-AO", ("pt_PT", "pt_BR"), "pt_PT"),
+        ("not a code", NLLB, None),
+    ],
+)
+def test_a_language_is_found_by_its_language_script_and_region(code: str, among: tuple, found: str | None) -> None:
+    assert find_language(code, among) == found

@@ -28,6 +28,7 @@ from diglot.data.module import (
     unknown_tokens,
 )
 from diglot.data.options import DataOptions
+from diglot.data.preparation import prepare
 from diglot.data.sampling import Sampling
 from diglot.data.shards import ABOUT
 from diglot.data.text import ParallelText, write_lines
@@ -39,6 +40,7 @@ from diglot.inference.translator import Translator
 from diglot.model import Transformer
 from diglot.training.loss import token_loss
 from diglot.training.watch import spread
+from support.made import KINDS, of_kind
 
 LINES = {
     "train": (
@@ -173,6 +175,54 @@ def test_the_decoder_input_is_the_target_shifted_by_one(tmp_path: Path, tokenize
             assert given[1:n].tolist() == said[: n - 1].tolist()
             assert said[n - 1] == EOS
             assert EOS not in given.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_start_and_prefix_reaches_the_batches(tmp_path: Path, tokenizer: Tokenizer, kind: str) -> None:
+    made, plain = of_kind(tokenizer, kind), data(Sample(), tokenizer, tmp_path)
+    found = data(Sample(), made, tmp_path)
+    (source,) = made.encode([""], "bol", "avi")
+    pairs = np.arange(len(found.dev_pairs))
+    assert {*(found.dev_pairs.src.lengths[pairs] - plain.dev_pairs.src.lengths[pairs]).tolist()} == {len(source.ids)}
+    for batch in [*found.largest_batches(), *batches(found.val_dataloader())]:
+        assert (batch.tgt_in[:, 0] == made.bos_id).all()
+        n = len(source.tgt_prefix)
+        assert (batch.labels[:, :n] == torch.tensor(source.tgt_prefix, dtype=torch.long)).all()
+        assert (batch.src[:, : len(source.ids)] == torch.tensor(source.ids, dtype=torch.long)).all()
+        assert (batch.tgt_in[:, 1:][batch.tgt_mask[:, 1:]] == batch.labels[:, :-1][batch.tgt_mask[:, 1:]]).all()
+    pair = 3
+    assert found.decode_dev(pair, found.dev_pairs.tgt[pair].tolist()) == found.held_out["dev"].tgt[pair]
+
+
+def test_the_source_s_language_belongs_to_the_prepared_text_only_if_it_has_a_tag(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    made = of_kind(tokenizer, "tags")
+    text = ParallelText(["Ler nin gaser."], ["Ka gun ne."])
+    for with_tag, n_folders in ((made, 2), (tokenizer, 1)):
+        folders = {
+            prepare(text, with_tag, tmp_path, max_len=99, src_langs={"sample": lang, "": lang}, tgt_lang="bol").folder
+            for lang in ("avi", "bol")
+        }
+        assert len(folders) == n_folders
+
+
+def test_blank_targets_after_a_prefix_are_left_out_of_train_and_do_not_count_in_dev(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    pairs = ["Ler nin gaser.", "", "Ka"], ["Ka gun ne.", "", " "]
+    made = data(corpus(tmp_path, train=pairs, dev=pairs), of_kind(tokenizer, "eos"), tmp_path)
+    assert made.sizes["train"] == 1
+    assert made.dev_pairs.counts is not None
+    assert made.dev_pairs.counts.tolist() == [True, False, True]
+
+
+def test_a_language_without_a_tag_is_refused_with_the_keys_that_name_it(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    made = of_kind(tokenizer, "tags")
+    write_lines(tmp_path / "some.tsv", ["a\tb"])
+    files = {"tsv": str(tmp_path / "some.tsv")}
+    with pytest.raises(UserError, match=r"has no tag for fr, src; it has avi, bol: type data\.src_lang=CODE data\.tgt"):
+        data(Files(train=files, dev=files, test=files, tgt_lang="fr"), made, tmp_path)
 
 
 def test_a_batch_is_padded_to_its_bucket_and_padding_rows_do_not_count(tmp_path: Path, tokenizer: Tokenizer) -> None:

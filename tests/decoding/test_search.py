@@ -196,6 +196,22 @@ def test_an_impossible_prefix_is_named(prefix: list[int], reason: str) -> None:
         BeamSearch(max_len_a=0, max_len_b=4)(TableModel(random_logits(1)), src, mask, SPECIAL, [[], prefix])
 
 
+@pytest.mark.parametrize("start", [PAD, EOS])
+def test_other_starts_than_their_own_token_leave_the_end_and_token_2_possible(start: int) -> None:
+    special, words = SPECIAL._replace(bos=start), (BOS, *WORDS)
+    limit, logits = 3, random_logits(5)
+    search = BeamSearch(beam_size=len(words) ** limit, max_len_a=0, max_len_b=limit)
+    src, mask = sources([4, 5], [6])
+    model = TableModel(logits)
+    # A target of BART begins with <s>, which is no start there.
+    for row, (best, *_), begins in zip(src, search(model, src, mask, special, [[BOS], []]), ((BOS,), ()), strict=True):
+        source = tuple(i for i in row.tolist() if i != PAD)
+        targets = [
+            (*begins, *rest) for n in range(limit - len(begins) + 1) for rest in itertools.product(words, repeat=n)
+        ]
+        assert tuple(best.tokens) == max(targets, key=lambda target: score_of(logits, source, target, 0.6))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_beam_of_one_is_greedy_search(seed: int) -> None:
     limit, logits = 6, random_logits(seed)

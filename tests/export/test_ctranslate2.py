@@ -99,7 +99,7 @@ def parity(build_model: Callable[..., Transformer], tmp_path: Path) -> Callable[
     """Return a function that checks a model of two vocabularies, or of one if they are tied."""
 
     def check(*words: str) -> None:
-        tied = "model.tying=all" in words
+        tied = bool({"model.tying=all", "model.tying=inputs"} & {*words})
         tying = () if any(word.startswith("model.tying") for word in words) else ("model.tying=none",)
         model = build_model(*words, *tying, src_vocab_size=37, tgt_vocab_size=37 if tied else 41)
         check_parity(model, tmp_path)
@@ -144,6 +144,7 @@ def test_every_model_except_the_recurrent_one_can_be_exported(compose_train, fil
         # tying and depth
         "model.tying=all",
         "model.tying=target",
+        "model.tying=inputs",
         "model.n_encoder_layers=4 model.n_decoder_layers=1 model/position=sinusoidal",
         "model.n_encoder_layers=1 model.n_decoder_layers=3",
         # heads
@@ -173,6 +174,14 @@ def test_every_model_except_the_recurrent_one_can_be_exported(compose_train, fil
         "model/norm=rms_norm model/residual=post_norm model/norm@model.decoder_norm=layer_norm model.norm.eps=1e-5",
         "+model.norm.elementwise_affine=false",
         "+model.norm.bias=false",
+        # biases, norm and scale of the embeddings
+        "model.output_bias=true model.tying=all",
+        "model.bias=false model.n_heads=4 model.n_kv_heads=2",
+        "model.bias=false model/feed_forward=swiglu model/norm=rms_norm model/position=relative_bias",
+        "model.scale_embeddings=false model/position=sinusoidal +model.position.offset=2 +model.position.base=30",
+        "model.embedding_norm=true model/residual=post_norm model/position=learned",
+        "model.embedding_norm=true model/norm=rms_norm model.scale_embeddings=false model/position=sinusoidal",
+        "model.embedding_norm=true model/residual=deep_norm model.residual.alpha=3 model.norm.eps=0.1",
         # placements
         "model/residual=deep_norm model.residual.alpha=3 model/position=sinusoidal model.norm.eps=0.1",
         "model/residual=deep_norm model.residual.alpha=0.4 model/norm=rms_norm",

@@ -14,7 +14,7 @@ import torch
 
 from diglot.checkpoint.file import Checkpoint
 from diglot.config import build, resolved
-from diglot.config.stock_class import MARIAN, PEGASUS, without_stock_class
+from diglot.config.stock_class import BART, M2M100, MARIAN, MBART, PEGASUS, T5, without_stock_class
 from diglot.data.text import ParallelText
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
@@ -29,6 +29,8 @@ transformers = pytest.importorskip("transformers")
 
 CLOSE = 5e-5  # tolerance of log-probabilities
 SINUSOIDAL = "model/position=sinusoidal"
+M2M100_POSITIONS = f"{SINUSOIDAL} +model.position.offset=2 +model.position.base={10_000 ** (24 / 22)}"
+T5_LIKE = "model/position=relative_bias model/norm=rms_norm model.bias=false model.scale_embeddings=false"
 
 
 @pytest.fixture
@@ -52,13 +54,18 @@ def parity(build_model: Callable[..., Any], compose_train: Callable[..., Any], t
         tgt_in = padded([[2, *torch.randint(4, n_tgt, (length,), generator=random).tolist()] for length in TGT])
         with torch.no_grad():
             wanted = model(src, tgt_in, src != 0).log_softmax(-1)
-            # A target begins with <pad>, and the two tokens have exchanged their scores.
-            begun = tgt_in.masked_fill(tgt_in == 2, 0)
-            found = theirs(input_ids=src, attention_mask=(src != 0).long(), decoder_input_ids=begun)
-            got = found.logits.log_softmax(-1)[..., [2, 1, 0, *range(3, n_tgt)]]
+            name = type(theirs).__name__
+            if name == M2M100:  # <pad> and <unk> have exchanged their ids
+                ids = torch.tensor([1, 0, *range(2, n_tgt)])
+                begun, order = ids[tgt_in], ids
+            else:  # a target begins with <pad>, and <pad> and <s> have exchanged their scores
+                ids = torch.arange(n_src)
+                begun, order = tgt_in.masked_fill(tgt_in == 2, 0), torch.tensor([2, 1, 0, *range(3, n_tgt)])
+            found = theirs(input_ids=ids[src], attention_mask=(src != 0).long(), decoder_input_ids=begun)
+            got = found.logits.log_softmax(-1)[..., order]
         got, wanted = got[tgt_in != 0], wanted[tgt_in != 0]
         assert torch.allclose(got, wanted, rtol=0, atol=CLOSE), (got - wanted).abs().max()
-        return type(theirs).__name__
+        return name
 
     return check
 
@@ -80,6 +87,17 @@ def parity(build_model: Callable[..., Any], compose_train: Callable[..., Any], t
         (f"{SINUSOIDAL} model/residual=post_norm model.feed_forward.activation._target_=torch.nn.Sigmoid", MARIAN),
         (f"{SINUSOIDAL} model/residual=post_norm model.tying=target", MARIAN),
         (f"{SINUSOIDAL} model/residual=post_norm model.tying=none", MARIAN),
+        (f"{SINUSOIDAL} model.output_bias=true model.scale_embeddings=false", PEGASUS),
+        (f"{SINUSOIDAL} +model.position.offset=5", PEGASUS),
+        (f"{M2M100_POSITIONS} model/residual=post_norm", MARIAN),
+        (M2M100_POSITIONS, M2M100),
+        ("model/position=learned model.embedding_norm=true model/feed_forward=gelu", MBART),
+        ("model/position=learned model.embedding_norm=true model/residual=post_norm model.output_bias=true", BART),
+        (T5_LIKE, T5),
+        (f"{T5_LIKE} model.tying=inputs model.d_head=10 model.n_decoder_layers=3 model/feed_forward=swiglu", T5),
+        (f"{T5_LIKE} model.norm.eps=1e-3 model/feed_forward=geglu", T5),
+        (f"{T5_LIKE} model/feed_forward=geglu +model.feed_forward.activation.approximate=tanh", T5),
+        (f"{T5_LIKE} model/feed_forward=gelu", T5),
     ],
 )
 def test_a_stock_class_computes_the_same(parity: Callable[..., str], words: str, name: str) -> None:
@@ -96,7 +114,7 @@ def test_a_stock_class_computes_the_same(parity: Callable[..., str], words: str,
         ),
         (
             f"{SINUSOIDAL} model/norm@model.decoder_norm=rms_norm",
-            "model.decoder_norm=rms_norm: no stock class has it; nearest: model/norm@model.decoder_norm=layer_norm",
+            "model.decoder_norm: a stock class has the same in both stacks; nearest: model.decoder_norm=null",
         ),
         (
             f"{SINUSOIDAL} model.norm.eps=1e-3",
@@ -126,8 +144,28 @@ def test_a_stock_class_computes_the_same(parity: Callable[..., str], words: str,
         (f"{SINUSOIDAL} model.qk_norm=true", "model.qk_norm=true: no stock class has it; nearest: model.qk_norm=false"),
         (
             f"{SINUSOIDAL} model.tying=target",
-            "model.tying=target: the stock class for pre_norm has one matrix; nearest: model.tying=all, or "
-            "model/residual=post_norm",
+            f"model.tying=target: {PEGASUS} does not have it; nearest: model.tying=all",
+        ),
+        (
+            "model/position=relative_bias model/norm=rms_norm model.scale_embeddings=false",
+            f"model.bias=true: {T5} does not have it; nearest: model.bias=false",
+        ),
+        (
+            f"{T5_LIKE} model.position.n_buckets=16",
+            "model.position.n_buckets=16: T5 has 32; nearest: model.position.n_buckets=32",
+        ),
+        (
+            f"{T5_LIKE} model.n_heads={{encoder:4,decoder:2,cross:2}} model.d_head=10",
+            "model.n_heads.decoder=2: T5 has as many in the encoder; nearest: model.n_heads=4",
+        ),
+        (
+            f"{T5_LIKE} model.d_head={{encoder:8,decoder:6,cross:6}}",
+            "model.d_head={'encoder': 8, 'decoder': 6, 'cross': 6}: T5 has one width; nearest: model.d_head=8",
+        ),
+        (f"{T5_LIKE} model.norm.eps=null", "model.norm.eps=null: T5 has a number; nearest: model.norm.eps=1e-6"),
+        (
+            "model/position=learned model.embedding_norm=true model.bias=false",
+            "model.bias=false: MBartForConditionalGeneration does not have it; nearest: model.bias=true",
         ),
     ],
 )

@@ -20,6 +20,7 @@ VARIANTS = [
     ("model=tiny", "model.tying=all"),
     ("model=tiny", "model.tying=target", "model/position=learned", "model/residual=sandwich_norm"),
     ("model=tiny", "model.tying=none", "model/position=alibi", "model.qk_norm=true"),
+    ("model=tiny", "model.tying=inputs", "model.bias=false", "model.output_bias=true", "model.embedding_norm=true"),
     ("model=gru_attention", "model.d_hidden=20", "model.d_attention=12"),
 ]
 
@@ -61,6 +62,7 @@ def test_plain_python_reads_the_weights_bit_for_bit(written):
     for name, weight in state.items():
         assert found[about["tied"].get(name, name)].tobytes() == weight.numpy().tobytes()
     wanted = {"all": {"src_embedding.weight", "output.weight"}, "target": {"output.weight"}, "none": set()}
+    wanted["inputs"] = {"src_embedding.weight"}
     assert set(about["tied"]) == wanted[loaded.record["model"]["tying"]]
 
 

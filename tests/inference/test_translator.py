@@ -28,7 +28,7 @@ from diglot.export.parity import some_sentences
 from diglot.inference.scoring import PairScore, score_pairs, search_errors
 from diglot.inference.translator import Translation, Translator, as_ensemble, split_text
 from support.commands import type_command
-from support.made import checkpoint_content, write_checkpoint
+from support.made import KINDS, checkpoint_content, of_kind, write_checkpoint
 
 SIZES = ("model=tiny", "model.d_model=24", "model.n_heads=3", "model.d_ff=40", "model/position=sinusoidal")
 
@@ -106,6 +106,81 @@ def normalising(compose_train, sample_lines, tmp_path_factory) -> tuple[Path, To
     learned = compose_train(*SIZES, "model/position=learned", "model.position.max_positions=24")
     write_checkpoint(folder / "a.ckpt", checkpoint_content(learned, made))
     return folder / "a.ckpt", made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tokenizer_s_own_prefix_is_forced_and_not_shown(compose_train, tokenizer, tmp_path, kind):
+    made = of_kind(tokenizer, kind)
+    path = write_checkpoint(tmp_path / "a.ckpt", checkpoint_content(compose_train(*SIZES), made))
+    translator = Translator.load(path, "cpu", BeamSearch(beam_size=4, max_len_a=1.0, max_len_b=4))
+    sharpen(translator)
+    seen = []
+    search = BeamSearch.__call__
+
+    def watched(self, model, src, src_mask, special, prefixes):
+        found = search(self, model, src, src_mask, special, prefixes)
+        seen.extend(zip(src.tolist(), prefixes, found, strict=True))
+        return found
+
+    lines, prefixes = ["Ler nin gaser.", "", "Ka gun ne?"], ["", "Sa", "Sa hur"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BeamSearch, "__call__", watched)
+        found = translator.n_best(lines, prefixes=prefixes, attention=True)
+    (own,) = made.encode([""], "bol", "avi")
+    n = len(own.tgt_prefix)
+    assert len(seen) == 2
+    for src, prefix, (best, *_) in seen:
+        assert src[: len(own.ids)] == own.ids
+        assert prefix[:n] == best.tokens[:n] == list(own.tgt_prefix)
+    typed = made.encode_targets(["Sa hur"], [own])[0][n:]
+    assert sorted(prefix[n:] for _, prefix, _ in seen) == sorted([[], typed])
+    for (best, *_), line, prefix in zip(found, lines, prefixes, strict=True):
+        if not line:
+            continue
+        assert best.text.startswith(prefix)
+        assert len(best.tokens) == len(best.log_probs)
+        assert [layer.shape for layer in best.attention] == [(3, len(best.tokens), len(best.source_tokens))] * 2
+        (hypothesis,) = (h for src, _, (h, *_) in seen if made.decode(src[:-1], (), "src").rstrip() == line)
+        assert best.tokens == (*made.pieces(hypothesis.tokens[n:], "tgt"), "</s>")
+        assert best.log_probs == tuple(hypothesis.log_probs[n:])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_leave_out_the_tokenizer_s_own_prefix_and_search_errors_count_it(
+    compose_train, tokenizer, tmp_path, kind
+):
+    made = of_kind(tokenizer, kind)
+    path = write_checkpoint(tmp_path / "a.ckpt", checkpoint_content(compose_train(*SIZES), made))
+    translator = Translator.load(path, "cpu", BeamSearch(beam_size=2, max_len_a=1.0, max_len_b=4))
+    sharpen(translator)
+    lines = ["Ler nin gaser.", "Ka gun ne?", ""]
+    found = translator.translate_all(lines)
+    scores = score_pairs(translator, ParallelText(lines, [translation.text for translation in found]))
+    n = made.n_tgt_prefix
+    for translation, score in zip(found[:2], scores):
+        assert len(score.prefix_log_probs) == n
+        assert len(score.token_log_probs) == len(score.pieces)
+        assert score.log_prob == pytest.approx(sum(score.token_log_probs))
+        if translation.tokens == (*score.pieces[:-1], "</s>"):  # the output is the best segmentation of its text
+            assert score.token_log_probs == pytest.approx(translation.log_probs, abs=1e-4)
+            total = score.log_prob + sum(score.prefix_log_probs)
+            assert translation.score == pytest.approx(translator.search.score(total, len(score.pieces) + n), abs=1e-4)
+    assert scores[2] == PairScore(0.0, [], [], 0)
+    # The search has missed no reference that is worse by the score that it compares.
+    assert search_errors(translator, lines, [["Sa hur rek Sa hur rek."] * 3], found)["n_search_errors"] == 0
+
+
+def test_a_source_language_that_the_model_has_no_tag_for_is_refused(compose_train, tokenizer, tmp_path):
+    tagged = write_checkpoint(
+        tmp_path / "tags.ckpt", checkpoint_content(compose_train(*SIZES), of_kind(tokenizer, "tags"))
+    )
+    assert Translator.load(tagged, "cpu").src_lang == "avi"
+    assert Translator.load(tagged, "cpu", src_lang="bol", tgt_lang="avi").src_lang == "bol"
+    with pytest.raises(UserError, match=r"^src_lang=fr: this model translates from avi, bol$"):
+        Translator.load(tagged, "cpu", src_lang="fr")
+    plain = write_checkpoint(tmp_path / "plain.ckpt", checkpoint_content(compose_train(*SIZES), tokenizer))
+    with pytest.raises(UserError, match=r"^src_lang=fr: this model translates from avi$"):
+        Translator.load(plain, "cpu", src_lang="fr")
 
 
 def test_a_line_that_is_empty_after_normalisation_stays_blank(normalising):

@@ -26,7 +26,7 @@ VARIANTS = [
     ("model.d_head=10", "model/position=rotary"),
     ("model.n_encoder_layers=1", "model.n_decoder_layers=3"),
     ("model.d_head=8", "model.n_heads={encoder:6,decoder:4,cross:2}", "model.n_kv_heads={encoder:2,decoder:1,cross:2}"),
-    ("model.n_kv_heads=1", "model.qk_norm=true", "model/position=alibi"),
+    ("model.n_kv_heads=1", "model.qk_norm=true", "model/position=alibi", "model.bias=false"),
 ]
 B, S, T, H, V = 2, 5, 7, 3, 37
 

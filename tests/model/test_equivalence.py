@@ -113,6 +113,18 @@ def test_sinusoids_are_those_of_the_paper() -> None:
             assert row[2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-5)
 
 
+def test_sinusoids_of_another_base_and_start_are_those_of_fairseq() -> None:
+    """Check the encoding of fairseq and M2M100, whose last frequency is 1 / 10,000 and whose first position is 2."""
+    half = D // 2
+    encoding = Sinusoidal(D, H, K, causal=False, base=10_000 ** (half / (half - 1)), offset=2)
+    rows = encoding.embed(torch.zeros(1, 20, D), torch.arange(20))[0]
+    for position, row in enumerate(rows.tolist(), start=2):
+        for i in range(half):
+            angle = position * math.exp(-i * math.log(10_000) / (half - 1))
+            assert row[2 * i] == pytest.approx(math.sin(angle), abs=1e-5)
+            assert row[2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-5)
+
+
 def reference_attention(
     attention: SelfAttention,
     x: Tensor,

@@ -97,6 +97,15 @@ def count(compose_train: Callable[..., DictConfig], *overrides: str) -> int:
         (["model/position=relative_bias"], 2 * 32 * 8),
         (["model/position=rotary"], 0),
         (["model/position=alibi"], 0),
+        (["model.bias=false"], -(18 * 4 * 512 + 12 * (2048 + 512))),
+        (
+            ["model.bias=false", "model/feed_forward=swiglu"],
+            12 * (3 * 512 * 1368 - 2 * 512 * 2048 - 2560) - 18 * 4 * 512,
+        ),
+        (["model.output_bias=true"], 1000),
+        (["model.embedding_norm=true"], 2 * 2 * 512),
+        (["model.scale_embeddings=false"], 0),
+        (["model.tying=inputs"], 1000 * 512),
         (["model.tying=target"], 1000 * 512),
         (["model.tying=none"], 2 * 1000 * 512),
     ],
@@ -121,7 +130,7 @@ def test_a_recurrent_model_has_as_many_weights_as_the_paper_counts(compose_train
     assert found == 2 * gru(d) + gru(d + 2 * h) + (h * h + h) + attention + readout
 
 
-@pytest.mark.parametrize("tying", [tying for tying in TYINGS if tying != "all"])
+@pytest.mark.parametrize("tying", [tying for tying in TYINGS if tying not in ("inputs", "all")])
 def test_two_vocabularies_may_differ_where_they_are_not_tied(build_model: Build, tying: str) -> None:
     model = build_model(f"model.tying={tying}", src_vocab_size=V + 9, tgt_vocab_size=V)
     assert model(ids(B, S) + 9, ids(B, T)).shape == (B, T, V)
@@ -133,6 +142,26 @@ def test_embeddings_are_drawn_with_the_paper_s_deviation(build_model: Build, tyi
     for weight in (model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight):
         assert weight.std().item() == pytest.approx(48**-0.5, rel=0.02)
         assert abs(weight.mean().item()) < 0.002
+
+
+@pytest.mark.parametrize(
+    ("tying", "deviations"),  # of encoder input, decoder input and output
+    [
+        ("none", (1, 1, 48**-0.5)),
+        ("inputs", (1, 1, 48**-0.5)),
+        ("target", (1, 48**-0.5, 48**-0.5)),
+        ("all", (48**-0.5, 48**-0.5, 48**-0.5)),
+    ],
+)
+def test_vectors_and_logits_without_scaling_have_variance_1_where_weights_are_not_shared(
+    build_model: Build, tying: str, deviations: tuple[float, ...]
+) -> None:
+    words = (f"model.tying={tying}", "model.d_model=48", "model.scale_embeddings=false", "model.output_bias=true")
+    model = build_model(*words, src_vocab_size=2000, tgt_vocab_size=2000)
+    weights = (model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight)
+    for weight, deviation in zip(weights, deviations, strict=True):
+        assert weight.std().item() == pytest.approx(deviation, rel=0.02)
+    assert not model.output.bias.any()
 
 
 @pytest.mark.sampled(3)
@@ -170,6 +199,8 @@ def test_embeddings_are_drawn_with_the_paper_s_deviation(build_model: Build, tyi
             ["model/position=relative_bias", "model.position.max_distance=2147483649"],
             "max_distance (2147483649) must be at most 2147483648",
         ),
+        (["model/position=sinusoidal", "+model.position.base=1"], "base (1) must be above 1"),
+        (["model/position=sinusoidal", "+model.position.offset=-1"], "offset (-1) must be at least 0 and at most"),
         (["model/position=rotary", "model.position.base=0"], "base (0) must be above 1"),
         (["model/position=rotary", "model.position.base=-1"], "base (-1) must be above 1"),
         (["model.norm.eps=-1"], "norm.eps (-1) must be positive"),
@@ -188,9 +219,10 @@ def test_sizes_that_do_not_fit_are_refused_by_name(build_model: Build, overrides
     assert "\n" not in str(refused.value)
 
 
-def test_one_embedding_for_two_vocabularies_is_refused(build_model: Build) -> None:
-    with pytest.raises(UserError, match="tying all needs one vocabulary; these have 30 and 37"):
-        build_model(src_vocab_size=30)
+@pytest.mark.parametrize("tying", ["inputs", "all"])
+def test_one_embedding_for_two_vocabularies_is_refused(build_model: Build, tying: str) -> None:
+    with pytest.raises(UserError, match=f"tying {tying} needs one vocabulary; these have 30 and 37"):
+        build_model(f"model.tying={tying}", src_vocab_size=30)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Checkpoints of untrained models, for tests."""
+"""Checkpoints of untrained models and tokenizers of other origin, for tests."""
 
 import struct
 from pathlib import Path
@@ -10,7 +10,24 @@ from torch import Tensor
 
 from diglot.checkpoint import file as checkpoint
 from diglot.config import build
-from diglot.data.tokenizer import Tokenizer
+from diglot.data.pieces import EOS, PAD, adopt, start_with, tag
+from diglot.data.tokenizer import Prefixes, Tokenizer
+
+# Kinds of tokenizers: Marian, T5 and Pegasus start a target with <pad>; BART with </s> and <s>; NLLB, M2M100 and
+# mBART-50 with </s> and a tag.
+KINDS = ("pad", "eos", "tags")
+
+
+def of_kind(tokenizer: Tokenizer, kind: str) -> Tokenizer:
+    """Return a tokenizer with the start and the prefixes of one of `KINDS`, for the languages of the sample corpus."""
+    if kind == "pad":
+        return Tokenizer(start_with(tokenizer.model, PAD), tokenizer.placeholder)
+    if kind == "eos":
+        model, prefixes = start_with(tokenizer.model, EOS), Prefixes(("<s>",), ("<s>",))
+        return Tokenizer(model, tokenizer.placeholder, prefixes=prefixes)
+    languages = ("avi", "bol")
+    model = start_with(adopt(tokenizer.model, [tag(language) for language in languages]), EOS)
+    return Tokenizer(model, tokenizer.placeholder, None, languages, Prefixes(("src_lang",), ("tgt_lang",)))
 
 
 def checkpoint_content(

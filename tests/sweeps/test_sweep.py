@@ -43,6 +43,7 @@ from diglot.system.quoting import quoted
 from diglot.training.run import Budget
 from hydra_plugins.diglot_launcher import sweeper
 from hydra_plugins.diglot_launcher.sweeper import filled_in
+from support.made import checkpoint_content, write_checkpoint
 
 # A job that trains nothing. MODE is its behaviour, with the number of heads that it applies to: fail2, kill2, stop2,
 # silent2, halt2 (its rule ends it), slow.
@@ -197,6 +198,17 @@ def test_each_job_has_a_folder_a_process_and_a_row(here, type_sweep, monkeypatch
     assert "make sweep " in (folder / "report.html").read_text()
     assert " model.n_heads=1,2,4</code>" in (folder / "report.html").read_text()
     assert "\nTest opened by no run of this sweep\n" in out
+
+
+def test_the_jobs_of_a_checkpoint_have_its_model(here, type_sweep, compose_train, tokenizer):
+    first = compose_train("data=sample", "model.d_model=24", "model.n_heads=3", "model.dropout=0.3")
+    write_checkpoint(Path("first.ckpt"), checkpoint_content(first, tokenizer))
+    type_sweep("init_from=first.ckpt", "model.dropout=0.1,0.2")
+    jobs = sorted(path for path in the_sweep(here).iterdir() if path.is_dir())
+    carried = [OmegaConf.load(job / "composed.yaml").model for job in jobs]
+    assert [(model.d_model, model.n_heads, model.dropout) for model in carried] == [(24, 3, 0.1), (24, 3, 0.2)]
+    _, err = type_sweep("init_from=first.ckpt", "model.d_ff=100,768", code=2)
+    assert "job model.d_ff=100: init_from=first.ckpt: model.d_ff is 768 in the checkpoint, but 100 here" in err
 
 
 @pytest.mark.reliability

@@ -30,7 +30,8 @@ ROOMS = {
     "inference": {"errors", "system", "model", "data", "decoding", "checkpoint"},
     "evaluation": {"errors", "system", "data", "inference"},
     "training": {"errors", "system", "model", "data", "decoding", "evaluation"},
-    "export": {"errors", "system", "model", "data", "decoding", "config", "checkpoint", "evaluation"},
+    "huggingface": {"errors", "system", "model", "data", "config"},
+    "export": {"errors", "system", "model", "data", "decoding", "config", "checkpoint", "huggingface", "evaluation"},
     "runs": {
         *("errors", "system", "model", "data", "config", "checkpoint", "inference", "evaluation", "training", "export"),
     },

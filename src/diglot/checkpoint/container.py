@@ -22,7 +22,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -106,8 +106,12 @@ def check_tree(tree: Any) -> None:
     _check_amount(_dumped(node), tensors)
 
 
-def read(path: Path) -> Any:
+def read(path: Path, part: str | None = None) -> Any:
     """Return the plain data and tensors that `write` has written.
+
+    Args:
+        path: the file.
+        part: the only key of the tree to read, with its tensors; None: all.
 
     Raises:
         UserError: the file is damaged, or was not written by `write`.
@@ -115,11 +119,25 @@ def read(path: Path) -> Any:
     """
     with path.open("rb") as file:
         header = _read_header(file, path)
-        node = _parsed(header.tree)
+        node = parse_json(header.tree)
+        wanted = set(header.tensors)
+        if part is not None:
+            node = {part: node[part]} if isinstance(node, dict) and part in node else {}
+            wanted &= set(_tensor_names(node))
         tensors = {}
         for name, entry in sorted(header.tensors.items(), key=lambda item: item[1].begin):
-            tensors[name] = _read_tensor(file, header, name, entry)
+            if name in wanted:
+                tensors[name] = _read_tensor(file, header, name, entry)
     return decode(node, tensors)
+
+
+def _tensor_names(node: Any) -> Iterator[str]:
+    """Yield the names of the tensors that a node of the encoded tree refers to."""
+    if isinstance(node, dict) and isinstance(node.get("$tensor"), str):
+        yield node["$tensor"]
+    elif isinstance(node, (dict, list)):
+        for value in node.values() if isinstance(node, dict) else node:
+            yield from _tensor_names(value)
 
 
 def check(path: Path) -> None:
@@ -185,7 +203,7 @@ def _read_header(file: BinaryIO, path: Path) -> _Header:
         raise UserError("damaged, or not a checkpoint (it does not begin like one)")
     if length > MAX_HEADER_BYTES:
         raise UserError(f"refused, its header of {length:,} bytes is too long")
-    content = _parsed(file.read(length).decode("ascii"), MAX_HEADER_MEMORY)
+    content = parse_json(file.read(length).decode("ascii"), MAX_HEADER_MEMORY)
     metadata = content.pop(_METADATA, None) if isinstance(content, dict) else None
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise UserError("not a diglot checkpoint (a safetensors file without diglot's metadata)")
@@ -194,7 +212,7 @@ def _read_header(file: BinaryIO, path: Path) -> _Header:
     entries = {name: _entry(name, content.pop(name)) for name in list(content)}
     if _digest(metadata["diglot"], metadata["checksums"], entries) != metadata["sha256"]:
         raise UserError("damaged, the checksum of its header is wrong")
-    checksums = _parsed(metadata["checksums"])
+    checksums = parse_json(metadata["checksums"])
     if not isinstance(checksums, dict) or checksums.keys() != entries.keys():
         raise UserError("damaged, its checksums belong to other tensors")
     try:
@@ -262,8 +280,17 @@ def check_json(text: str, max_memory: int = MAX_MEMORY) -> int:
     return n
 
 
-def _parsed(text: str, max_memory: int = MAX_MEMORY) -> Any:
-    """Return the value of JSON in which no key occurs twice."""
+def parse_json(text: str, max_memory: int = MAX_MEMORY) -> Any:
+    """Return the value of JSON in which no key occurs twice.
+
+    Args:
+        text: the JSON.
+        max_memory: see `check_json`.
+
+    Raises:
+        UserError: it is nested too deeply, takes too much memory, or has a key twice.
+        ValueError: it is not JSON.
+    """
     n_remaining = check_json(text, max_memory)
 
     def count_keys(mapping: dict[str, Any]) -> dict[str, Any]:
@@ -279,7 +306,7 @@ def _parsed(text: str, max_memory: int = MAX_MEMORY) -> Any:
         if was_enabled:
             gc.enable()
     if n_remaining:
-        raise UserError("refused, a key occurs twice in its header")
+        raise UserError("refused, a key occurs twice")
     return value
 
 

@@ -26,6 +26,7 @@ from diglot.config import (
     without_folders,
     without_secrets,
 )
+from diglot.data.encoding import MAX_PREFIX, Prefixes
 from diglot.data.pieces import without_paths
 from diglot.data.placeholders import check_placeholder
 from diglot.data.text import refuse_address
@@ -86,14 +87,21 @@ def record(config: DictConfig, tokenizer: Tokenizer, corpus: str, src_lang: str,
         "version": __version__,
         "model": resolved(config.model),
         "search": resolved(config.search),
-        "tokenizer": _as_tensor(without_paths(tokenizer.model)),
-        "tgt_tokenizer": None if tokenizer.tgt_model is None else _as_tensor(without_paths(tokenizer.tgt_model)),
-        "placeholder": tokenizer.placeholder,
-        "languages": list(tokenizer.languages),
+        **_tokenizer_record(tokenizer),
         "corpus": corpus,
         "src_lang": src_lang,
         "tgt_lang": tgt_lang,
         "config": without_folders(values),
+    }
+
+
+def _tokenizer_record(tokenizer: Tokenizer) -> dict[str, Any]:
+    return {
+        "tokenizer": _as_tensor(without_paths(tokenizer.model)),
+        "tgt_tokenizer": None if tokenizer.tgt_model is None else _as_tensor(without_paths(tokenizer.tgt_model)),
+        "placeholder": tokenizer.placeholder,
+        "languages": list(tokenizer.languages),
+        "prefixes": {side: list(prefix) for side, prefix in tokenizer.prefixes._asdict().items()},
     }
 
 
@@ -108,6 +116,7 @@ def has_tokenizer(record: dict[str, Any], tokenizer: Tokenizer) -> bool:
             [model and without_paths(model) for model in (t.model, t.tgt_model)],
             t.placeholder,
             t.languages,
+            t.prefixes,
         )
         for t in (tokenizer_of(record), tokenizer)
     )
@@ -149,9 +158,24 @@ def read(path: Path, warns: bool = True) -> dict[str, Any]:
     Raises:
         UserError: the file was not written by diglot, or is damaged.
     """
+    return _read(path, warns)
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return the record in a checkpoint file. The weights of a file in format 2 are not read.
+
+    Raises:
+        UserError: the file was not written by diglot, or its record is damaged.
+    """
+    record: dict[str, Any] = _read(path, warns=False, part="diglot")["diglot"]
+    return record
+
+
+def _read(path: Path, warns: bool, part: str | None = None) -> dict[str, Any]:
+    """Read a checkpoint file, or only one part of it; see `read`."""
     try:
         is_old = is_of_old_format(path)
-        content = _read_old(path) if is_old else container.read(path)
+        content = _read_old(path) if is_old else container.read(path, part)
     except OSError as error:
         raise UserError(f"checkpoint {path}: cannot be read ({error.strerror})") from None
     except UserError as error:
@@ -159,7 +183,7 @@ def read(path: Path, warns: bool = True) -> dict[str, Any]:
     except Exception as error:  # a damaged file can make the reader fail in any way
         raise UserError(f"checkpoint {path}: damaged, or not a checkpoint ({type(error).__name__})") from None
     record = content.get("diglot") if isinstance(content, dict) else None
-    if not isinstance(record, dict) or not isinstance(content.get("state_dict"), dict):
+    if not isinstance(record, dict) or not (part or isinstance(content.get("state_dict"), dict)):
         raise UserError(f"checkpoint {path}: not written by diglot")
     if record.get("format") != (OLD_FORMAT if is_old else FORMAT):
         raise UserError(
@@ -339,7 +363,25 @@ def tokenizer_of(record: dict[str, Any]) -> Tokenizer:
         record["placeholder"],
         None if tgt_model is None else tgt_model.numpy().tobytes(),
         languages,
+        _prefixes(record.get("prefixes")),
     )
+
+
+def _prefixes(node: Any) -> Prefixes:
+    """Return the prefixes in a checkpoint's record; a record from before they existed has the default.
+
+    Raises:
+        UserError: they are not two lists of short texts.
+    """
+    if node is None:
+        return Prefixes()
+    if not isinstance(node, dict) or node.keys() != {*Prefixes._fields}:
+        raise UserError("its prefixes are not those of src and tgt")
+    for side, prefix in node.items():
+        is_list = isinstance(prefix, (list, tuple)) and len(prefix) <= MAX_PREFIX
+        if not is_list or not all(isinstance(piece, str) and len(piece) <= 100 for piece in prefix):
+            raise UserError(f"its prefixes.{side} is not a list of at most {MAX_PREFIX} pieces")
+    return Prefixes(*(tuple(node[side]) for side in Prefixes._fields))
 
 
 def _model(record: dict[str, Any], sizes: dict[str, int]) -> EncoderDecoder:

@@ -32,6 +32,7 @@ from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes, write_json
 from diglot.data.tokenizer import TokenizerSource
 from diglot.errors import UserError
+from diglot.runs.initial import inherit, load_initial
 from diglot.runs.scoring import build_scorer
 from diglot.sweeps.job import say
 from diglot.system.console import quiet, render
@@ -56,6 +57,7 @@ class DoctorKeys(TrainKeys):
 @command("doctor", DoctorKeys)
 def main(config: DictConfig) -> None:
     quiet()
+    inherit(config)
     model = trial_build(config)
     max_near, n_probed = config.doctor.max_near, config.doctor.probe
     if max_near is not None and not 0 <= max_near <= 1:
@@ -64,9 +66,11 @@ def main(config: DictConfig) -> None:
         raise UserError(f"doctor.probe={n_probed}: must not be negative")
     corpus = build_corpus(config.data)
     build_scorer(config, corpus.tgt_lang)  # fails now if a package is missing that training needs
-    tokenizer: TokenizerSource = build(config.tokenizer, "tokenizer")
+    source: TokenizerSource = build(config.tokenizer, "tokenizer")
+    initial = load_initial(config)
+    tokenizer = initial.tokenizer if initial else source
     settle_shapes(config, _device(config).type)
-    data = build_data(config.data, corpus, tokenizer, tokenizer.sampling, config.seed)
+    data = build_data(config.data, corpus, tokenizer, source.sampling, config.seed)
     check_tying(model, tokenizer)
     data.prepare_data(max_diagnosed_pairs=math.inf)
     data.setup()

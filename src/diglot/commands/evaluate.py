@@ -19,6 +19,7 @@ from diglot.commands.output import refuse_unwritable
 from diglot.commands.translate import load_translator
 from diglot.config import build_corpus, resolved, trusted
 from diglot.data.corpus import Corpus, Files
+from diglot.data.encoding import listed
 from diglot.data.language import BleuTokenizer
 from diglot.data.options import DataOptions
 from diglot.data.references import expand_references
@@ -147,20 +148,24 @@ def translator_of(
     languages = loaded.tokenizer.languages
     if not languages:  # tgt_lang only selects how scores are computed
         return load_translator(loaded, search, device, None, precision)
+    find = loaded.tokenizer.find_language
     of_text: str | None = corpus.tgt_lang if corpus else None
     requested = tgt_lang or of_text
-    supported = f"this model translates into {', '.join(languages)}"
-    if tgt_lang and requested not in languages:
+    supported = f"this model translates into {listed(languages)}"
+    is_known = requested is not None and find(requested) is not None
+    if tgt_lang and not is_known:
         raise UserError(f"tgt_lang={requested}: {supported}")
-    if requested is not None and requested not in languages:
+    if requested is not None and not is_known:
         raise UserError(
             f"the target language of the text is {requested}, but {supported}: select one with tgt_lang=CODE"
         )
-    if of_text in languages and requested != of_text:
+    if of_text is not None and find(of_text) is not None and find(str(requested)) != find(of_text):
         raise UserError(
             f"tgt_lang={requested}: the text is in {of_text}; if that is wrong, type data.tgt_lang={requested}"
         )
-    return load_translator(loaded, search, device, requested, precision)
+    has_source = corpus is not None and loaded.tokenizer.reads_src_lang and find(corpus.src_lang) is not None
+    src_lang = corpus.src_lang if corpus is not None and has_source else None
+    return load_translator(loaded, search, device, requested, precision, src_lang)
 
 
 def baseline_translator(

@@ -32,6 +32,7 @@ def main(
     output: str | None,
     pieces: bool,
     tokens_per_batch: int,
+    src_lang: str | None,
     tgt_lang: str | None,
     device: str | None,
     trust: str | list[str],
@@ -44,7 +45,7 @@ def main(
     pairs = read_parallel(src, tgt, "src and tgt")
     loaded = checkpoints.load(checkpoint, trusted({"trust": trust}))
     refuse_same({"output": output}, {"checkpoint": loaded.path, "src": src, "tgt": tgt})
-    translator = Translator.of(loaded, device, None, tgt_lang)
+    translator = Translator.of(loaded, device, None, tgt_lang, src_lang=src_lang)
     with written(output) as write:
         scores = [score for score in score_pairs(translator, pairs, tokens_per_batch, show=True) if score]
         write("".join(f"{json.dumps(_line(score, pieces), ensure_ascii=False)}\n" for score in scores))

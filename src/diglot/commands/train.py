@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from diglot.commands.frame import command
 from diglot.commands.schema import TrainKeys
 from diglot.config import monitored, trial_build
+from diglot.runs.initial import inherit
 from diglot.runs.open_run import OpenRun, finished_folder
 from diglot.runs.plan import Plan, build_watchers
 from diglot.runs.session import build_session
@@ -24,11 +25,13 @@ from diglot.system import interruption
 from diglot.system.console import only_warnings, quiet, say
 from diglot.system.glibc import keep_freed_memory
 from diglot.system.gpu import exclude_cudnn_attention
+from diglot.system.quoting import printable
 from diglot.training.processes import end_with_first
 
 
 @command("train", TrainKeys)
 def main(config: DictConfig) -> float | None:
+    inherit(config)
     if HydraConfig.get().mode == RunMode.MULTIRUN:  # started by a launcher other than diglot's
         return sweep.run_in_subprocess(config)
     train(config)
@@ -52,6 +55,9 @@ def train(config: DictConfig) -> Path:
         only_warnings()
     plan.prepare_data()
     model = plan.build_model()
+    if plan.initial:
+        weights = sum(parameter.numel() for parameter in model.parameters())
+        say(f"model: from {printable(plan.initial.path)}, {weights:,} weights")
     plan.settle()
     run = OpenRun.begin(plan)
     if run.finished_line:

@@ -51,6 +51,7 @@ def main(
     interactive: bool | None,
     tokens_per_batch: int,
     search: DictConfig,
+    src_lang: str | None,
     tgt_lang: str | None,
     device: str | None,
     precision: Precision,
@@ -66,7 +67,7 @@ def main(
     modules = trusted({"trust": trust, "search": resolved(search)})
     loaded = [checkpoints.load(path, modules) for path in paths]
     combined = loaded[0] if len(loaded) == 1 else as_ensemble(loaded)
-    translator = load_translator(combined, search, device, tgt_lang, precision)
+    translator = load_translator(combined, search, device, tgt_lang, precision, src_lang)
     check_options(
         translator,
         tokens_per_batch=tokens_per_batch,
@@ -114,7 +115,7 @@ def main(
     if html is None:
         deque(records(), maxlen=0)
     else:
-        title = masked(f"{translator.record['src_lang']}-{translator.tgt_lang} {', '.join(map(str, paths))}")
+        title = masked(f"{translator.src_lang}-{translator.tgt_lang} {', '.join(map(str, paths))}")
         with written(html, "html") as write:
             for text in page(title, records()):
                 write(text)
@@ -284,6 +285,7 @@ def load_translator(
     device: str | None,
     tgt_lang: str | None,
     precision: Precision,
+    src_lang: str | None = None,
 ) -> Translator:
     """Return a checkpoint's translator. Values in the config's search node override the checkpoint's own search."""
     options = {key: value for key, value in resolved(search).items() if value is not None}
@@ -299,4 +301,4 @@ def load_translator(
     errors = list(mistakes(options, "search"))
     if errors:
         raise UserError("; ".join(errors))
-    return Translator.of(loaded, device, build(OmegaConf.create(options), "search"), tgt_lang, precision)
+    return Translator.of(loaded, device, build(OmegaConf.create(options), "search"), tgt_lang, precision, src_lang)

@@ -31,7 +31,7 @@ from diglot.config.build import (
     trial_build,
     without_folders,
 )
-from diglot.config.check import check, keys_of, mistakes, settle_must_fit
+from diglot.config.check import check, is_composed, keys_of, mistakes, settle_must_fit, typed_nodes
 from diglot.config.composed import composed_command, read_composed, write_composed
 from diglot.config.differences import (
     FROM_ENVIRONMENT,
@@ -42,7 +42,7 @@ from diglot.config.differences import (
     read_config,
     refuse_other_run,
 )
-from diglot.config.keys import known_keys
+from diglot.config.keys import known_keys, plain_config
 from diglot.config.meaning import MEANINGS, meaning_of
 from diglot.config.scores import higher_is_better, monitored, objective
 from diglot.config.secrets import UnresolvedText, note_secrets, resolved_except_secrets, without_secrets
@@ -53,6 +53,7 @@ from diglot.config.storable import (
     check_search,
     check_tokenizer,
     check_trust,
+    is_tokenizer_node,
     trusted,
 )
 
@@ -81,6 +82,8 @@ __all__ = [
     "different_values",
     "hash_without_seed",
     "higher_is_better",
+    "is_composed",
+    "is_tokenizer_node",
     "keys_of",
     "known_keys",
     "meaning_of",
@@ -88,6 +91,7 @@ __all__ = [
     "monitored",
     "note_secrets",
     "objective",
+    "plain_config",
     "plain_path",
     "read_composed",
     "read_config",
@@ -98,6 +102,7 @@ __all__ = [
     "settle_shapes",
     "trial_build",
     "trusted",
+    "typed_nodes",
     "without_folders",
     "without_secrets",
     "write_composed",

@@ -243,9 +243,11 @@ def check_tying(model: EncoderDecoder, tokenizer: TokenizerSource | Tokenizer) -
         UserError: two vocabularies share a matrix. The message names the keys.
     """
     if not tokenizer.is_joint and model.src_embedding is model.tgt_embedding:
+        ties_output = model.output.weight is model.tgt_embedding.weight
+        tying, instead = ("all", "target") if ties_output else ("inputs", "none")
         raise UserError(
-            "model.tying=all needs one vocabulary for both sides, but source and target have separate ones: "
-            "type model.tying=target, or use one tokenizer"
+            f"model.tying={tying} needs one vocabulary for both sides, but source and target have separate ones: "
+            f"type model.tying={instead}, or use one tokenizer"
         )
 
 

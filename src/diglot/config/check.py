@@ -54,7 +54,7 @@ def check(config: DictConfig, schema: Any) -> None:
         raise UserError(f"{missing[0]} must be given: {missing[0]}=VALUE")
     assert isinstance(plain, dict)
     types = keys_of(schema)
-    errors = [] if _is_composed() else _wrong_keys(plain, types)
+    errors = [] if is_composed() else _wrong_keys(plain, types)
     for key, value in plain.items():
         annotation = types.get(str(key), Any)
         if key in types and value == "":
@@ -70,7 +70,7 @@ def check(config: DictConfig, schema: Any) -> None:
         check_scores(config)
 
 
-def _is_composed() -> bool:
+def is_composed() -> bool:
     """Return whether the config was read from the file composed.yaml of a folder.
 
     Its top-level keys were checked when it was composed, perhaps by an earlier version with other keys.
@@ -133,9 +133,19 @@ def settle_must_fit(config: DictConfig) -> None:
 
 def overridden_keys() -> set[str]:
     """Return the keys that the command line sets to a value other than null."""
+    return {key for key, value in _typed_values().items() if value != "null"}
+
+
+def typed_nodes() -> set[str]:
+    """Return the keys and the nodes of groups that the command line sets, as dotted keys of the config."""
+    names = (key.partition("@") for key in _typed_values())
+    return {package or key.replace("/", ".") for key, _, package in names}
+
+
+def _typed_values() -> dict[str, str]:
+    """Return what the command line sets: the value as typed of each key or group."""
     overrides = overrides_as_typed("task")
-    values = {override.lstrip("+~").partition("=")[0]: override.partition("=")[2] for override in overrides}
-    return {key for key, value in values.items() if value != "null"}
+    return {override.lstrip("+~").partition("=")[0]: override.partition("=")[2] for override in overrides}
 
 
 def overrides_as_typed(group: Literal["task", "hydra"]) -> list[str]:

@@ -121,6 +121,16 @@ MEANINGS: dict[str, Meaning] = {
     # The model and the search. Every checkpoint holds their complete config.
     "model": Meaning(in_checkpoints=True, is_hyper_parameter=True, kind="diglot.model.EncoderDecoder"),
     "model.**": Meaning(in_checkpoints=True, is_hyper_parameter=True),
+    # Hashes from before these keys existed stay valid.
+    **{
+        f"model.{key}": Meaning(in_checkpoints=True, is_hyper_parameter=True, formerly=value)
+        for key, value in {
+            "bias": True,
+            "embedding_norm": False,
+            "scale_embeddings": True,
+            "output_bias": False,
+        }.items()
+    },
     "model.src_vocab_size": Meaning(instead="use tokenizer.vocab_size"),
     "model.tgt_vocab_size": Meaning(instead="use tokenizer.tgt_vocab_size"),
     "model.vocab_size": Meaning(instead="use tokenizer.vocab_size"),
@@ -210,7 +220,7 @@ _GIVEN_TO_PARTS: dict[str, dict[str, str | None]] = {
     "position": {"d_model": "d_model", "n_heads": "n_heads", "d_head": "d_head", "causal": None},
     "residual": {"d_model": "d_model", "norm": "norm", "dropout": "dropout", "sublayer": None, "depth": None},
     "norm": {"normalized_shape": "d_model"},
-    "feed_forward": {"d_model": "d_model", "d_ff": "d_ff", "dropout": "activation_dropout"},
+    "feed_forward": {"d_model": "d_model", "d_ff": "d_ff", "dropout": "activation_dropout", "bias": "bias"},
 }
 MEANINGS |= {
     f"model.{part}.{name}": Meaning(instead=f"use model.{key}" if key else "the model sets it")
@@ -353,6 +363,9 @@ FOREIGN_NAMES = {
     "model.activation_dropout={}": "relu_dropout ffn_dropout",
     "model.tying=all": "share_all_embeddings share_embeddings tied_embeddings tie_word_embeddings tie_embeddings",
     "model.tying=target": "share_decoder_input_output_embed share_decoder_embeddings tied_softmax",
+    "model.embedding_norm=true": "normalize_embedding layernorm_embedding",
+    "model.scale_embeddings={}": "scale_embedding embed_scale",
+    "model.scale_embeddings=false": "no_scale_embedding",
     "model/feed_forward={}": "activation activation_fn activation_function hidden_act pos_ffn_activation_fn",
     "model/position={}": "position_encoding positional_encoding pos_enc position_embedding position_embedding_type",
     "model/residual=pre_norm": "normalize_before encoder_normalize_before decoder_normalize_before norm_first prenorm",

@@ -174,6 +174,20 @@ def check_run_config(config: Mapping[str, Any], trust: Collection[str] = ()) -> 
         raise UserError("; ".join(errors[:3]))
 
 
+def is_tokenizer_node(node: Any) -> bool:
+    """Return whether a node of a checkpoint's config describes a tokenizer as a file of conf/ does.
+
+    All of its classes are named there, and they accept its values.
+    """
+    if not isinstance(node, dict) or node.get("_target_") not in _targets_of_conf():
+        return False
+    try:
+        _refuse_references(node, "tokenizer")
+    except UserError:
+        return False
+    return not any(mistakes(node, "tokenizer"))
+
+
 @cache
 def _targets_of_conf() -> frozenset[str]:
     """Return the classes that the files of conf/ name."""

@@ -17,7 +17,7 @@ class Batch(NamedTuple):
     Attributes:
         src: source ids, followed by </s> (B, S).
         src_mask: mask of the sources (B, S).
-        tgt_in: decoder input: <s>, followed by the target ids (B, T).
+        tgt_in: decoder input: the start token (see `SpecialIds`), followed by the target ids (B, T).
         labels: target ids, followed by </s> (B, T).
         tgt_mask: mask of the labels (B, T). It is also False in a dummy batch and in rows that do not count.
         pairs: indices of the pairs; fewer than B if the last rows are padding that fills a fixed shape.
@@ -56,10 +56,13 @@ class Pairs(torch.utils.data.Dataset):
         tgt: their targets.
         width_step: step of the width of the shorter side; see `widths`.
         counts: for each pair, whether its target counts in sums (N,); None: all targets count.
+        bos: id with which a decoder input starts.
     """
 
-    def __init__(self, src: FlatIds, tgt: FlatIds, width_step: int = 1, counts: np.ndarray | None = None) -> None:
-        self.src, self.tgt, self.width_step, self.counts = src, tgt, width_step, counts
+    def __init__(
+        self, src: FlatIds, tgt: FlatIds, width_step: int = 1, counts: np.ndarray | None = None, bos: int = BOS
+    ) -> None:
+        self.src, self.tgt, self.width_step, self.counts, self.bos = src, tgt, width_step, counts, bos
 
     def __len__(self) -> int:
         return len(self.src)
@@ -77,7 +80,7 @@ class Pairs(torch.utils.data.Dataset):
         labels = torch.from_numpy(self.tgt.padded(indices, n_rows, tgt_width))
         tgt_in = labels.roll(1, 1)  # the last column is now column 0, which is overwritten below
         tgt_in[tgt_in == EOS] = PAD
-        tgt_in[: len(indices), 0] = BOS
+        tgt_in[: len(indices), 0] = self.bos
         tgt_in[len(indices) :, 0] = PAD
         tgt_mask = torch.zeros_like(labels, dtype=torch.bool) if micro_batch.is_dummy else labels != PAD
         if self.counts is not None:

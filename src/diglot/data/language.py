@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -240,6 +240,40 @@ def base_language(code: str) -> str | None:
     tag = code.replace("_", "-")
     language = _language(tag)
     return code if language is None else language.language
+
+
+def find_language(code: str, among: Sequence[str]) -> str | None:
+    """Return the language that a code means; None if there is none.
+
+    It is the code itself if there is one. Otherwise, it is a language that is written in the same script, preferably
+    one of the same region: deu_Latn or de_DE for de, zho_Hant for zh-TW, arb_Arab for ar.
+
+    Args:
+        code: a code in any spelling, such as de, deu, de-DE or deu_Latn.
+        among: the codes to choose from.
+    """
+    if code in among:
+        return code
+    wanted = _likely_tag(code)
+    if wanted is None:
+        return None
+    found = [other for other in among if (tag := _likely_tag(other)) is not None and tag[:2] == wanted[:2]]
+    return next((other for other in found if _likely_tag(other) == wanted), found[0] if found else None)
+
+
+@cache
+def _likely_tag(code: str) -> tuple[str | None, str | None, str | None] | None:
+    """Return the language, script and region of a code, the likely ones where it has none; None if it is invalid.
+
+    A language that belongs to a macrolanguage counts as that: arb (Standard Arabic) as ar. Norwegian counts as Bokmål.
+    """
+    import langcodes  # see `_language`
+
+    tag = code.replace("_", "-")
+    if not langcodes.tag_is_valid(tag):
+        return None
+    likely = langcodes.Language.get(langcodes.standardize_tag(tag, macro=True)).maximize()
+    return "nb" if likely.language == "no" else likely.language, likely.script, likely.territory
 
 
 def _language(tag: str) -> Any | None:

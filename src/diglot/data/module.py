@@ -4,7 +4,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -41,7 +41,7 @@ from diglot.data.sampling import Sampling
 from diglot.data.shards import Shards
 from diglot.data.stream import batching_of, mixture_of
 from diglot.data.text import MixedText, Parallel, ParallelText, UnequalLinesError, corpora_of
-from diglot.data.tokenizer import UNK, Tokenizer, TokenizerSource, is_blank
+from diglot.data.tokenizer import UNK, Tokenizer, TokenizerSource, is_blank, listed
 from diglot.errors import UserError
 from diglot.system.children import end_with_parent, how_it_ended, n_cores
 from diglot.system.interruption import retry_if_ignored, send_again
@@ -135,15 +135,17 @@ class TranslationData(L.LightningDataModule):
             return
         self._read()
         dev = self.held_out["dev"]
-        sources = self.tokenizer.encode(dev.src, self.corpus.tgt_lang)
+        sources = self.tokenizer.encode(dev.src, self.corpus.tgt_lang, self.corpus.src_lang)
         targets = self.tokenizer.encode_targets(dev.tgt, sources)
         self.dev_sources = sources
         # As in `score_pairs`, a blank target of a blank source does not count.
-        sides = zip(sources, map(is_blank, dev.tgt, targets), strict=True)
+        tgt_blank = map(is_blank, dev.tgt, targets, [len(source.tgt_prefix) for source in sources])
+        sides = zip(sources, tgt_blank, strict=True)
         self.dev_pairs = Pairs(
             FlatIds.from_sequences([source.ids for source in sources], self.tokenizer.src_vocab_size),
             FlatIds.from_sequences(targets, self.tokenizer.tgt_vocab_size),
             counts=np.array([not (source.is_blank and tgt_is_blank) for source, tgt_is_blank in sides], bool),
+            bos=self.tokenizer.bos_id,
         )
         lengths = np.maximum(self.dev_pairs.src.lengths, self.dev_pairs.tgt.lengths)
         max_len = self.options.max_len
@@ -152,7 +154,7 @@ class TranslationData(L.LightningDataModule):
             self.notes.append(
                 f"dev: {long:,} pairs over data.max_len={max_len} tokens are kept but slow down validation"
             )
-        self.train_pairs = Pairs(self.shards.src, self.shards.tgt, WIDTH_STEP)
+        self.train_pairs = Pairs(self.shards.src, self.shards.tgt, WIDTH_STEP, bos=self.tokenizer.bos_id)
         self.batching = batching_of(self.shards, self.options, self.seed, self.mixture)
 
     def _mixture(self) -> Mixture:
@@ -189,8 +191,7 @@ class TranslationData(L.LightningDataModule):
         src_langs |= getattr(self.corpus, "src_langs", {})  # of a mixture
         languages = self.train_text.tgt_langs.values() if isinstance(self.train_text, MixedText) else ()
         if isinstance(self._tokenizer, Tokenizer):
-            if missing := sorted(set(languages) - set(self._tokenizer.languages)):
-                raise UserError(f"{self.corpus.name}: the existing tokenizer has no tag for {', '.join(missing)}")
+            self._check_languages(self._tokenizer, languages, src_langs.values())
         else:
             with step("training the tokenizer"):
                 tokenizer_text = self._tokenizer_text(self._tokenizer, src_langs)
@@ -219,6 +220,25 @@ class TranslationData(L.LightningDataModule):
             self.notes.append(f"pairs left out: {self.shards.folder / DROPPED}")
         self.held_out = held_out
         self.digests = {split: part.digest() for split, part in text.items()}
+
+    def _check_languages(self, tokenizer: Tokenizer, tgt_langs: Iterable[str], src_langs: Iterable[str]) -> None:
+        """Check that an existing tokenizer has a tag for each language that needs one.
+
+        Raises:
+            UserError: a tag is missing.
+        """
+        needed = dict.fromkeys(tgt_langs)
+        if tokenizer.languages:
+            needed |= dict.fromkeys([self.corpus.tgt_lang])
+        if tokenizer.reads_src_lang:
+            needed |= dict.fromkeys([self.corpus.src_lang, *src_langs])
+        if missing := sorted(code for code in needed if tokenizer.find_language(code) is None):
+            advice = (
+                f"; it has {listed(tokenizer.languages)}: type data.src_lang=CODE data.tgt_lang=CODE"
+                if tokenizer.languages
+                else ""
+            )
+            raise UserError(f"{self.corpus.name}: the existing tokenizer has no tag for {', '.join(missing)}{advice}")
 
     def _tokenizer_text(self, source: TokenizerSource, src_langs: Mapping[str, str]) -> Parallel:
         """Return the text to train the tokenizer on: the training text, with its noise."""

@@ -1,6 +1,6 @@
 """Reading and editing of SentencePiece model files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sentencepiece
@@ -12,8 +12,10 @@ from diglot.errors import UserError
 PAD, UNK, BOS, EOS = range(4)
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # types of pieces
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # types of pieces
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+SYMBOL_TYPES = ("char", "word")  # models whose pieces are whole characters or words, without subwords and bytes
+BLANK_MARK = "\N{LOWER ONE EIGHTH BLOCK}"  # of a space in a piece
 # The fields of sentencepiece_model.proto that are needed here, with their numbers. All other fields are preserved.
 # SentencePiece ships classes for all fields, but these reject every release of protobuf except the one that generated
 # them.
@@ -30,18 +32,33 @@ _FIELDS = {
     "NormalizerSpec": {"name": (1, "string")},
     "Model": {"pieces": (1, "Piece"), "trainer_spec": (2, "TrainerSpec"), "normalizer_spec": (3, "NormalizerSpec")},
 }
-_COMPOSING_NAME = "diglot_nfc"  # name of the normalisation in a model for composed text; only diglot interprets it
+# More fields, for models that are made from other formats. They are not in _FIELDS, because the order in which fields
+# are written, and so the hash of a model, depends on which of them are known.
+_MORE_FIELDS = {
+    "TrainerSpec": {"byte_fallback": (35, "bool")},
+    "NormalizerSpec": {
+        "precompiled_charsmap": (2, "bytes"),
+        "add_dummy_prefix": (3, "bool"),
+        "remove_extra_whitespaces": (4, "bool"),
+        "escape_whitespaces": (5, "bool"),
+    },
+}
+COMPOSING_NAME = "diglot_nfc"  # name of the normalisation in a model for composed text; only diglot interprets it
 
 
-def _model_class() -> Any:
-    """Return a protobuf class for SentencePiece models."""
+def _model_class(all_fields: Mapping[str, Mapping[str, tuple[int, str]]]) -> Any:
+    """Return a protobuf class for SentencePiece models.
+
+    Args:
+        all_fields: number and type of each field, by the names of messages and fields.
+    """
     descriptor = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="model.proto", package="diglot", syntax="proto2")
-    for message_name, fields in _FIELDS.items():
+    for message_name, fields in all_fields.items():
         message_type = file.message_type.add(name=message_name)
         for name, (number, type_) in fields.items():
             field = message_type.field.add(name=name, number=number, label=descriptor.LABEL_OPTIONAL)
-            if type_ in _FIELDS:
+            if type_ in all_fields:
                 field.type, field.type_name = descriptor.TYPE_MESSAGE, f".diglot.{type_}"
             else:
                 field.type = getattr(descriptor, f"TYPE_{type_.upper()}")
@@ -54,7 +71,8 @@ def _model_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("diglot.Model"))
 
 
-_Model = _model_class()
+_Model = _model_class(_FIELDS)
+ImportedModel = _model_class({name: {**fields, **_MORE_FIELDS.get(name, {})} for name, fields in _FIELDS.items()})
 
 
 def tag(tgt_lang: str) -> str:
@@ -105,7 +123,7 @@ def without_paths(model: bytes) -> bytes:
 def mark_composing(model: bytes) -> bytes:
     """Return a model file that is marked as made for composed text (NFC); see `is_composing`."""
     content = read_model(model)
-    content.normalizer_spec.name = _COMPOSING_NAME
+    content.normalizer_spec.name = COMPOSING_NAME
     marked: bytes = content.SerializeToString(deterministic=True)
     return marked
 
@@ -116,7 +134,7 @@ def is_composing(model: bytes) -> bool:
     The rules in the model also compose text, except for combining marks in some rare orders.
     """
     name: str = read_model(model).normalizer_spec.name
-    return name == _COMPOSING_NAME
+    return name == COMPOSING_NAME
 
 
 def model_type_of(model: bytes) -> str:
@@ -132,6 +150,8 @@ def normalisation(model: bytes) -> str | None:
 def adopt(model: bytes, controls: Sequence[str] = (), symbols: Sequence[str] = ()) -> bytes:
     """Return a model file that segments text like the given one and has <pad>, <unk>, <s> and </s> as ids 0-3.
 
+    A model that has <pad>, <unk> and </s> as ids 0, 1 and 3, and one of them as the start of a target, keeps its ids.
+
     Args:
         model: model file of any origin. It may have these four pieces with other ids, or lack them.
         controls: control pieces, which do not occur in text. Missing ones are appended.
@@ -142,26 +162,47 @@ def adopt(model: bytes, controls: Sequence[str] = (), symbols: Sequence[str] = (
     """
     processor, content = load_processor(model), read_model(model)
     ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
-    positions = {piece.piece: i for i, piece in enumerate(content.pieces)}
-    ids = [positions.get(name, -1) if i < 0 else i for i, name in zip(ids, SPECIAL)]
-    adopted = _Model()
-    adopted.CopyFrom(content)
-    del adopted.pieces[:]
-    for number, i in enumerate(ids):
-        kind = UNKNOWN if number == UNK else CONTROL
-        adopted.pieces.add(piece=content.pieces[i].piece if i >= 0 else SPECIAL[number], score=0.0, type=kind)
-    for i, piece in enumerate(content.pieces):
-        if i not in ids:
-            adopted.pieces.add().CopyFrom(piece)
+    if [ids[0], ids[1], ids[3]] != [PAD, UNK, EOS] or ids[2] not in (PAD, EOS):
+        content = _reordered(content, [*ids[:2], -1 if ids[2] in (ids[0], ids[3]) else ids[2], ids[3]])
+    of_name = {piece.piece: piece for piece in content.pieces}
     for names, kind in ((controls, CONTROL), (symbols, USER_DEFINED)):
         for name in names:
-            if name in positions:
-                next(piece for piece in adopted.pieces if piece.piece == name).type = kind
+            if name in of_name:
+                of_name[name].type = kind
             else:
-                adopted.pieces.add(piece=name, score=0.0, type=kind)
-    spec = adopted.trainer_spec
+                content.pieces.add(piece=name, score=0.0, type=kind)
+    content.trainer_spec.vocab_size = len(content.pieces)
+    serialised: bytes = content.SerializeToString(deterministic=True)
+    return serialised
+
+
+def _reordered(content: Any, ids: list[int]) -> Any:
+    """Return a model whose first four pieces are <pad>, <unk>, <s> and </s>, which are at `ids` now; -1: unknown."""
+    positions = {piece.piece: i for i, piece in enumerate(content.pieces)}
+    ids = [positions.get(name, -1) if i < 0 else i for i, name in zip(ids, SPECIAL)]
+    reordered = _Model()
+    reordered.CopyFrom(content)
+    del reordered.pieces[:]
+    for number, i in enumerate(ids):
+        kind = UNKNOWN if number == UNK else CONTROL
+        reordered.pieces.add(piece=content.pieces[i].piece if i >= 0 else SPECIAL[number], score=0.0, type=kind)
+    for i, piece in enumerate(content.pieces):
+        if i not in ids:
+            reordered.pieces.add().CopyFrom(piece)
+    spec = reordered.trainer_spec
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, BOS, EOS
-    spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = (piece.piece for piece in adopted.pieces[:4])
-    spec.vocab_size = len(adopted.pieces)
-    serialised: bytes = adopted.SerializeToString(deterministic=True)
+    spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = (piece.piece for piece in reordered.pieces[:4])
+    return reordered
+
+
+def start_with(model: bytes, start: int) -> bytes:
+    """Return a model file with another start of targets (see `diglot.data.encoding.Tokenizer`).
+
+    Args:
+        model: model file with <pad>, <unk> and </s> as ids 0, 1 and 3.
+        start: id of <pad>, of </s>, or of <s>, which is 2.
+    """
+    content = read_model(model)
+    content.trainer_spec.bos_id, content.trainer_spec.bos_piece = start, content.pieces[start].piece
+    serialised: bytes = content.SerializeToString(deterministic=True)
     return serialised

@@ -169,7 +169,7 @@ def prepare(
         cleaning: further rules that leave out pairs; None: no rules.
         sampling: options of random segmentation; None: the text is not segmented at random.
         noise: noise in the pairs; None: no noise. A pair stays without noise if a rule would leave it out with noise.
-        src_langs: language of the sources of each corpus, for the noise.
+        src_langs: language of the sources of each corpus, for the noise and the tags of the tokenizer.
         tgt_lang: language to translate into, for corpora for which a mixture has no target language.
         n_processes: number of processes that tokenise. It does not change the result.
         block_size: greatest number of pairs in a block.
@@ -178,7 +178,7 @@ def prepare(
         UserError: the text cannot be read, or the files cannot be written.
     """
     cleaning, sampling, noise = cleaning or Cleaning(), sampling or Sampling(), noise or Noise()
-    src_langs = dict(src_langs or {}) if noise.is_on else {}
+    src_langs = dict(src_langs or {}) if noise.is_on or tokenizer.reads_src_lang else {}
     digest = text.digest()
     tgt_lang = tgt_lang if tokenizer.languages else None  # without tags, the language has no effect
     cache_key = [_FORMAT, digest, tokenizer.digest(), max_len, sorted(asdict(cleaning).items()), block_size, tgt_lang]
@@ -187,6 +187,8 @@ def prepare(
         cache_key.append("comparable")
     if noise.is_on:
         cache_key += [sorted(asdict(noise).items()), sorted(src_langs.items())]
+    elif src_langs:
+        cache_key += ["src_langs", sorted(src_langs.items())]
     name = hashlib.sha256(json.dumps(cache_key).encode()).hexdigest()[:20]
     folder = cache_dir / "prepared" / name
     settings = Settings(tokenizer, sampling, noise, cleaning, max_len)
@@ -492,7 +494,7 @@ def encode(block: Block) -> EncodedBlock:
         for i in np.flatnonzero(block.repeated).tolist():
             rules[i] = rules[i] or "duplicates"
     kept = [i for i, rule in enumerate(rules) if rule is None]
-    sides, id_rules = _encode_pairs(pairs.select(kept), block.tgt_lang)
+    sides, id_rules = _encode_pairs(pairs.select(kept), block)
     for i, rule in zip(kept, id_rules):
         rules[i] = rule
     if any(id_rules):
@@ -507,13 +509,18 @@ def encode(block: Block) -> EncodedBlock:
     return EncodedBlock(src, tgt, dropped, tokens, noisy)
 
 
-def _encode_pairs(pairs: ParallelText, tgt_lang: str | None) -> tuple[list[list[list[int]]], list[str | None]]:
-    """Return the ids of both sides, and for each pair the rule by which its ids leave it out; None: it is kept."""
+def _encode_pairs(pairs: ParallelText, block: Block) -> tuple[list[list[list[int]]], list[str | None]]:
+    """Return the ids of both sides of pairs in the languages of a block, and the rule that leaves out each pair.
+
+    The rule is None for a pair that is kept.
+    """
     tokenizer, max_len, max_ratio = _settings.tokenizer, _settings.max_len, _settings.cleaning.max_ratio
-    sources = tokenizer.encode(pairs.src, tgt_lang)
+    sources = tokenizer.encode(pairs.src, block.tgt_lang, block.src_lang)
     sides = [[source.ids for source in sources], tokenizer.encode_targets(pairs.tgt, sources)]
     # A line is also blank if normalisation removes all its characters.
-    is_blank = np.array([source.is_blank or not ids for source, ids in zip(sources, sides[1])], bool)
+    is_blank = np.array(
+        [source.is_blank or len(ids) <= len(source.tgt_prefix) for source, ids in zip(sources, sides[1])], bool
+    )
     # Including </s>.
     lengths = np.array([np.fromiter(map(len, side), np.int64, len(pairs)) for side in sides]) + 1
     is_long = lengths.max(0) > max_len
@@ -535,9 +542,7 @@ def _add_noise(block: Block, kept: list[int], sides: list[list[list[int]]]) -> l
     """
     noise, find_placeholders = _settings.noise, _settings.tokenizer.find_placeholders
     noisy = noise.apply(block.pairs, kept, f"{block.version} {block.number}", block.src_lang, find_placeholders)
-    encoded, rules = _encode_pairs(
-        ParallelText([pair.src for pair in noisy], [pair.tgt for pair in noisy]), block.tgt_lang
-    )
+    encoded, rules = _encode_pairs(ParallelText([pair.src for pair in noisy], [pair.tgt for pair in noisy]), block)
     positions = {index: place for place, index in enumerate(kept)}
     for pair, src, tgt, rule in zip(noisy, *encoded, rules):
         if rule is None:

@@ -10,10 +10,9 @@ from itertools import accumulate
 from random import Random
 from typing import NamedTuple
 
-from diglot.data.pieces import MODEL_TYPES, NORMAL, read_model
+from diglot.data.pieces import BLANK_MARK, MODEL_TYPES, NORMAL, read_model
 from diglot.errors import UserError
 
-_BLANK = "\u2581"  # SentencePiece's mark of a space
 _MAX_CACHED_WORDS = 200_000
 
 
@@ -56,7 +55,7 @@ class Sampler:
         ids = {text: i for i, text in enumerate(self.texts) if text}
         scores = {text: content.pieces[i].score for text, i in ids.items()}
         # If pieces may extend over spaces, a text is segmented as one word.
-        self.has_words = not any(_BLANK in text[1:] for text in self.texts)
+        self.has_words = not any(BLANK_MARK in text[1:] for text in self.texts)
         self._segment: Callable[[str, Random], list[int] | None]
         self._segment = _Unigram(ids, scores, alpha) if model_type == "unigram" else _BpeDropout(ids, scores, alpha)
 
@@ -78,7 +77,7 @@ class Sampler:
         word, word_ids = "", list[int]()
         for i in ids:
             text = self.texts[i]
-            if word_ids and (not text or (self.has_words and text[0] == _BLANK)):
+            if word_ids and (not text or (self.has_words and text[0] == BLANK_MARK)):
                 yield word, word_ids
                 word, word_ids = "", []
             if text:

@@ -9,7 +9,7 @@ class SpecialIds(NamedTuple):
     Attributes:
         pad: padding, `<pad>`.
         unk: an unknown token, `<unk>`.
-        bos: start of a target, `<s>`.
+        bos: start of a target: `<s>`, or in models of other origin `<pad>` or `</s>`.
         eos: end of a sequence, `</s>`.
     """
 

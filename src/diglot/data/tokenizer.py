@@ -1,6 +1,6 @@
-"""Conversion of text to token ids and back with SentencePiece (Kudo and Richardson, 2018), and training of tokenizers.
+"""Sources of a run's tokenizer: training with SentencePiece (Kudo and Richardson, 2018), and existing models.
 
-A placeholder such as {name} is a single token.
+The tokenizer itself is in diglot.data.encoding.
 """
 
 import hashlib
@@ -10,299 +10,57 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import sentencepiece
 
 from diglot.data.capitals import CAPITALS, is_in_capitals
-from diglot.data.forms import comparable, composing_rules
+from diglot.data.encoding import BOTH, SLOTS, Encoded, Prefixes, Tokenizer, is_blank, listed
+from diglot.data.forms import composing_rules
 from diglot.data.line_sample import Side, draw_lines
 from diglot.data.pieces import (
+    BLANK_MARK,
     BOS,
     EOS,
     PAD,
+    SYMBOL_TYPES,
     UNK,
     adopt,
-    is_composing,
     load_processor,
     mark_composing,
-    model_type_of,
     tag,
 )
 from diglot.data.placeholders import Placeholders, check_placeholder
-from diglot.data.sampling import Sampler, Sampling
-from diglot.data.special_ids import SpecialIds
+from diglot.data.sampling import Sampling
 from diglot.data.text import Parallel, read_lines, write_bytes, write_lines
 from diglot.errors import UserError
 from diglot.system.atomic import scratch_folder
 
-# Slots are private-use characters that replace the placeholders of a line before it is encoded: the first placeholder
-# of the source line becomes the first slot, and so on. So the model learns where to put a placeholder, not how to spell
-# it, and can also translate placeholders that are not in the training text.
-SLOTS = tuple(chr(0xE000 + i) for i in range(8))
-_SLOT = re.compile(f"[{SLOTS[0]}-{SLOTS[-1]}]")
+# Names of other modules that belong to this one for its users.
+__all__ = [
+    "BOS",
+    "EOS",
+    "PAD",
+    "SLOTS",
+    "UNK",
+    "Encoded",
+    "Prefixes",
+    "Side",
+    "Tokenizer",
+    "TokenizerFiles",
+    "TokenizerPerSide",
+    "TokenizerSource",
+    "TokenizerTrainer",
+    "is_blank",
+    "listed",
+]
 
 # SentencePiece's trainer skips lines of more bytes than this, and lines with its mark for unknown characters.
 MAX_LINE_BYTES = 4192
 _UNKNOWN_MARK = "\N{LOWER FIVE EIGHTHS BLOCK}"
-_BLANK_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
 _WORD_CHARACTER = re.compile(r"\w")  # no normalisation removes these characters
 _FORMAT = 2  # increment when the same text and options give another model
-_SYMBOL_TYPES = ("char", "word")  # models whose pieces are whole characters or words, without subwords and bytes
 _UNKNOWN_SURFACE = "\N{DOUBLE QUESTION MARK}"  # text that such a model writes for an unknown symbol
-
-BOTH: tuple[Side, Side] = ("src", "tgt")
-
-
-class Encoded(NamedTuple):
-    """A line as token ids, without <s> and </s>.
-
-    Attributes:
-        ids: id of the language tag, if there is one, id of the mark of a source in capitals (see
-            `diglot.data.capitals`), if it is one, and ids of the pieces.
-        placeholders: placeholders of the line, in the order of their slots.
-        is_blank: whether the line has only whitespace, or only characters that the tokenizer's normalisation removes.
-    """
-
-    ids: list[int]
-    placeholders: tuple[str, ...]
-    is_blank: bool = False
-
-
-class Tokenizer:
-    """Tokenizer of both sides, with one SentencePiece model for both or one for each.
-
-    Args:
-        model: content of a SentencePiece .model file whose ids 0-3 are <pad>, <unk>, <s> and </s> (see
-            `diglot.data.pieces.adopt`). If it has the control piece <capitals>, a source in capitals is encoded in
-            lower case after this piece.
-        placeholder: regular expression of placeholders, such as {name}; None: there are none.
-        tgt_model: model file of the target; None: `model`.
-        languages: codes of the target languages, each of which has a tag that may precede a source; empty if there is
-            only one target language.
-
-    Raises:
-        UserError: a model is invalid or lacks a piece that is needed.
-    """
-
-    pad_id, unk_id, bos_id, eos_id = PAD, UNK, BOS, EOS
-
-    def __init__(
-        self,
-        model: bytes,
-        placeholder: str | None,
-        tgt_model: bytes | None = None,
-        languages: Sequence[str] = (),
-    ) -> None:
-        self.model, self.placeholder, self.tgt_model, self.languages = model, placeholder, tgt_model, tuple(languages)
-        self._src = _SideModel(model, has_slots=placeholder is not None)
-        self._tgt = self._src if tgt_model is None else _SideModel(tgt_model, has_slots=placeholder is not None)
-        processor = self._src.processor
-        capitals_id = processor.piece_to_id(CAPITALS)
-        self._capitals_ids = [capitals_id] if processor.is_control(capitals_id) else []
-        self._tags = {language: processor.piece_to_id(tag(language)) for language in languages}
-        if missing := [tag(language) for language, i in self._tags.items() if not processor.is_control(i)]:
-            raise UserError(f"the SentencePiece model has no tag {missing[0]}")
-        self._placeholders = Placeholders(placeholder) if placeholder else None
-        self._placeholders_and_slots = Placeholders(placeholder, _SLOT.pattern) if placeholder else None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer, (self.model, self.placeholder, self.tgt_model, self.languages)
-
-    @property
-    def is_joint(self) -> bool:
-        """Whether both sides share one vocabulary."""
-        return self.tgt_model is None
-
-    @property
-    def marks_capitals(self) -> bool:
-        """Whether a source in capitals is encoded in lower case after the piece <capitals>."""
-        return bool(self._capitals_ids)
-
-    @property
-    def special(self) -> SpecialIds:
-        """Ids of the special tokens, which are the same on both sides."""
-        return SpecialIds(self.pad_id, self.unk_id, self.bos_id, self.eos_id)
-
-    @property
-    def vocab_sizes(self) -> dict[str, int]:
-        """Sizes of both vocabularies, by the names of a model's arguments."""
-        return {"src_vocab_size": self.src_vocab_size, "tgt_vocab_size": self.tgt_vocab_size}
-
-    @property
-    def src_vocab_size(self) -> int:
-        return self._src.processor.get_piece_size()
-
-    @property
-    def tgt_vocab_size(self) -> int:
-        return self._tgt.processor.get_piece_size()
-
-    def digest(self) -> str:
-        """Return a hash of everything that determines the ids of a text."""
-        parts = [self.model, self.tgt_model or b"", repr((self.placeholder, self.languages)).encode()]
-        return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
-
-    def pieces(self, ids: Sequence[int], side: Side) -> list[str]:
-        """Return the piece of each id."""
-        return (self._src if side == "src" else self._tgt).processor.id_to_piece(list(ids))
-
-    def encode(self, lines: Sequence[str], tgt_lang: str | None = None) -> list[Encoded]:
-        """Encode source lines.
-
-        Args:
-            lines: lines without line breaks.
-            tgt_lang: code of the language to translate into, which selects the tag; None: no tag.
-
-        Raises:
-            UserError: the tokenizer has tags, but none for this language.
-        """
-        texts, placeholders = list(lines), [tuple[str, ...]()] * len(lines)
-        for i in self._lines_with_placeholders(lines):
-            names: list[str] = []
-            texts[i] = self._insert_slots(lines[i], names, may_add=True)
-            placeholders[i] = tuple(names)
-        tag_ids = []
-        if self.languages and tgt_lang is not None:
-            if tgt_lang not in self._tags:
-                raise UserError(f"{tgt_lang} is not a target language of this model, which has {', '.join(self._tags)}")
-            tag_ids = [self._tags[tgt_lang]]
-        in_capitals = self._lower(texts)
-        sequences = self._src.encode(texts)
-        blank = list(map(is_blank, lines, sequences))
-        for i in in_capitals:
-            sequences[i] = self._capitals_ids + sequences[i]
-        if tag_ids:
-            sequences = [tag_ids + ids for ids in sequences]
-        return list(map(Encoded, sequences, placeholders, blank))
-
-    def encode_targets(self, lines: Sequence[str], sources: Sequence[Encoded]) -> list[list[int]]:
-        """Encode target lines, in which a placeholder has the same slot as in the source line.
-
-        Args:
-            lines: target lines without line breaks.
-            sources: their encoded sources.
-        """
-        texts = list(lines)
-        for i in self._lines_with_placeholders(lines):
-            texts[i] = self._insert_slots(lines[i], list(sources[i].placeholders), may_add=False)
-        return self._tgt.encode(texts)
-
-    def _lower(self, texts: list[str]) -> list[int]:
-        """Put the texts in capitals in lower case, in place, and return their indices."""
-        if not self._capitals_ids:
-            return []
-        indices = [i for i, text in enumerate(texts) if is_in_capitals(text)]
-        for i in indices:
-            texts[i] = texts[i].lower()
-        return indices
-
-    def samplers(self, alpha: float) -> tuple[Sampler, Sampler]:
-        """Return a sampler of random segmentations for each side; see `Sampling`."""
-        src = Sampler(self.model, alpha)
-        return src, src if self.tgt_model is None else Sampler(self.tgt_model, alpha)
-
-    def decode(self, ids: Sequence[int], placeholders: Sequence[str] = (), side: Side = "tgt") -> str:
-        """Decode ids to a line of text.
-
-        A slot without a placeholder is dropped. A model of characters or words writes an unknown symbol as one visible
-        sign. A source that was marked as one in capitals is returned in upper case.
-
-        Args:
-            ids: token ids.
-            placeholders: placeholders of the source line, in the order of their slots.
-            side: side of the ids.
-        """
-        text = (self._src if side == "src" else self._tgt).decode(list(ids))
-        if side == "src" and any(i in self._capitals_ids for i in ids):
-            text = text.upper()
-        if not self._placeholders_and_slots:
-            return text
-        # Replace all slots at once, because a placeholder may itself contain the character of a slot.
-        names = dict(zip(SLOTS, placeholders))
-        return _SLOT.sub(lambda slot: names.get(slot.group(), ""), text)
-
-    def find_placeholders(self, line: str) -> list[str]:
-        """Return the placeholders in a line."""
-        return self._placeholders.find(line) if self._placeholders else []
-
-    def _lines_with_placeholders(self, lines: Sequence[str]) -> list[int]:
-        """Return the indices of the lines that contain placeholders or slots."""
-        if not self._placeholders_and_slots:
-            return []
-        return [i for i, line in enumerate(lines) if self._placeholders_and_slots.occurs_in(line)]
-
-    def _insert_slots(self, line: str, names: list[str], may_add: bool) -> str:
-        """Return a line with its placeholders replaced by slots.
-
-        Args:
-            line: the line.
-            names: placeholders that have a slot, in the order of the slots.
-            may_add: whether other placeholders are added to `names`. Otherwise, a placeholder without a slot gets that
-                of a name that differs only in Unicode form (see `comparable`), if there is one.
-        """
-
-        def slot_of(name: str) -> str:
-            if name in names:
-                return SLOTS[names.index(name)]
-            if may_add and len(names) < len(SLOTS):
-                names.append(name)
-                return SLOTS[len(names) - 1]
-            known_names = [] if may_add else list(map(comparable, names))
-            if comparable(name) in known_names:
-                return SLOTS[known_names.index(comparable(name))]
-            return "\N{REPLACEMENT CHARACTER}" if name in SLOTS else name
-
-        assert self._placeholders_and_slots
-        return self._placeholders_and_slots.replace(line, slot_of)
-
-
-def is_blank(line: str, ids: Sequence[int]) -> bool:
-    """Return whether a line is blank (see `Encoded`), given the ids of its pieces."""
-    return not ids or not line.strip()
-
-
-class _SideModel:
-    """SentencePiece model of a side.
-
-    Args:
-        model: content of a model file; see `Tokenizer`.
-        has_slots: whether the model must have pieces for slots.
-
-    Raises:
-        UserError: the model is invalid, or lacks a piece.
-    """
-
-    def __init__(self, model: bytes, has_slots: bool) -> None:
-        self.processor = load_processor(model)
-        self._composes, self._type = is_composing(model), model_type_of(model)
-        processor = self.processor
-        ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
-        if ids != [PAD, UNK, BOS, EOS]:
-            raise UserError(f"the SentencePiece model has pad, unk, bos, eos at {ids}, not at {[PAD, UNK, BOS, EOS]}")
-        if has_slots and any(processor.piece_to_id(slot) == UNK for slot in SLOTS):
-            raise UserError("the SentencePiece model has no pieces for placeholders")
-
-    def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return the ids of texts."""
-        if self._composes:
-            texts = [unicodedata.normalize("NFC", text) for text in texts]
-        if self._type == "word":
-            texts = [" ".join(text.split()) for text in texts]
-        sequences = self.processor.encode(texts, num_threads=1)  # more threads cost more time than they save
-        if self._type not in _SYMBOL_TYPES:
-            return sequences
-        return [self._expand_unknown(text, ids) if UNK in ids else ids for text, ids in zip(texts, sequences)]
-
-    def _expand_unknown(self, text: str, ids: list[int]) -> list[int]:
-        """Return the ids of a text with one <unk> per unknown symbol; SentencePiece has one per run of such symbols."""
-        pieces = self.processor.encode(text, out_type=str)
-        counts = [piece.count(_BLANK_MARK) if self._type == "word" else len(piece) for piece in pieces]
-        return [i for i, count in zip(ids, counts, strict=True) for _ in range(max(1, count) if i == UNK else 1)]
-
-    def decode(self, ids: list[int]) -> str:
-        """Return the text of ids. A line break, which a model can spell with byte tokens, becomes a space."""
-        text = self.processor.decode(ids).replace("\n", " ")
-        return text.lstrip(" ") if self._type == "word" else text  # the text of an unknown word begins with a space
 
 
 class TokenizerSource(Protocol):
@@ -403,12 +161,12 @@ class TokenizerTrainer(TokenizerSource):
     ) -> None:
         if not 0.9 <= character_coverage <= 1:
             raise ValueError(f"character_coverage ({character_coverage}) must be from 0.9 to 1")
-        n_needed = 4 if model_type in _SYMBOL_TYPES else 4 + 256
+        n_needed = 4 if model_type in SYMBOL_TYPES else 4 + 256
         reason = "4 special tokens" + (" and 256 byte tokens" if n_needed > 4 else "")
         for name, size in (("vocab_size", vocab_size), ("tgt_vocab_size", tgt_vocab_size)):
             if size is not None and size <= n_needed:
                 raise ValueError(f"{name} ({size}) must be above {n_needed}: {reason}")
-        if vocab_size is None and model_type not in _SYMBOL_TYPES:
+        if vocab_size is None and model_type not in SYMBOL_TYPES:
             raise ValueError(f"vocab_size must be given for {model_type}")
         if model_type == "word" and (placeholder is not None or symbols is not None):
             raise ValueError("placeholder and symbols must be null for words, each of which is one piece already")
@@ -513,7 +271,7 @@ class TokenizerTrainer(TokenizerSource):
             "max_sentence_length": MAX_LINE_BYTES,
             "num_threads": 1,  # the result depends on the number of threads
         }
-        if self.model_type not in _SYMBOL_TYPES:
+        if self.model_type not in SYMBOL_TYPES:
             return options
         is_word_model = self.model_type == "word"
         if is_word_model:
@@ -574,7 +332,7 @@ class TokenizerTrainer(TokenizerSource):
             return False
         if _WORD_CHARACTER.search(line):
             return True
-        return bool(self._normaliser.normalize(self._prepare_line(line)).replace(_BLANK_MARK, " ").strip())
+        return bool(self._normaliser.normalize(self._prepare_line(line)).replace(BLANK_MARK, " ").strip())
 
     def _train(self, lines: list[str], options: dict, key_name: str, model_file: Path) -> bytes:
         """Train a model and return its file.
@@ -612,7 +370,7 @@ class TokenizerTrainer(TokenizerSource):
                 ) from None
             raise UserError(f"tokenizer: SentencePiece could not train on this text ({error})") from None
         n_pieces = load_processor(model.getvalue()).get_piece_size()
-        if self.model_type in _SYMBOL_TYPES and not options["use_all_vocab"] and n_pieces < options["vocab_size"]:
+        if self.model_type in SYMBOL_TYPES and not options["use_all_vocab"] and n_pieces < options["vocab_size"]:
             raise _TooLargeError(key_name, options["vocab_size"], n_pieces)
         return mark_composing(model.getvalue()) if self.normalisation == "nfc" else model.getvalue()
 
@@ -729,7 +487,7 @@ def _checked_sampling(samples: int, alpha: float, seed: int, model_type: str) ->
     Raises:
         ValueError: an option is out of range.
     """
-    if samples and model_type in _SYMBOL_TYPES:
+    if samples and model_type in SYMBOL_TYPES:
         raise ValueError(f"samples ({samples}) must be 0 for {model_type}: a text has only one segmentation")
     if samples < 0:
         raise ValueError(f"samples ({samples}) must not be negative")

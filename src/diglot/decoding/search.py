@@ -174,7 +174,8 @@ class _TokenConstraints:
     """Constraints on the next token. Log-probabilities are not renormalised after tokens are forbidden.
 
     Args:
-        special: the special tokens; pad, unk and bos are forbidden, except for an unk in a prefix.
+        special: the special tokens; pad, unk and bos are forbidden, unless bos is eos, and except for an unk in a
+            prefix.
         prefixes: token ids that each translation must begin with; None: no prefixes.
         limits: maximum number of tokens of each translation (B,).
 
@@ -194,7 +195,7 @@ class _TokenConstraints:
             if {special.pad, special.bos, special.eos} & set(prefix):
                 raise ValueError(f"prefix {i} has a special token")
         self.eos = special.eos
-        self.banned = torch.tensor([special.pad, special.unk, special.bos], device=device)
+        self.banned = torch.tensor(sorted({special.pad, special.unk, special.bos} - {special.eos}), device=device)
         width = max(map(len, prefixes), default=0)
         padded = [[*prefix, *[-1] * (width - len(prefix))] for prefix in prefixes]
         self.forced = torch.tensor(padded, dtype=torch.long, device=device).view(len(limits), width)

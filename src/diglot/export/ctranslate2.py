@@ -61,19 +61,20 @@ def longest(model: Transformer) -> dict[str, int | None]:
 
 def spec_of(model: Transformer, tokenizer: Tokenizer) -> TransformerSpec:
     """Return CTranslate2's specification of a model, with its weights in float32. See `write`."""
-    encoder = _stack(TransformerEncoderSpec, model, model.encoder, model.encoder_position)
+    encoder = _stack(TransformerEncoderSpec, model, model.encoder, model.encoder_position, model.encoder_embedding_norm)
     decoder = _stack(
         TransformerDecoderSpec,
         model,
         model.decoder,
         model.decoder_position,
+        model.decoder_embedding_norm,
         alibi=isinstance(model.decoder_position, Alibi),
         alibi_use_positive_positions=False,
         external_pre_post_encoder_layers=isinstance(model.decoder[0].feed_forward, SandwichNorm),
     )
     encoder.embeddings[0].weight = _plain(model.src_embedding.weight)
     decoder.embeddings.weight = _plain(model.tgt_embedding.weight)
-    decoder.projection.weight = _plain(model.output.weight)
+    _set_linear(decoder.projection, [model.output])
     for spec, norm in ((encoder, model.encoder_norm), (decoder, model.decoder_norm)):
         if not isinstance(norm, nn.Identity):
             _set_norm(spec.layer_norm, norm)
@@ -91,7 +92,12 @@ def spec_of(model: Transformer, tokenizer: Tokenizer) -> TransformerSpec:
 
 
 def _stack(
-    make: Callable[..., Any], model: Transformer, layers: nn.ModuleList, position: PositionEncoding, **options: Any
+    make: Callable[..., Any],
+    model: Transformer,
+    layers: nn.ModuleList,
+    position: PositionEncoding,
+    embedding_norm: nn.Module,
+    **options: Any,
 ) -> Any:
     """Return the specification of the encoder or decoder, without embeddings and final norm."""
     first_layer: Any = layers[0]
@@ -114,17 +120,22 @@ def _stack(
         num_heads_kv=_n_kv_heads(attention),
         head_dim=attention.d_head,
         qk_norm=not isinstance(attention.query_norm, nn.Identity),
+        layernorm_embedding=not isinstance(embedding_norm, nn.Identity),
         **options,
     )
     # DeepNorm multiplies the skip connection by alpha. Here, the residual stream itself is scaled by alpha instead: the
     # embeddings and norms that produce it are multiplied by alpha, and the projections that read it are divided by
     # alpha. Each sum is then alpha x + f(x), as in the model, so that the norms' eps have the same effect.
     scale = residual.alpha if isinstance(residual, DeepNorm) else 1.0
-    spec.scale_embeddings = model.d_model**0.5 * scale
+    embedding_scale = scale
+    if not isinstance(embedding_norm, nn.Identity):
+        _set_norm(spec.layernorm_embedding, embedding_norm, scale)
+        embedding_scale = 1.0
+    spec.scale_embeddings = (model.d_model**0.5 if model.scale_embeddings else 1.0) * embedding_scale
     if _has_table(position):
         n = _n_positions(position)
         table = position.embed(torch.zeros(1, n, model.d_model), torch.arange(n))[0]  # (n, D)
-        spec.position_encodings.encodings = _plain(table * scale)
+        spec.position_encodings.encodings = _plain(table * embedding_scale)
     layer: Any
     for index, (layer, layer_spec) in enumerate(zip(layers, spec.layer, strict=True)):
         is_last = index == len(layers) - 1
@@ -178,7 +189,8 @@ def _set_network(spec: Any, network: FeedForward, scale: float) -> None:
 def _set_linear(spec: LinearSpec, layers: Sequence[nn.Linear], scale: float = 1.0) -> None:
     """Concatenate linear layers that share an input, dividing their weights by the scale of the input."""
     spec.weight = _plain(torch.cat([layer.weight for layer in layers]) / scale)
-    spec.bias = _plain(torch.cat([layer.bias for layer in layers]))
+    if layers[0].bias is not None:
+        spec.bias = _plain(torch.cat([layer.bias for layer in layers]))
 
 
 def _set_norm(spec: LayerNormSpec, norm: Any, scale: float = 1.0) -> None:

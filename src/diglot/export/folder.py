@@ -106,7 +106,10 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, record: dict[str, Any]) 
     Returns:
         Metadata that a user of the files needs: languages, special tokens, placeholders and search options.
     """
-    names = {"src": "tokenizer.model", "tgt": "tokenizer.model" if tokenizer.is_joint else "tokenizer.tgt.model"}
+    names = {
+        "src": "tokenizer.model",
+        "tgt": "tokenizer.model" if tokenizer.tgt_model is None else "tokenizer.tgt.model",
+    }
     write_bytes(folder / names["src"], tokenizer.model)
     if tokenizer.tgt_model is not None:
         write_bytes(folder / names["tgt"], tokenizer.tgt_model)
@@ -121,8 +124,10 @@ def tokenizer_metadata(tokenizer: Tokenizer, record: dict[str, Any], names: dict
         "update": record.get("update"),
         "corpus": record["corpus"],
         "languages": {"src": record["src_lang"], "tgt": record["tgt_lang"], "all": list(tokenizer.languages)},
-        # The piece that selects the target language at the start of a source, for a model of several languages.
+        # The pieces that name languages, for a model of several languages.
         "tags": {language: tag(language) for language in tokenizer.languages},
+        # What precedes each source and target: control pieces, and the tags of src_lang and tgt_lang.
+        "prefixes": tokenizer.prefixes._asdict(),
         "tokenizer": names,
         # Whether text must be composed (NFC) first. The SentencePiece models' own rules do so except for some rare
         # orders of combining marks.

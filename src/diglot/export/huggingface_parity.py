@@ -13,6 +13,7 @@ import torch
 
 from diglot.checkpoint.file import Checkpoint
 from diglot.errors import UserError
+from diglot.export.huggingface import exported
 from diglot.export.parity import NEAR, ROWS, Output, Sentences, compare, of_model
 
 _WORKER = Path(__file__).with_name("transformers_worker.py")
@@ -35,14 +36,19 @@ def checked(loaded: Checkpoint, folder: Path, sentences: Sentences, longest: int
     """
     model, tokenizer, search = loaded.model, loaded.tokenizer, loaded.search
     sources = [source.ids for source in sentences.sources]
-    outputs = of_model(model, tokenizer, search)(sources)
+    outputs = of_model(model, tokenizer, search, sentences.tgt_prefix)(sources)
     targets = [[*output.tokens, tokenizer.eos_id][:longest] for output in outputs]
     limits = search.limits(torch.tensor([len(source) + 1 for source in sources]), longest).tolist()
     lines = [] if sentences.pairs is None else _plain_lines(loaded, sentences)
-    request = {"folder": str(folder), "sources": sources, "targets": targets, "limits": limits}
+
+    def exchanged(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [exported(row, tokenizer, loaded.record["model"]) for row in rows]
+
+    request = {"folder": str(folder), "sources": exchanged(sources), "targets": exchanged(targets), "limits": limits}
     found = _ask({**request, "rows": ROWS, "lines": lines})
     theirs = [
-        Output(tokens[:limit], len(tokens) > limit) for tokens, limit in zip(found["greedy"], limits, strict=True)
+        Output(tokens[:limit], len(tokens) > limit)
+        for tokens, limit in zip(exchanged(found["greedy"]), limits, strict=True)
     ]
     parity = compare(model, tokenizer, sources, outputs, theirs, engine="transformers")
     difference = _greatest_difference(loaded, sources, targets, found["log_probs"])
@@ -54,7 +60,7 @@ def checked(loaded: Checkpoint, folder: Path, sentences: Sentences, longest: int
     expected = [[*encoded.ids, tokenizer.eos_id] for encoded in tokenizer.encode(lines, loaded.record["tgt_lang"])]
     if tokenizer.languages:  # the tag is part of the text there
         expected = [ids[1:] for ids in expected]
-    n_equal = sum(map(list.__eq__, expected, found["ids"]))
+    n_equal = sum(map(list.__eq__, exchanged(expected), found["ids"]))
     ties = f", {parity.near_ties} more apart from rounding" if parity.near_ties else ""
     report = [
         f"{sentences.description}: {parity.identical} of {parity.sentences} sentences have the same tokens{ties}; "

@@ -27,7 +27,7 @@ class Sentences(NamedTuple):
     """The sentences on which two engines are compared.
 
     Attributes:
-        sources: encoded source lines.
+        sources: encoded source lines, whose targets all begin with the same prefix.
         pairs: their source lines and references; None: no references.
         description: a description of their origin.
     """
@@ -35,6 +35,11 @@ class Sentences(NamedTuple):
     sources: list[Encoded]
     pairs: ParallelText | None
     description: str
+
+    @property
+    def tgt_prefix(self) -> list[int]:
+        """Token ids with which each translation begins."""
+        return list(self.sources[0].tgt_prefix) if self.sources else []
 
 
 class Output(NamedTuple):
@@ -73,13 +78,15 @@ def some_sentences(loaded: Checkpoint, n: int, file: str | None, longest: int | 
         random = torch.Generator().manual_seed(1)
         lengths = torch.randint(1, min(30, longest or 30), (n,), generator=random).tolist()
         ids = [torch.randint(4, tokenizer.src_vocab_size, (length,), generator=random) for length in lengths]
-        return Sentences([Encoded(source.tolist(), ()) for source in ids], None, "random tokens")
+        ((src_prefix, _, _, tgt_prefix),) = tokenizer.encode([""], record["tgt_lang"], record["src_lang"])
+        encoded = [Encoded([*src_prefix, *source.tolist()], (), tgt_prefix=tgt_prefix) for source in ids]
+        return Sentences(encoded, None, "random tokens")
     pairs: ParallelText | None = None
     if file is not None:
         lines, description = read_lines(file), file
     elif dev_text is not None:
         lines, pairs, description = dev_text.pairs.src, dev_text.pairs, f"the dev text of {dev_text.name}"
-    encoded = tokenizer.encode(lines, record["tgt_lang"])
+    encoded = tokenizer.encode(lines, record["tgt_lang"], record["src_lang"])
     fit = [
         i
         for i, sentence in enumerate(encoded)
@@ -108,9 +115,9 @@ def checked(
         UserError: the translations differ by more than rounding.
     """
     model, tokenizer, search = loaded.model, loaded.tokenizer, loaded.search
-    sources = [source.ids for source in sentences.sources]
-    runs = {"diglot, float32": _timed(of_model(model, tokenizer, search), sources)}
-    runs["CTranslate2, float32"] = _timed(of_export(folder, "float32", tokenizer, search, longest), sources)
+    sources, prefix = [source.ids for source in sentences.sources], sentences.tgt_prefix
+    runs = {"diglot, float32": _timed(of_model(model, tokenizer, search, prefix), sources)}
+    runs["CTranslate2, float32"] = _timed(of_export(folder, "float32", tokenizer, search, longest, prefix), sources)
     (model_outputs, seconds), (export_outputs, _) = runs.values()
     parity = compare(model, tokenizer, sources, model_outputs, export_outputs, "CTranslate2")
     ties = f", {parity.near_ties} more apart from rounding" if parity.near_ties else ""
@@ -118,7 +125,7 @@ def checked(
     figures: dict[str, Any] = {"text": sentences.description, **parity._asdict()}
     if sentences.pairs is None:
         return figures, lines
-    runs["CTranslate2, int8"] = _timed(of_export(folder, "int8", tokenizer, search, longest), sources)
+    runs["CTranslate2, int8"] = _timed(of_export(folder, "int8", tokenizer, search, longest, prefix), sources)
     tgt_lang = loaded.record["tgt_lang"]
     metrics, _ = recorded_metrics(loaded.record)
     scorer = Scorer(tgt_lang, sentences.pairs.reference_lines, recorded_tokenizer(loaded.record, tgt_lang), metrics)
@@ -136,10 +143,10 @@ def checked(
     return {**figures, "signature": score.signature}, [*lines, *render(table), f"{score.name}: {score.signature}"]
 
 
-def of_model(model: EncoderDecoder, tokenizer: Tokenizer, limits: Search) -> Greedy:
+def of_model(model: EncoderDecoder, tokenizer: Tokenizer, limits: Search, tgt_prefix: Sequence[int] = ()) -> Greedy:
     """Return a function that translates sources without </s> by greedy search with diglot's model.
 
-    The maximum length is that of the search `limits`.
+    The maximum length is that of the search `limits`. Each translation begins with `tgt_prefix`.
     """
     search = BeamSearch(beam_size=1, length_penalty=0.0, max_len_a=limits.max_len_a, max_len_b=limits.max_len_b)
     special = tokenizer.special
@@ -147,12 +154,20 @@ def of_model(model: EncoderDecoder, tokenizer: Tokenizer, limits: Search) -> Gre
     def translate(sources: Sequence[Sequence[int]]) -> list[Output]:
         rows = [torch.tensor([*source, special.eos]) for source in sources]
         src = pad_sequence(rows, batch_first=True, padding_value=special.pad)  # (B, S)
-        return [Output(best.tokens, best.cut) for best, *_ in search(model, src, src != special.pad, special)]
+        found = search(model, src, src != special.pad, special, [tgt_prefix] * len(rows))
+        return [Output(best.tokens, best.cut) for best, *_ in found]
 
     return translate
 
 
-def of_export(folder: Path, compute_type: str, tokenizer: Tokenizer, limits: Search, longest: int | None) -> Greedy:
+def of_export(
+    folder: Path,
+    compute_type: str,
+    tokenizer: Tokenizer,
+    limits: Search,
+    longest: int | None,
+    tgt_prefix: Sequence[int] = (),
+) -> Greedy:
     """Return the function of `of_model` for CTranslate2, on the CPU with as many threads as torch.
 
     Targets have at most `longest` positions.
@@ -168,6 +183,7 @@ def of_export(folder: Path, compute_type: str, tokenizer: Tokenizer, limits: Sea
         max_lengths = limits.limits(torch.tensor([len(source) + 1 for source in sources]), longest).tolist()
         results = engine.translate_batch(
             [tokenizer.pieces(source, "src") for source in sources],
+            target_prefix=[tokenizer.pieces(tgt_prefix, "tgt")] * len(sources) if tgt_prefix else None,
             beam_size=1,
             max_decoding_length=max(max_lengths) + 1,  # one extra token shows that the output did not end at the limit
             **options(tokenizer),
@@ -179,13 +195,13 @@ def of_export(folder: Path, compute_type: str, tokenizer: Tokenizer, limits: Sea
 
 
 def options(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the options of translate_batch that match diglot's search: any length, and no <pad>, <unk> or <s>."""
-    pad, bos = tokenizer.pieces([tokenizer.pad_id, tokenizer.bos_id], "tgt")
+    """Return the options of translate_batch that match diglot's search: any length, and no <pad>, <unk> or start."""
+    banned = sorted({tokenizer.pad_id, tokenizer.bos_id} - {tokenizer.eos_id})
     return {
         "max_input_length": 0,
         "min_decoding_length": 0,
         "disable_unk": True,
-        "suppress_sequences": [[pad], [bos]],
+        "suppress_sequences": [[piece] for piece in tokenizer.pieces(banned, "tgt")],
     }
 
 

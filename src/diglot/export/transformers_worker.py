@@ -31,7 +31,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         sources = [[*source, eos] for source in request["sources"][rows]]
         src, mask = _padded(sources, pad), _padded([[1] * len(source) for source in sources], 0)
         # One more token than the limit shows that an output did not end at the limit.
-        longest = min(max(request["limits"][rows]) + 1, model.config.max_position_embeddings - 1)
+        longest = max(request["limits"][rows]) + 1
+        if (n_positions := getattr(model.config, "max_position_embeddings", None)) is not None:
+            longest = min(longest, n_positions - 1)
         limit = {"max_new_tokens": longest, "max_length": None}
         found = model.generate(input_ids=src, attention_mask=mask, num_beams=1, do_sample=False, **limit)
         for row in found[:, 1:].tolist():

@@ -5,8 +5,11 @@ from typing import Any
 
 from diglot.checkpoint.file import Checkpoint
 from diglot.config.exportable import check_format
+from diglot.config.stock_class import class_name
+from diglot.data.encoding import Prefixes
 from diglot.data.text import write_bytes, write_json
 from diglot.decoding import BeamSearch
+from diglot.errors import UserError
 from diglot.export.folder import CARD, export_folder, hash_of_card, tokenizer_metadata, write_tokenizer
 from diglot.export.model_card import model_card
 from diglot.model import Transformer
@@ -86,6 +89,11 @@ def _export_huggingface(
     from diglot.export import huggingface, huggingface_parity, parity
 
     tokenizer, config = loaded.tokenizer, loaded.record["model"]
+    if tokenizer.prefixes.tgt or (tokenizer.languages and tokenizer.prefixes.src != Prefixes().src):
+        raise UserError(
+            "the tokenizer's prefixes are not those of a MarianTokenizer, which writes the tag of the target language "
+            "before the source; type format=ctranslate2 or format=safetensors"
+        )
     longest = huggingface.n_positions(model)
     sentences = parity.some_sentences(loaded, n_checked, file, longest)
     with export_folder(folder) as temporary:
@@ -95,8 +103,8 @@ def _export_huggingface(
         if n_checked:
             figures, lines = huggingface_parity.checked(loaded, temporary, sentences, longest)
         names = {"src": "source.spm", "tgt": "target.spm"}
-        class_name = huggingface.class_name(config)
-        card = model_card(loaded, class_name).encode()
+        name = class_name(config)
+        card = model_card(loaded, name).encode()
         write_bytes(temporary / CARD, card)
         metadata = {
             "format": "huggingface",
@@ -105,4 +113,4 @@ def _export_huggingface(
             "parity": figures,
         }
         write_json(temporary / "diglot.json", metadata)
-    return [*lines, f"Written: {folder}/ ({class_name} of transformers, with a model card: README.md)"]
+    return [*lines, f"Written: {folder}/ ({name} of transformers, with a model card: README.md)"]

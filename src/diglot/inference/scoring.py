@@ -26,16 +26,19 @@ class PairScore(NamedTuple):
     """Score of a translation under a model.
 
     Attributes:
-        log_prob: natural log-probability of the target, including </s>.
+        log_prob: natural log-probability of the target, including </s>, given its prefix (see
+            `diglot.data.encoding.Prefixes`).
         token_log_probs: log-probability of each target token, </s> last; log_prob is their sum.
         pieces: the target tokens as text.
         n_unknown: number of tokens that are <unk>, because the tokenizer does not know their characters.
+        prefix_log_probs: log-probability of each token of the prefix, which the other fields leave out.
     """
 
     log_prob: float
     token_log_probs: list[float]
     pieces: list[str]
     n_unknown: int
+    prefix_log_probs: list[float] = []  # noqa: RUF012 - never changed
 
 
 def score_pairs(
@@ -58,12 +61,12 @@ def score_pairs(
     """
     model, tokenizer = translator.model, translator.tokenizer
     results: list[PairScore | None] = [PairScore(0.0, [], [], 0) for _ in range(len(pairs))]
-    sources = tokenizer.encode(pairs.src, translator.tgt_lang)
+    sources = tokenizer.encode(pairs.src, translator.tgt_lang, translator.src_lang)
     encoded_pairs = zip(sources, tokenizer.encode_targets(pairs.tgt, sources), pairs.tgt, strict=True)
     non_blank = [
         (i, source, ids)
         for i, (source, ids, tgt) in enumerate(encoded_pairs)
-        if not (source.is_blank and is_blank(tgt, ids))
+        if not (source.is_blank and is_blank(tgt, ids, len(source.tgt_prefix)))
     ]
     line_indices = np.array([i for i, _, _ in non_blank], np.int64)
     encoded, targets = [source for _, source, _ in non_blank], [ids for _, _, ids in non_blank]
@@ -90,12 +93,15 @@ def score_pairs(
             rows = order[batch]
             src_ids, labels = (torch.from_numpy(side.padded(rows)).to(device) for side in (src, tgt))
             batch_scores = pair_scores(model, src_ids, labels, translator.special)
-            for i, log_probs in zip(rows.tolist(), batch_scores, strict=True):
+            for i, all_log_probs in zip(rows.tolist(), batch_scores, strict=True):
+                n_prefix = len(encoded[i].tgt_prefix)
+                prefix_log_probs, log_probs = all_log_probs[:n_prefix], all_log_probs[n_prefix:]
                 log_prob = math.fsum(log_probs)
                 if not math.isfinite(log_prob):
                     raise UserError(f"line {line_indices[i] + 1}: the model gives it a log-probability of {log_prob}")
-                pieces = tokenizer.pieces([*targets[i], tokenizer.eos_id], "tgt")
-                results[line_indices[i]] = PairScore(log_prob, log_probs, pieces, targets[i].count(tokenizer.unk_id))
+                pieces = tokenizer.pieces([*targets[i][n_prefix:], tokenizer.eos_id], "tgt")
+                n_unknown = targets[i].count(tokenizer.unk_id)
+                results[line_indices[i]] = PairScore(log_prob, log_probs, pieces, n_unknown, prefix_log_probs)
             advance(len(rows))
 
         def too_large(i: int) -> str:
@@ -134,10 +140,11 @@ def search_errors(
     """
     targets = [[line or "" for line in lines] for lines in references]
     scores = [score_pairs(translator, ParallelText(list(sources), lines), strict=False) for lines in targets]
-    encoded = translator.tokenizer.encode(sources, translator.tgt_lang)
+    encoded = translator.tokenizer.encode(sources, translator.tgt_lang, translator.src_lang)
 
-    def score_of(log_probs: Sequence[float]) -> float:
-        return translator.search.score(sum(log_probs), len(log_probs))
+    def score_of(log_probs: Sequence[float], prefix_log_probs: Sequence[float]) -> float:
+        all_log_probs = [*prefix_log_probs, *log_probs]
+        return translator.search.score(sum(all_log_probs), len(all_log_probs))
 
     n_search_errors = n_model_errors = n = 0
     for i, output in enumerate(translations):
@@ -148,12 +155,16 @@ def search_errors(
         # A reference equal to the output is left out: its score differs from the output's only by rounding.
         other_references = [scored for line, scored in given if line != comparable(output.text)]
         reference_scores = [
-            score_of(score.token_log_probs) for score in other_references if score and not score.n_unknown
+            score_of(score.token_log_probs, score.prefix_log_probs)
+            for score in other_references
+            if score and not score.n_unknown
         ]
+        # The output begins with the same prefix as the references.
+        prefix_log_probs = next((of_line[i].prefix_log_probs for of_line in scores if of_line[i]), [])
         if encoded[i].is_blank or not (reference_scores or is_reference):
             continue
         n += 1
-        is_search_error = max(reference_scores, default=-math.inf) > score_of(output.log_probs) + TIE
+        is_search_error = max(reference_scores, default=-math.inf) > score_of(output.log_probs, prefix_log_probs) + TIE
         n_search_errors += is_search_error
         n_model_errors += not is_search_error and not is_reference
     share = n_search_errors / n if n else None

@@ -14,7 +14,7 @@ import torch
 from diglot.checkpoint import file as checkpoint
 from diglot.data.batching import in_batches
 from diglot.data.flat import FlatIds
-from diglot.data.tokenizer import PAD, Encoded, Tokenizer
+from diglot.data.tokenizer import PAD, Encoded, Tokenizer, listed
 from diglot.decoding import BeamSearch, Ensemble, Hypothesis, Search
 from diglot.decoding.layout import Precision, check_precision, pack_for_decoding
 from diglot.errors import UserError
@@ -33,7 +33,8 @@ class Translation(NamedTuple):
         text: the translation, without line breaks.
         score: score of the search; if the line was split into pieces, the sum of their scores.
         cut: whether the length limit ended the translation.
-        tokens: subwords of the target and </s>; if the line was split, those of all pieces.
+        tokens: subwords of the target and </s>; if the line was split, those of all pieces. The tokenizer's own prefix
+            of a target, such as a language tag, is left out here, in log_probs and in attention.
         log_probs: the model's natural log-probability of each token.
         source_tokens: subwords of the source and </s>, as read by the model; if the line was split, those of all
             pieces.
@@ -57,7 +58,7 @@ class _Unit(NamedTuple):
     Attributes:
         line: number of the line, from 0.
         source: token ids and placeholders.
-        prefix: token ids that the translation must begin with.
+        prefix: token ids that the translation must begin with: the tokenizer's own prefix, and the user's.
         separator: text between the translations of the previous piece and of this one.
     """
 
@@ -77,9 +78,10 @@ class Translator:
         record: metadata of the checkpoint.
         tgt_lang: code of the target language, for a model of several languages; None: that of the checkpoint.
         precision: the precision that the model was packed in; see `pack_for_decoding`.
+        src_lang: code of the language of the lines, for a model with tags for it; None: that of the checkpoint.
 
     Raises:
-        UserError: the model does not translate into that language.
+        UserError: the model does not translate from or into that language.
     """
 
     def __init__(
@@ -90,15 +92,35 @@ class Translator:
         record: dict[str, Any] | None = None,
         tgt_lang: str | None = None,
         precision: Precision = "float32",
+        src_lang: str | None = None,
     ) -> None:
         self.precision = precision
         self.model, self.tokenizer, self.search, self.record = model.eval(), tokenizer, search, record or {}
-        record_lang = self.record.get("tgt_lang")
-        self.tgt_lang = tgt_lang or record_lang
-        supported = tokenizer.languages or ([record_lang] if record_lang else [])
-        if self.tgt_lang is not None and self.tgt_lang not in supported:
-            raise UserError(f"tgt_lang={self.tgt_lang}: this model translates into {', '.join(supported)}")
+        self.tgt_lang = self._language("tgt_lang", tgt_lang, bool(tokenizer.languages))
+        self.src_lang = self._language("src_lang", src_lang, tokenizer.reads_src_lang)
         self.special = tokenizer.special
+
+    def _language(self, key: Literal["src_lang", "tgt_lang"], code: str | None, has_tag: bool) -> str | None:
+        """Return the requested language of a side, or else that of the checkpoint.
+
+        Raises:
+            UserError: the model does not know the language, or another one is requested of a model that has no tags for
+                this side.
+        """
+        recorded = self.record.get(key)
+        requested = code or recorded
+        if has_tag:
+            is_known = requested is None or self.tokenizer.find_language(requested) is not None
+        else:
+            is_known = requested == recorded
+        if not is_known:
+            preposition = "into" if key == "tgt_lang" else "from"
+            known = listed(self.tokenizer.languages) if has_tag else recorded
+            raise UserError(f"{key}={requested}: this model translates {preposition} {known}")
+        return requested
+
+    def _encode(self, lines: Sequence[str]) -> list[Encoded]:
+        return self.tokenizer.encode(lines, self.tgt_lang, self.src_lang)
 
     @classmethod
     def load(
@@ -109,6 +131,7 @@ class Translator:
         tgt_lang: str | None = None,
         trust: Collection[str] = (),
         precision: Precision = "float32",
+        src_lang: str | None = None,
     ) -> "Translator":
         """Load a translator from a checkpoint file or a run's folder.
 
@@ -119,11 +142,12 @@ class Translator:
             tgt_lang: see Translator.
             trust: see `diglot.checkpoint.file.load`.
             precision: of the linear layers; bfloat16 and int8 are faster and less exact. See `pack_for_decoding`.
+            src_lang: see Translator.
 
         Raises:
-            UserError: the checkpoint cannot be loaded, or the device, target language or precision cannot be used.
+            UserError: the checkpoint cannot be loaded, or the device, a language or the precision cannot be used.
         """
-        return cls.of(checkpoint.load(path, trust), device, search, tgt_lang, precision)
+        return cls.of(checkpoint.load(path, trust), device, search, tgt_lang, precision, src_lang)
 
     @classmethod
     def of(
@@ -133,6 +157,7 @@ class Translator:
         search: Search | None,
         tgt_lang: str | None,
         precision: Precision = "float32",
+        src_lang: str | None = None,
     ) -> "Translator":
         """Create a translator from a loaded checkpoint, whose model it takes over; see `load`."""
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -147,7 +172,7 @@ class Translator:
             exclude_cudnn_attention()
         check_precision(precision, torch.device(device))
         pack_for_decoding(model, precision)
-        return cls(model, loaded.tokenizer, search or loaded.search, loaded.record, tgt_lang, precision)
+        return cls(model, loaded.tokenizer, search or loaded.search, loaded.record, tgt_lang, precision, src_lang)
 
     def translate(self, lines: Sequence[str], beam: int | None = None) -> list[str]:
         """Return the best translation of each line, in order; that of a blank line (see `Encoded`) is blank.
@@ -263,8 +288,8 @@ class Translator:
     ) -> list[_Unit]:
         longest = self.model.max_src_positions
         indices = [i for i, line in enumerate(lines) if line.strip()]
-        encoded = self.tokenizer.encode([lines[i] for i in indices], self.tgt_lang)
-        prefix_ids: list[list[int]] = [[] for _ in indices]
+        encoded = self._encode([lines[i] for i in indices])
+        prefix_ids = [list(source.tgt_prefix) for source in encoded]
         if prefixes is not None:
             prefix_ids = self.tokenizer.encode_targets([prefixes[i] for i in indices], encoded)
         units = []
@@ -281,16 +306,16 @@ class Translator:
                 continue
             pieces = split_text(
                 lines[i],
-                lambda text: len(self.tokenizer.encode([text], self.tgt_lang)[0].ids) < longest,
+                lambda text: len(self._encode([text])[0].ids) < longest,
                 unsplittable=self.tokenizer.find_placeholders(lines[i]),
             )
             warn(f"{message}: translated in {len(pieces)} pieces")
             for separator, text in pieces:
-                piece = self.tokenizer.encode([text], self.tgt_lang)[0]
+                piece = self._encode([text])[0]
                 if piece.is_blank:
                     continue
                 units.append(_Unit(i, piece._replace(ids=piece.ids[: longest - 1]), prefix, separator))
-                prefix = []  # applies to the first piece only
+                prefix = list(piece.tgt_prefix)  # the user's prefix applies to the first piece only
         return units
 
     def _search(
@@ -310,6 +335,7 @@ class Translator:
                 text = self.tokenizer.decode(ids, unit.source.placeholders)
                 return text.rstrip("\r")  # \r before a line feed would be read as part of the line break
 
+            n_prefix = len(unit.source.tgt_prefix)
             source_tokens = (*self.tokenizer.pieces(unit.source.ids, "src"), "</s>")
             translations.append([])
             for hypothesis in search.ranked(hypotheses, decode):
@@ -318,8 +344,8 @@ class Translator:
                         decode(hypothesis.tokens),
                         hypothesis.score,
                         hypothesis.cut,
-                        (*self.tokenizer.pieces(hypothesis.tokens, "tgt"), "</s>"),
-                        tuple(hypothesis.log_probs),
+                        (*self.tokenizer.pieces(hypothesis.tokens[n_prefix:], "tgt"), "</s>"),
+                        tuple(hypothesis.log_probs[n_prefix:]),
                         source_tokens,
                         self._attention(unit, hypothesis) if attention else (),
                         hypothesis.near_tie,
@@ -337,7 +363,8 @@ class Translator:
         device = next(self.model.parameters()).device
         src = torch.tensor([[*unit.source.ids, self.special.eos]], device=device)
         tgt_in = torch.tensor([[self.special.bos, *hypothesis.tokens]], device=device)
-        return tuple(weights[0].cpu().numpy() for weights in self.model.attention_weights(src, tgt_in).cross)
+        maps = self.model.attention_weights(src, tgt_in).cross
+        return tuple(weights[0, :, len(unit.source.tgt_prefix) :].cpu().numpy() for weights in maps)
 
 
 def _joined(search: Search, left: list[Translation], separator: str, right: list[Translation]) -> list[Translation]:

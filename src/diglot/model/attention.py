@@ -124,6 +124,7 @@ class Attention(nn.Module):
             (grouped-query attention: Ainslie et al., 2023; with 1, multi-query: Shazeer, 2019); None: H.
         qk_norm: factory of a norm over K. Queries and keys each get their own norm, applied before the rotation, which
             bounds the scores (Dehghani et al., 2023). None: no norm.
+        bias: whether the projections have biases.
 
     Attributes:
         watcher: called with the attention weights (B, H, Q, M) of each forward pass. They are computed separately,
@@ -138,15 +139,16 @@ class Attention(nn.Module):
         dropout: float,
         n_kv_heads: int | None = None,
         qk_norm: Callable[[int], nn.Module] | None = None,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
         self.d_head, self.dropout, self.is_grouped = d_head, dropout, n_kv_heads < n_heads
         self.watcher: Callable[[Tensor], None] | None = None
-        self.query = nn.Linear(d_model, n_heads * d_head)
-        self.key = nn.Linear(d_model, n_kv_heads * d_head)
-        self.value = nn.Linear(d_model, n_kv_heads * d_head)
-        self.out = nn.Linear(n_heads * d_head, d_model)
+        self.query = nn.Linear(d_model, n_heads * d_head, bias)
+        self.key = nn.Linear(d_model, n_kv_heads * d_head, bias)
+        self.value = nn.Linear(d_model, n_kv_heads * d_head, bias)
+        self.out = nn.Linear(n_heads * d_head, d_model, bias)
         self.query_norm = nn.Identity() if qk_norm is None else qk_norm(d_head)
         self.key_norm = nn.Identity() if qk_norm is None else qk_norm(d_head)
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
+
+Tying = Literal["none", "target", "inputs", "all"]
 
 
 @contextmanager
@@ -72,10 +74,13 @@ class EncoderDecoder(nn.Module):
         tgt_vocab_size: number V of target token ids.
         d_model: width D of the token vectors.
         tying: which embedding matrices are shared: "none"; "target", the decoder's input and output (Press and Wolf,
-            2017); or "all", these and the encoder's input (Vaswani et al., 2017).
+            2017); "inputs", the encoder's and the decoder's input, as in T5 1.1 (Shazeer, 2020; Xue et al., 2021); or
+            "all", the encoder's input and the decoder's input and output (Vaswani et al., 2017).
+        output_bias: whether the output projection has a bias, as in Marian (Junczys-Dowmunt et al., 2018).
+        scale_embeddings: whether token vectors are multiplied by sqrt(d_model) (Vaswani et al., 2017, section 3.4).
 
     Raises:
-        ValueError: tying is unknown, or is "all" for vocabularies of different sizes.
+        ValueError: tying is unknown, or it ties the inputs of vocabularies of different sizes.
     """
 
     max_src_positions: int | None = None  # the longest source that the model accepts, in tokens; None: any length
@@ -83,32 +88,46 @@ class EncoderDecoder(nn.Module):
     can_compile = False  # whether the model has `compile_layers`
 
     def __init__(
-        self, src_vocab_size: int, tgt_vocab_size: int, d_model: int, tying: Literal["none", "target", "all"]
+        self,
+        src_vocab_size: int,
+        tgt_vocab_size: int,
+        d_model: int,
+        tying: Tying,
+        output_bias: bool = False,
+        scale_embeddings: bool = True,
     ) -> None:
         super().__init__()
-        if tying not in ("none", "target", "all"):
-            raise ValueError(f"tying ({tying}) must be none, target or all")
-        if tying == "all" and src_vocab_size != tgt_vocab_size:
-            raise ValueError(f"tying all needs one vocabulary; these have {src_vocab_size} and {tgt_vocab_size} tokens")
-        self.d_model = d_model
+        if tying not in get_args(Tying):
+            raise ValueError(f"tying ({tying}) must be none, target, inputs or all")
+        ties_inputs = tying in ("inputs", "all")
+        if ties_inputs and src_vocab_size != tgt_vocab_size:
+            raise ValueError(
+                f"tying {tying} needs one vocabulary; these have {src_vocab_size} and {tgt_vocab_size} tokens"
+            )
+        self.d_model, self.scale_embeddings = d_model, scale_embeddings
         self.tgt_embedding = nn.Embedding(tgt_vocab_size, d_model)
-        self.src_embedding = self.tgt_embedding if tying == "all" else nn.Embedding(src_vocab_size, d_model)
-        self.output = nn.Linear(d_model, tgt_vocab_size, bias=False)
-        if tying != "none":
+        self.src_embedding = self.tgt_embedding if ties_inputs else nn.Embedding(src_vocab_size, d_model)
+        self.output = nn.Linear(d_model, tgt_vocab_size, bias=output_bias)
+        if tying in ("target", "all"):
             self.output.weight = self.tgt_embedding.weight
 
     def reset_embeddings(self) -> None:
-        """Initialise the embeddings with standard deviation d_model^-0.5.
+        """Initialise the embeddings so that vectors and logits have variance 1, and the output bias with zeros.
 
-        Input vectors are scaled by sqrt(d_model), so they have variance 1. As output weights, the same values give
-        logits of variance 1.
+        The standard deviation is d_model^-0.5 where vectors are multiplied by sqrt(d_model), and for output weights. If
+        vectors are not multiplied, it is 1 for an embedding of its own; one that is also the output keeps d_model^-0.5.
         """
-        for weight in (self.src_embedding.weight, self.tgt_embedding.weight, self.output.weight):
-            nn.init.normal_(weight, std=self.d_model**-0.5)
+        std = self.d_model**-0.5
+        for embedding in (self.src_embedding, self.tgt_embedding):
+            nn.init.normal_(embedding.weight, std=std if self.scale_embeddings else 1.0)
+        nn.init.normal_(self.output.weight, std=std)
+        if self.output.bias is not None:
+            nn.init.zeros_(self.output.bias)
 
     def vectors(self, tokens: Tensor, embedding: nn.Embedding) -> Tensor:
         """Embed tokens (B, T) as vectors (B, T, D)."""
-        return embedding(tokens) * self.d_model**0.5
+        vectors: Tensor = embedding(tokens)
+        return vectors * self.d_model**0.5 if self.scale_embeddings else vectors
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         """Encode source tokens (B, S) into memory (B, S, ...).

@@ -15,12 +15,15 @@ class FeedForward(nn.Module):
         d_ff: inner width.
         dropout: dropout probability of the inner activations.
         activation: factory of the activation module.
+        bias: whether the linear layers have biases.
     """
 
-    def __init__(self, d_model: int, d_ff: int, dropout: float, activation: Callable[[], nn.Module]) -> None:
+    def __init__(
+        self, d_model: int, d_ff: int, dropout: float, activation: Callable[[], nn.Module], bias: bool = True
+    ) -> None:
         super().__init__()
-        self.up, self.activation = nn.Linear(d_model, d_ff), activation()
-        self.dropout, self.down = Dropout(dropout), nn.Linear(d_ff, d_model)
+        self.up, self.activation = nn.Linear(d_model, d_ff, bias), activation()
+        self.dropout, self.down = Dropout(dropout), nn.Linear(d_ff, d_model, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
@@ -34,10 +37,12 @@ class GatedFeedForward(FeedForward):
     parameters as the two of an ungated network.
     """
 
-    def __init__(self, d_model: int, d_ff: int, dropout: float, activation: Callable[[], nn.Module]) -> None:
+    def __init__(
+        self, d_model: int, d_ff: int, dropout: float, activation: Callable[[], nn.Module], bias: bool = True
+    ) -> None:
         width = max(8, round(2 * d_ff / 3 / 8) * 8)
-        super().__init__(d_model, width, dropout, activation)
-        self.gate = nn.Linear(d_model, width)
+        super().__init__(d_model, width, dropout, activation, bias)
+        self.gate = nn.Linear(d_model, width, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.dropout(self.activation(self.gate(x)) * self.up(x)))

@@ -45,20 +45,38 @@ def _frequencies(width: int, base: float, device: torch.device) -> Tensor:
     return base**-exponents
 
 
+def _check_base(base: float) -> None:
+    if not 1 < base < math.inf:
+        raise ValueError(f"base ({base}) must be above 1, so that angles of later dimensions grow more slowly")
+
+
 class Sinusoidal(PositionEncoding):
     """Fixed sines and cosines added to the embeddings (Vaswani et al., 2017).
 
+    Args:
+        d_model, n_heads, d_head, causal: see PositionEncoding.
+        base: base of the geometric sequence of frequencies, base^(-2i / D) for the dimension pair i.
+        offset: position of the first token. fairseq and M2M100 (Fan et al., 2021) begin at 2, and their base is
+            10000^(D / (D - 2)).
+
     Raises:
-        ValueError: d_model is odd.
+        ValueError: d_model is odd, base is not above 1, or offset is out of range.
     """
 
-    def __init__(self, d_model: int, n_heads: int, d_head: int, causal: bool) -> None:
+    def __init__(
+        self, d_model: int, n_heads: int, d_head: int, causal: bool, base: float = 10_000.0, offset: int = 0
+    ) -> None:
         super().__init__(d_model, n_heads, d_head, causal)
         if d_model % 2:
             raise ValueError(f"d_model ({d_model}) must be even for sinusoidal positions")
+        _check_base(base)
+        if not 0 <= offset <= MAX_DISTANCE:
+            raise ValueError(f"offset ({offset}) must be at least 0 and at most {MAX_DISTANCE}")
+        self.base, self.offset = base, offset
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        angles = positions[:, None].float() * _frequencies(self.d_model, 10_000.0, x.device)  # (T, D / 2)
+        positions = positions + self.offset
+        angles = positions[:, None].float() * _frequencies(self.d_model, self.base, x.device)  # (T, D / 2)
         return x + torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(x.dtype)
 
 
@@ -102,8 +120,7 @@ class Rotary(PositionEncoding):
         super().__init__(d_model, n_heads, d_head, causal)
         if d_head % 2:
             raise ValueError(f"d_head ({d_head}) must be even for rotary positions")
-        if base <= 1:
-            raise ValueError(f"base ({base}) must be above 1, so that angles of later dimensions grow more slowly")
+        _check_base(base)
         self.base = base
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:

@@ -1,13 +1,12 @@
 """The recurrent baseline: GRUs with additive attention (Bahdanau et al., 2015)."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from diglot.model.dropout import Dropout
-from diglot.model.encoder_decoder import EncoderDecoder, Watchable
+from diglot.model.encoder_decoder import EncoderDecoder, Tying, Watchable
 
 
 class AdditiveAttention(nn.Module):
@@ -97,7 +96,7 @@ class GruAttention(EncoderDecoder):
         d_hidden: int,
         d_attention: int,
         dropout: float,
-        tying: Literal["none", "target", "all"],
+        tying: Tying,
     ) -> None:
         for name, size in {"d_model": d_model, "d_hidden": d_hidden, "d_attention": d_attention}.items():
             if size < 1:

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diglot.model.attention import Attention, AttentionMask, CrossAttention, KeyValueCache, SelfAttention, merge_masks
 from diglot.model.dropout import Dropout
-from diglot.model.encoder_decoder import EncoderDecoder, Watchable
+from diglot.model.encoder_decoder import EncoderDecoder, Tying, Watchable
 from diglot.model.feed_forward import FeedForward
 from diglot.model.position import PositionEncoding
 from diglot.model.residual import Depth, Residual
@@ -152,12 +152,14 @@ class Transformer(EncoderDecoder):
     """Encoder-decoder Transformer (Vaswani et al., 2017) whose parts are interchangeable.
 
     Args:
-        src_vocab_size, tgt_vocab_size, tying: see EncoderDecoder.
+        src_vocab_size, tgt_vocab_size, tying, output_bias, scale_embeddings: see EncoderDecoder.
         d_model: width D of the token vectors.
         n_heads: number H of attention heads, for all attentions or per kind.
         d_head: width K of a head, for all attentions or per kind; None: d_model / n_heads.
         n_kv_heads: number of key/value heads, for all attentions or per kind; None: n_heads.
         qk_norm: whether to normalise queries and keys.
+        bias: whether the linear layers of attention and feed-forward networks have biases; T5 (Raffel et al., 2020)
+            has none.
         d_ff: inner width of the feed-forward networks.
         n_encoder_layers: number of encoder layers.
         n_decoder_layers: number of decoder layers.
@@ -165,10 +167,13 @@ class Transformer(EncoderDecoder):
         attention_dropout: dropout probability of the attention weights.
         activation_dropout: dropout probability inside the feed-forward networks.
         embedding_dropout: dropout probability of the embeddings; None: the same as `dropout`, as in the paper.
+        embedding_norm: whether to normalise the sum of embeddings and positions, before dropout (BART: Lewis et al.,
+            2020).
         position: factory of a position encoding, called with d_model, n_heads, d_head and causal.
         residual: factory of a norm placement, called with sublayer, d_model, norm, dropout and depth.
         norm: factory of a norm, called with d_model.
-        feed_forward: factory of a feed-forward network, called with d_model, d_ff and dropout.
+        feed_forward: factory of a feed-forward network, called with d_model, d_ff and dropout, and with bias if it is
+            False.
         decoder_position, decoder_residual, decoder_norm, decoder_feed_forward: factories for the decoder; None: the
             same as for the encoder.
 
@@ -189,6 +194,7 @@ class Transformer(EncoderDecoder):
         d_head: int | PerAttention | None = None,
         n_kv_heads: int | PerAttention | None = None,
         qk_norm: bool = False,
+        bias: bool = True,
         d_ff: int,
         n_encoder_layers: int,
         n_decoder_layers: int,
@@ -196,7 +202,10 @@ class Transformer(EncoderDecoder):
         attention_dropout: float = 0.0,
         activation_dropout: float = 0.0,
         embedding_dropout: float | None = None,
-        tying: Literal["none", "target", "all"],
+        embedding_norm: bool = False,
+        scale_embeddings: bool = True,
+        tying: Tying,
+        output_bias: bool = False,
         position: Callable[..., PositionEncoding],
         residual: Callable[..., Residual],
         norm: Callable[[int], nn.Module],
@@ -221,7 +230,7 @@ class Transformer(EncoderDecoder):
             eps = getattr(make(d_model), "eps", None)  # torch's norms accept any value
             if eps is not None and eps <= 0:
                 raise ValueError(f"{name}.eps ({eps}) must be positive")
-        super().__init__(src_vocab_size, tgt_vocab_size, d_model, tying)
+        super().__init__(src_vocab_size, tgt_vocab_size, d_model, tying, output_bias, scale_embeddings)
 
         def stack(
             name: Literal["encoder", "decoder"],
@@ -237,11 +246,12 @@ class Transformer(EncoderDecoder):
             def attention(cls: type[Attention], shape: Heads) -> Residual:
                 norm_of_heads = norm if qk_norm else None
                 return wrap(
-                    cls(d_model, shape.n_heads, shape.d_head, attention_dropout, shape.n_kv_heads, norm_of_heads)
+                    cls(d_model, shape.n_heads, shape.d_head, attention_dropout, shape.n_kv_heads, norm_of_heads, bias)
                 )
 
             def network() -> Residual:
-                return wrap(feed_forward(d_model=d_model, d_ff=d_ff, dropout=activation_dropout))
+                options = {} if bias else {"bias": False}  # a user's own network need not have the option
+                return wrap(feed_forward(d_model=d_model, d_ff=d_ff, dropout=activation_dropout, **options))
 
             if name == "encoder":
                 return nn.ModuleList(
@@ -259,6 +269,9 @@ class Transformer(EncoderDecoder):
 
         self.encoder_position = positions(position, heads["encoder"], causal=False)
         self.decoder_position = positions(decoder_position or position, heads["decoder"], causal=True)
+        self.encoder_embedding_norm, self.decoder_embedding_norm = (
+            make(d_model) if embedding_norm else nn.Identity() for make in (norm, decoder_norm or norm)
+        )
         self.embedding_dropout = Dropout(embedding_dropout)
         self.encoder = stack("encoder", residual, norm, feed_forward)
         self.decoder = stack(
@@ -284,13 +297,19 @@ class Transformer(EncoderDecoder):
                 module.reset_sublayer()
         self.reset_embeddings()
 
-    def embed(self, tokens: Tensor, embedding: nn.Embedding, position: PositionEncoding, positions: Tensor) -> Tensor:
-        """Embed tokens (B, T) at positions (T,) as vectors (B, T, D)."""
-        return self.embedding_dropout(position.embed(self.vectors(tokens, embedding), positions))
+    def embed_source(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Embed source tokens (B, S) at positions (S,) as vectors (B, S, D)."""
+        x = self.encoder_position.embed(self.vectors(tokens, self.src_embedding), positions)
+        return self.embedding_dropout(self.encoder_embedding_norm(x))
+
+    def embed_target(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Embed target tokens (B, T) at positions (T,) as vectors (B, T, D)."""
+        x = self.decoder_position.embed(self.vectors(tokens, self.tgt_embedding), positions)
+        return self.embedding_dropout(self.decoder_embedding_norm(x))
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         position, positions = self.encoder_position, torch.arange(src.size(1), device=src.device)
-        x = self.embed(src, self.src_embedding, position, positions)
+        x = self.embed_source(src, positions)
         bias = position.bias(positions, positions)
         attn_mask = merge_masks(src_mask, bias, positions, positions, causal=False, dtype=self._attention_dtype(x))
         for layer in self.encoder:
@@ -310,7 +329,7 @@ class Transformer(EncoderDecoder):
             assert cache.positions is not None
             keys, layers = cache.positions, cache.layers
             tgt = tgt.reshape(n_sentences, -1)  # (n B, T) -> (B, n T)
-        x = self.embed(tgt, self.tgt_embedding, position, positions)
+        x = self.embed_target(tgt, positions)
         bias = position.bias(positions, keys)
         attn_mask = merge_masks(mask, bias, positions, keys, causal=mask is None, dtype=self._attention_dtype(x))
         memory_mask = AttentionMask(None if src_mask is None else src_mask[:, None, None, :])

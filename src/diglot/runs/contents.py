@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,10 @@ def contents(config: Any, corpus: Corpus, texts: Contents) -> Contents:
     """
     files = {f"tokenizer.{key}": value for key, value in resolved(config.tokenizer).items() if key != "_target_"}
     paths = {key: Path(value).expanduser() for key, value in files.items() if isinstance(value, str)}
-    if config.init_from is not None:
-        paths["init_from"] = checkpoints.find(config.init_from)
     hashes = {key: file_hash(path) for key, path in paths.items() if path.is_file()}
+    if config.init_from is not None:
+        with suppress(UserError):  # a run can resume without it
+            hashes["init_from"] = file_hash(checkpoints.find(config.init_from))
     return {**texts, "languages": f"{corpus.src_lang}-{corpus.tgt_lang}", **hashes}
 
 

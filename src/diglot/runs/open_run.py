@@ -31,6 +31,7 @@ from diglot.runs.resume import (
     ResumePoint,
     finished_line,
     load_resume_point,
+    named_folder,
     newest_unfinished,
     outcome,
     refuse_other_job,
@@ -47,9 +48,8 @@ def finished_folder(config: DictConfig) -> Path | None:
     Raises:
         UserError: there is no such run, or it would resume as a different one.
     """
-    resumed_folder = config.run.folder if config.resume == AUTO else config.resume
-    if resumed_folder is not None:
-        interruption.set_outcome(partial(outcome, Path(resumed_folder).expanduser()))
+    if (named := named_folder(config)) is not None:
+        interruption.set_outcome(partial(outcome, named))
     if config.resume in (None, AUTO):
         return None
     folder = resumable_folder(config.resume)

@@ -20,7 +20,6 @@ from diglot.config import (
     meaning_of,
     resolved,
     settle_shapes,
-    trusted,
     without_secrets,
 )
 from diglot.data.corpus import Corpus
@@ -28,6 +27,7 @@ from diglot.data.module import TranslationData
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
+from diglot.runs.initial import load_initial
 from diglot.runs.scoring import build_scorer
 from diglot.system.gpu import why_no_gpu
 from diglot.training import loggers
@@ -85,7 +85,7 @@ class Plan:
         budget = build_budget(config)
         corpus = build_corpus(config.data)
         build_scorer(config, corpus.tgt_lang)  # fails early if a package is missing
-        initial = checkpoints.load(config.init_from, trusted(config)) if config.init_from is not None else None
+        initial = load_initial(config)
         source: TokenizerSource = build(config.tokenizer, "tokenizer")
         tokenizer: TokenizerSource | Tokenizer = initial.tokenizer if initial else source
         check_tying(trial_model, tokenizer)

@@ -109,7 +109,8 @@ class Replay:
         except Exception as error:  # Lightning raises many types
             raise UserError(f"{self.file.with_suffix('.yaml')}: trainer: {error}") from None
         task = self._task()
-        loader = DataLoader(Pairs(self.shards.src, self.shards.tgt, WIDTH_STEP), sampler=updates, batch_size=None)
+        pairs = Pairs(self.shards.src, self.shards.tgt, WIDTH_STEP, bos=self.tokenizer.bos_id)
+        loader = DataLoader(pairs, sampler=updates, batch_size=None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

@@ -50,6 +50,12 @@ class ResumePoint:
     bleu_tokenizer: str | None = None
 
 
+def named_folder(config: Any) -> Path | None:
+    """Return the folder that a config names to resume in, whether it exists or not; None if it names none."""
+    named = config.run.folder if config.resume == AUTO else config.resume
+    return None if named is None else Path(named).expanduser()
+
+
 def newest_unfinished(folder: str | None, config: dict[str, Any], contents: Contents) -> str | None:
     """Return the folder of the newest unfinished run with a config; None if there is none.
 

@@ -66,7 +66,7 @@ class TranslationTask(L.LightningModule):
         self._pairs: list[Tensor] = []  # numbers of the pairs of the current update
         self.model, self.search = model, search
         self.decode_pair = decode_pair or (lambda pair, tokens: tokenizer.decode(tokens))
-        self.special = tokenizer.special
+        self.special, self._n_prefix = tokenizer.special, tokenizer.n_tgt_prefix
         self.make_optimizer, self.make_scheduler, self.total_updates = optimizer, scheduler, total_updates
         self.label_smoothing, self.seed, self.record = label_smoothing, seed, record
         self._sums: Tensor | None = None  # smoothed loss, nll and tokens of the current update
@@ -183,10 +183,12 @@ class TranslationTask(L.LightningModule):
     def translate(self, batch: Batch) -> list[Hypothesis]:
         """Return the best hypothesis of each source.
 
-        A search that compares texts compares them with placeholders filled in.
+        A search that compares texts compares them with placeholders filled in. A translation begins with the prefix of
+        its target (see `diglot.data.encoding.Prefixes`).
         """
+        prefixes = batch.labels[:, : self._n_prefix].tolist() if self._n_prefix else None
         with packed_for_decoding(self.model):
-            results = self.search(self.model, batch.src, batch.src_mask, self.special)
+            results = self.search(self.model, batch.src, batch.src_mask, self.special, prefixes)
         return [
             self.search.ranked(hypotheses, partial(self.decode_pair, pair))[0]
             for pair, hypotheses in zip(batch.pairs.tolist(), results, strict=True)

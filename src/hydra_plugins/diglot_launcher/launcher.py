@@ -180,6 +180,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
     from diglot.commands.schema import TrainKeys
     from diglot.config import MEANINGS, build_corpus, check, config_hash, meaning_of, settle_must_fit, trial_build
     from diglot.errors import UserError
+    from diglot.runs.initial import inherit
     from diglot.runs.plan import build_budget, build_watchers
     from diglot.sweeps.stopping import check_rule
 
@@ -189,6 +190,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
         with hydra_config(composed):
             check(config, TrainKeys)
             settle_must_fit(config)
+            inherit(config)
             for key, meaning in MEANINGS.items():
                 if meaning.in_sweep and OmegaConf.select(config, key) is not None:
                     raise UserError(f"{key} is for a single run; {meaning.in_sweep}")
