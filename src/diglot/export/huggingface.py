@@ -133,11 +133,13 @@ def state_dict(model: Transformer, pad: int, bos: int) -> dict[str, Tensor]:
     These classes begin a target with <pad>, and diglot with <s>. Therefore the two tokens exchange their embeddings. As
     padding, a token is masked, so that its embedding has no effect.
     """
-    width = model.d_model
-    order = torch.arange(width)
-    if isinstance(model.encoder_position, Sinusoidal):
-        order = torch.cat((order[0::2], order[1::2]))
-    return dict(_Writer(order, n_positions(model)).weights(model, pad, bos))
+    return dict(_Writer(residual_order(model), n_positions(model)).weights(model, pad, bos))
+
+
+def residual_order(model: Transformer) -> Tensor:
+    """Return the dimension of diglot's residual stream for each dimension of the stock class's."""
+    order = torch.arange(model.d_model)
+    return torch.cat((order[0::2], order[1::2])) if isinstance(model.encoder_position, Sinusoidal) else order
 
 
 class _Writer:
@@ -198,7 +200,7 @@ class _Writer:
         weight = self.read(layer.weight) if reads else self.write(layer.weight)
         yield f"{name}.weight", weight
         bias = torch.zeros(len(weight)) if layer.bias is None else layer.bias
-        yield f"{name}.bias", _plain(bias) if reads else self.write(bias)
+        yield f"{name}.bias", plain(bias) if reads else self.write(bias)
 
     def norm(self, name: str, norm: Any) -> Iterator[tuple[str, Tensor]]:
         width = norm.normalized_shape
@@ -207,14 +209,15 @@ class _Writer:
 
     def read(self, weight: Tensor) -> Tensor:
         """Return a weight (..., D) with its last dimension in the order of the stock class."""
-        return _plain(weight[..., self.order])
+        return plain(weight[..., self.order])
 
     def write(self, weight: Tensor) -> Tensor:
         """Return a weight (D, ...) with its first dimension in the order of the stock class."""
-        return _plain(weight[self.order])
+        return plain(weight[self.order])
 
 
-def _plain(weight: Tensor) -> Tensor:
+def plain(weight: Tensor) -> Tensor:
+    """Return a copy of a weight as it is written: in float32 and contiguous."""
     return weight.detach().float().clone().contiguous()
 
 
