@@ -14,6 +14,7 @@ from torch import Tensor
 
 from diglot import __version__
 from diglot.checkpoint import file as checkpoint
+from diglot.checkpoint.merging import merged_weights
 from diglot.config import without_folders
 from diglot.config.composed import CONFIG
 from diglot.data.text import refuse_address
@@ -149,7 +150,7 @@ class Mean:
         """
         content = checkpoint.read(file)
         loaded = checkpoint.rebuild(content, file, self.trust)  # checks that the weights fit the model
-        state: dict[str, Tensor] = content["state_dict"]
+        state = merged_weights(content)
         weights = {names: state[names[0]] for names in tied(state)}
         try:
             if not self.members:

@@ -13,8 +13,10 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from diglot import __version__
 from diglot.checkpoint import container, format1
+from diglot.checkpoint.merging import adapter_record, merged_weights
 from diglot.config import (
     FROM_ENVIRONMENT,
+    FineTuning,
     build,
     check_language,
     check_parts,
@@ -82,6 +84,7 @@ class Checkpoint(NamedTuple):
 def record(config: DictConfig, tokenizer: Tokenizer, corpus: str, src_lang: str, tgt_lang: str) -> dict[str, Any]:
     """Return what a run's checkpoints hold besides Lightning's own state: plain data, and tokenizers as tensors."""
     values = {key: value for key, value in without_secrets(config).items() if key != FROM_ENVIRONMENT}
+    lora = FineTuning.of(config).lora
     return {
         "format": FORMAT,
         "version": __version__,
@@ -92,6 +95,7 @@ def record(config: DictConfig, tokenizer: Tokenizer, corpus: str, src_lang: str,
         "src_lang": src_lang,
         "tgt_lang": tgt_lang,
         "config": without_folders(values),
+        **({} if lora is None else {"lora": adapter_record(lora)}),
     }
 
 
@@ -301,11 +305,11 @@ def rebuild(content: dict[str, Any], file: Path, trust: Collection[str] = ()) ->
     record = content["diglot"]
     try:
         tokenizer, search = tokenizer_of(record), _search(record, trust)
-        sizes = tokenizer.vocab_sizes
-        with meta_device(), _limit_parameters(content["state_dict"]):  # a model that does not fit is never allocated
-            _check_weights(_model(record, sizes), content["state_dict"])
+        sizes, weights = tokenizer.vocab_sizes, merged_weights(content)
+        with meta_device(), _limit_parameters(weights):  # a model that does not fit is never allocated
+            _check_weights(_model(record, sizes), weights)
         model = _model(record, sizes)
-        load_weights(model, content["state_dict"])
+        load_weights(model, weights)
     except UserError as error:
         raise UserError(f"checkpoint {file}: {_printable(error)}") from None
     except Exception as error:  # wrong content can make anything fail

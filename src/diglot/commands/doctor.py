@@ -24,7 +24,7 @@ from rich.table import Table
 
 from diglot.commands.frame import command
 from diglot.commands.schema import TrainKeys
-from diglot.config import build, build_corpus, build_data, check_tying, settle_shapes, trial_build
+from diglot.config import FineTuning, build, build_corpus, build_data, check_tying, settle_shapes, trial_build
 from diglot.data.batching import Batching, widths
 from diglot.data.doctor import N_GRAM, Diagnosis, sample_lengths
 from diglot.data.forms import mixed_forms
@@ -36,6 +36,7 @@ from diglot.runs.initial import inherit, load_initial
 from diglot.runs.scoring import build_scorer
 from diglot.sweeps.job import say
 from diglot.system.console import quiet, render
+from diglot.training.groups import parameter_groups
 from diglot.training.loss import batch_loss
 from diglot.training.run import Budget
 
@@ -139,8 +140,10 @@ def probe(config: DictConfig, data: TranslationData, n_updates: int, n_probed: i
     """Estimate a run's training time in seconds and its memory in bytes, by training a model for `n_probed` updates."""
     device = _device(config)
     torch.manual_seed(config.seed)
-    model = build(config.model, "model", **data.tokenizer.vocab_sizes).to(device)
-    optimizer = build(config.optimizer, "optimizer")(model.parameters(), lr=1e-6)
+    model = build(config.model, "model", **data.tokenizer.vocab_sizes)
+    FineTuning.of(config).apply(model)
+    model.to(device)
+    optimizer = build(config.optimizer, "optimizer")(parameter_groups(model, {}), lr=1e-6)
     data.set_length(n_probed)
     seconds: list[float] = []
     for micro_batch in data.updates():

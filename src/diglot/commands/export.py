@@ -1,4 +1,4 @@
-"""diglot-export: write a checkpoint's model for other programs: CTranslate2, transformers, or as safetensors."""
+"""diglot-export: write the model of a checkpoint for CTranslate2, for transformers or peft, or as safetensors."""
 
 if __name__ == "__main__":  # before the imports, which take seconds
     from diglot.commands.start import start
@@ -22,7 +22,7 @@ from diglot.system.quoting import printable
 def main(
     *,
     checkpoint: str,
-    format: Literal["ctranslate2", "huggingface", "safetensors"],
+    format: Literal["ctranslate2", "huggingface", "peft", "safetensors"],
     output: str | None,
     check: int,
     input: str | None,
@@ -31,8 +31,8 @@ def main(
     path = checkpoints.find(checkpoint)
     if check < 0:
         raise UserError(f"check={check}: must not be negative")
-    if format == "safetensors" and input is not None:
-        raise UserError(f"input={input}: not used with format=safetensors, which compares no translations")
+    if format in ("peft", "safetensors") and input is not None:
+        raise UserError(f"input={input}: not used with format={format}, which compares no translations")
     folder = Path(output).expanduser() if output else path.parent / format
     check_replaceable(folder)
     loaded = checkpoints.load(path, trusted({"trust": trust}))

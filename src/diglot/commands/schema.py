@@ -1,11 +1,12 @@
 """The keys of a training run's config, which several commands share."""
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from omegaconf import DictConfig
 
 from diglot.data.language import BleuTokenizer
 from diglot.data.options import DataOptions
+from diglot.model.lora import Lora
 from diglot.runs.plan import TrainerKeys
 from diglot.sweeps.sweep import SweepKeys
 
@@ -16,10 +17,13 @@ class TrainKeys(TypedDict):
     seed: int
     label_smoothing: float
     init_from: str | None
+    freeze: str | list[str]
+    learning_rates: dict[str, float] | None
+    lora: Annotated[dict[str, Any], Lora] | None
     resume: str | None
     bleu_tokenizer: BleuTokenizer | None
     objective: str | None
-    export: Literal["ctranslate2", "huggingface", "safetensors"] | None
+    export: Literal["ctranslate2", "huggingface", "peft", "safetensors"] | None
     trust: str | list[str]
     data: Annotated[DictConfig, DataOptions]
     tokenizer: DictConfig

@@ -10,6 +10,7 @@
 - targets: the classes that a config may name.
 - composed: the config that one process passes to the processes that it starts.
 - storable: the limits on the content of a checkpoint.
+- fine_tuning: the weights that a run trains.
 - exportable: the models that an export format can represent.
 - hydra_seams: the private parts of Hydra and OmegaConf that diglot uses.
 
@@ -42,6 +43,7 @@ from diglot.config.differences import (
     read_config,
     refuse_other_run,
 )
+from diglot.config.fine_tuning import FineTuning
 from diglot.config.keys import known_keys, plain_config
 from diglot.config.meaning import MEANINGS, meaning_of
 from diglot.config.scores import higher_is_better, monitored, objective
@@ -62,6 +64,7 @@ __all__ = [
     "FROM_ENVIRONMENT",
     "MEANINGS",
     "Change",
+    "FineTuning",
     "UnresolvedText",
     "as_yaml",
     "build",

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from diglot.config.check import parameters_of
 from diglot.config.differences import FROM_ENVIRONMENT
 from diglot.config.exportable import check_format
+from diglot.config.fine_tuning import FineTuning
 from diglot.config.meaning import meaning_of
 from diglot.config.secrets import without_secrets
 from diglot.config.storable import check_language, check_number_of_weights, check_parts, check_search, trusted
@@ -189,6 +190,8 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
     """
     with meta_device():
         model = build(config.model, "model", src_vocab_size=300, tgt_vocab_size=300)
+    fine_tuning = FineTuning.of(config)
+    fine_tuning.apply(model)
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     memory = _memory()
     if 4 * n_parameters > memory:
@@ -205,6 +208,8 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
     check_number_of_weights(model)
     if config.export is not None:
         check_format(config.export, resolved(config.model), "export")
+    if config.export == "peft" and (fine_tuning.lora is None or fine_tuning.lora.train):
+        raise UserError("export=peft: writes the adapters of lora, without lora.train: type export=huggingface")
     if config.run.compile and not model.can_compile:
         raise UserError(f"run.compile: {type(model).__name__} loops over target tokens and cannot be compiled")
     if not 0 <= config.label_smoothing < 1:
@@ -212,9 +217,20 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
     if not 0 <= config.seed < 2**31:
         raise UserError(f"seed={config.seed}: must be from 0 to {2**31 - 1}")
     check_search("search", build(config.search, "search"))
+    _try_optimizer(config, [1.0, *fine_tuning.learning_rates.values()])
+    return model
+
+
+def _try_optimizer(config: DictConfig, factors: list[float]) -> None:
+    """Build the optimizer and the schedule for a group of weights by factor of the learning rate.
+
+    Raises:
+        UserError: a value is invalid, or the schedule ignores the factors.
+    """
     optimizer = build(config.optimizer, "optimizer")
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": factor} for factor in factors]
     try:
-        trial_optimizer = optimizer([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        trial_optimizer = optimizer(groups, lr=1.0)
     except Exception as error:  # torch checks few arguments, so any class of error may follow
         raise UserError(f"optimizer: {error}") from error
     scheduler = build(config.scheduler, "scheduler")
@@ -222,7 +238,12 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
         scheduler(optimizer=trial_optimizer, total_updates=1)
     except (ValueError, TypeError) as error:
         raise UserError(f"scheduler: {error}") from error
-    return model
+    rates = [group["lr"] for group in trial_optimizer.param_groups]
+    if any(not math.isclose(rate, rates[0] * factor) for rate, factor in zip(rates, factors, strict=True)):
+        raise UserError(
+            f"learning_rates: {config.scheduler._target_} sets the rate of each weight itself; "
+            "type scheduler=linear, or another schedule of diglot"
+        )
 
 
 def _memory() -> float:

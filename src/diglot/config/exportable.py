@@ -43,7 +43,8 @@ CHOICES = {
 }
 NEAREST = {"position": "rotary", "residual": "pre_norm", "norm": "layer_norm", "feed_forward": "relu"}
 ACTIVATIONS = tuple(f"torch.nn.{name}" for name in ("ReLU", "GELU", "SiLU", "Tanh", "Sigmoid"))
-PACKAGES = {"huggingface": "transformers"}  # packages that compute with a format, if their names differ
+# The packages that compute with a format, if their names differ. For peft, only a user of the export needs it.
+PACKAGES = {"huggingface": "transformers", "peft": "safetensors"}
 # CTranslate2's defaults by kind of norm, for a model without one eps for all.
 EPS = {"layer_norm": 1e-5, "rms_norm": 1e-6}
 
@@ -191,7 +192,7 @@ def check_format(form: str, model: Mapping[str, Any], key: str) -> None:
     """Check that a format can hold a model, and that the package for it is installed.
 
     Args:
-        form: ctranslate2, huggingface or safetensors.
+        form: ctranslate2, huggingface, peft or safetensors.
         model: the model's config.
         key: the config key that selects the format, for messages.
 
@@ -201,7 +202,8 @@ def check_format(form: str, model: Mapping[str, Any], key: str) -> None:
     """
     from diglot.config.stock_class import without_stock_class
 
-    reasons = {"ctranslate2": unrepresentable, "huggingface": without_stock_class}.get(form, lambda model: [])(model)
+    checks = {"ctranslate2": unrepresentable, "huggingface": without_stock_class, "peft": without_stock_class}
+    reasons = checks.get(form, lambda model: [])(model)
     if reasons:
         raise UserError(f"{key}={form}: {'; '.join(reasons)}")
     package = PACKAGES.get(form, form)

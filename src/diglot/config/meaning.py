@@ -63,6 +63,12 @@ MEANINGS: dict[str, Meaning] = {
     "seed": Meaning(is_hyper_parameter=True),
     "label_smoothing": Meaning("take effect", is_hyper_parameter=True),
     "init_from": Meaning(content="init_from"),
+    # The weights that are trained. Hashes from before the keys existed stay valid.
+    "freeze": Meaning(formerly=[]),
+    "learning_rates": Meaning("take effect", "if given", is_hyper_parameter=True),
+    "learning_rates.**": Meaning("take effect", is_hyper_parameter=True),
+    "lora": Meaning(hashed="if given"),
+    "lora.**": Meaning(is_hyper_parameter=True),
     "resume": Meaning("ignore", "never", in_sweep="type the sweep's command again to resume its jobs"),
     "objective": Meaning("ignore", "never"),
     "export": Meaning("ignore", "if given"),  # hashes from before the key existed stay valid
@@ -142,7 +148,7 @@ MEANINGS: dict[str, Meaning] = {
     "optimizer.**": Meaning("take effect", is_hyper_parameter=True),
     "optimizer._target_": Meaning(),
     "optimizer.lr": Meaning(instead="use scheduler.lr"),
-    "optimizer.params": Meaning(instead="all weights are trained"),
+    "optimizer.params": Meaning(instead="use freeze"),
     "scheduler": Meaning("take effect", is_hyper_parameter=True, kind="torch.optim.lr_scheduler.LRScheduler"),
     "scheduler.**": Meaning("take effect", is_hyper_parameter=True),
     "scheduler.optimizer": Meaning(instead="use optimizer"),
@@ -269,6 +275,8 @@ FOREIGN_NAMES = {
     "optimizer.betas=[0.9,0.98]": "adam_betas adam_beta1 adam_beta2 beta1 beta2",
     "optimizer.eps={}": "adam_eps adam_epsilon",
     "trainer.gradient_clip_val={}": "clip_norm clip_grad_norm max_grad_norm grad_clip gradient_clip gradient_clipping",
+    "freeze=[encoder]": "freeze_encoder",
+    "freeze=[embeddings]": "freeze_embeddings freeze_embeds freeze_word_vecs",
     "label_smoothing={}": "smoothing label_smoothing_factor",
     # Batches.
     "data.max_rows={} (sentence pairs) or data.tokens_per_batch=N (tokens)": (

@@ -24,6 +24,7 @@ CARD = "README.md"  # the model card
 EXPORTED = (
     *METADATA,
     *("model.bin", "model.safetensors", "tokenizer.model", "tokenizer.tgt.model", "*_vocabulary.*"),
+    *("adapter_config.json", "adapter_model.safetensors"),
     *("source.spm", "target.spm", "*vocab.json", "tokenizer_config.json", "generation_config.json", CARD),
 )
 

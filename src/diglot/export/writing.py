@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from diglot import __version__
 from diglot.checkpoint.file import Checkpoint
 from diglot.config.exportable import check_format
 from diglot.config.stock_class import class_name
@@ -25,14 +26,14 @@ def export(
     n_checked: int = CHECKED,
     file: str | None = None,
 ) -> list[str]:
-    """Export a checkpoint's model atomically; except as safetensors, only if it translates like the model.
+    """Export a checkpoint's model atomically; as ctranslate2 and huggingface, only if it translates like the model.
 
     Args:
         loaded: the checkpoint, on the CPU.
-        form: ctranslate2, huggingface or safetensors.
+        form: ctranslate2, huggingface, peft or safetensors.
         folder: a new folder, or that of an earlier export.
         key: the config key of the format, for messages.
-        n_checked: number of sentences to compare (not for safetensors).
+        n_checked: number of sentences to compare (not for safetensors and peft).
         file: a file of source lines to compare; None: the run's dev text, or else random tokens.
 
     Returns:
@@ -50,6 +51,8 @@ def export(
         with export_folder(folder) as temporary:
             safetensors.write(loaded, temporary)
         return [f"Written: {folder}/ (safetensors)"]
+    if form == "peft":
+        return [_export_peft(loaded, folder, key)]
 
     assert isinstance(model, Transformer)  # check_format rejects all other models
     if form == "huggingface":
@@ -80,6 +83,17 @@ def export(
         *lines,
         f"Written: {folder}/ (CTranslate2; in float32, which compute_type='int8' quantises when it is loaded)",
     ]
+
+
+def _export_peft(loaded: Checkpoint, folder: Path, key: str) -> str:
+    """Export the adapters. See `export`."""
+    from diglot.export import peft
+
+    with export_folder(folder) as temporary:
+        peft.write(loaded, temporary, key)
+        metadata = {"format": "peft", "diglot": __version__, "update": loaded.record.get("update")}
+        write_json(temporary / "diglot.json", metadata)
+    return f"Written: {folder}/ (adapters for peft; their base is the model of init_from, by format=huggingface)"
 
 
 def _export_huggingface(

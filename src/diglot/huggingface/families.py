@@ -22,7 +22,7 @@ from diglot.huggingface.configs import has_own_positions, model_node, scales_out
 from diglot.model import Transformer
 from diglot.model.position import Learned, PositionEncoding, RelativeBias, Sinusoidal
 
-__all__ = ["model_node", "read_weights", "written_weights"]
+__all__ = ["adapter_weights", "model_node", "read_weights", "written_weights"]
 
 UNREAD_POSITIONS = 2  # rows of the position tables of BART and mBART that are never read
 TABLE_TOLERANCE = 0.02  # of sinusoids; the tables of many folders are rounded to 16 bits
@@ -184,6 +184,29 @@ def written_weights(
     return found
 
 
+def adapter_weights(
+    model: Transformer, node: Mapping[str, Any], pairs: Mapping[str, tuple[Tensor, Tensor]]
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return low-rank updates by the names of the linear layers in the stock class, in float32.
+
+    Args:
+        model: a model with a stock class.
+        node: its config.
+        pairs: the matrices A (R, I) and B (O, R) by the name of a linear layer in diglot; their product B A is added to
+            the layer's weight (O, I).
+    """
+    name, order, found = class_name(node), _order(model), {}
+    for layer, place, ours, theirs in _modules(model, name):
+        pair = pairs.get(f"{place}.{ours}")
+        if pair is None:
+            continue
+        entry = next(_module(layer, ours, theirs, name))
+        a, b = (matrix.detach().float() for matrix in pair)
+        a, b = (a[:, order], b) if entry.stream == 1 else (a, b[order])
+        found[theirs] = a.clone().contiguous(), (b / entry.scale).contiguous()
+    return found
+
+
 def _order(model: Transformer) -> Tensor:
     """Return the dimension of diglot's residual stream for each dimension of the stock class's."""
     dimensions = torch.arange(model.d_model)
@@ -241,24 +264,33 @@ def _entries(model: Transformer, name: str, rows: tuple[Tensor, ...], scales_sta
         scales_states: whether the class multiplies the decoder's states by d_model^-0.5.
     """
     yield from _embeddings(model, name, rows)
-    prefix, layer_list, final_norm = (
-        ("", "block", "final_layer_norm") if name == T5 else ("model.", "layers", "layer_norm")
-    )
+    for layer, _, ours, theirs in _modules(model, name):
+        yield from _module(layer, ours, theirs, name)
+    prefix, final_norm = ("", "final_layer_norm") if name == T5 else ("model.", "layer_norm")
     for stack in ("encoder", "decoder"):
-        layers, position = getattr(model, stack), getattr(model, f"{stack}_position")
-        layer_names = _t5_layer(stack, hasattr(layers[0].feed_forward.sublayer, "gate")) if name == T5 else _BART_LAYER
-        if stack == "encoder":
-            layer_names = {ours: theirs for ours, theirs in layer_names.items() if not ours.startswith("cross_")}
-        for i, layer in enumerate(layers):
-            for ours, theirs in layer_names.items():
-                yield from _module(layer, ours, f"{prefix}{stack}.{layer_list}.{i}.{theirs}", name)
         yield from _norm(
             getattr(model, f"{stack}_norm"),
             f"{prefix}{stack}.{final_norm}",
             model.d_model**-0.5 if scales_states and stack == "decoder" else 1.0,
         )
         yield from _norm(getattr(model, f"{stack}_embedding_norm"), f"{prefix}{stack}.layernorm_embedding")
-        yield from _positions(position, stack, name)
+        yield from _positions(getattr(model, f"{stack}_position"), stack, name)
+
+
+def _modules(model: Transformer, name: str) -> Iterator[tuple[nn.Module, str, str, str]]:
+    """Yield all linear layers and norms of the stacks.
+
+    Yields:
+        The layer of an encoder or decoder, its name in the model, and the module's name in that layer and in the class.
+    """
+    prefix, layer_list = ("", "block") if name == T5 else ("model.", "layers")
+    for stack in ("encoder", "decoder"):
+        layers = getattr(model, stack)
+        names = _t5_layer(stack, hasattr(layers[0].feed_forward.sublayer, "gate")) if name == T5 else _BART_LAYER
+        for i, layer in enumerate(layers):
+            for ours, theirs in names.items():
+                if stack == "decoder" or not ours.startswith("cross_"):
+                    yield layer, f"{stack}.{i}", ours, f"{prefix}{stack}.{layer_list}.{i}.{theirs}"
 
 
 def _embeddings(model: Transformer, name: str, rows: tuple[Tensor, ...]) -> Iterator[Entry]:

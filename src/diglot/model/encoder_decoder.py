@@ -1,7 +1,8 @@
 """The interface that training, search and evaluation use, and the base class of all models."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import torch
@@ -86,6 +87,10 @@ class EncoderDecoder(nn.Module):
     max_src_positions: int | None = None  # the longest source that the model accepts, in tokens; None: any length
     max_tgt_positions: int | None = None  # the longest target
     can_compile = False  # whether the model has `compile_layers`
+    # Patterns of the names of the children that make up encoder and decoder, without embeddings and output.
+    stacks: Mapping[str, Sequence[str]] = MappingProxyType(
+        {"encoder": ("encoder", "encoder_*"), "decoder": ("decoder", "decoder_*")}
+    )
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """The recurrent baseline: GRUs with additive attention (Bahdanau et al., 2015)."""
 
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +87,10 @@ class GruAttention(EncoderDecoder):
     Raises:
         ValueError: a size is not positive, or dropout is not in [0, 1).
     """
+
+    stacks = MappingProxyType(
+        {"encoder": ("reader", "backward_reader"), "decoder": ("first_state", "attention", "writer", "readout")}
+    )
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from diglot.checkpoint import file as checkpoints
 from diglot.config import trusted
+from diglot.config.fine_tuning import n_weights
 from diglot.data.text import side_endings
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import EvaluationSet, evaluate, table
@@ -81,7 +82,8 @@ def conclude(
         say("\n".join(export(checkpoints.load(writer.best, trust), form, folder / form, "export")))
         exported = f"{form}/, "
     # Write the results last: they mark the run as finished.
-    write_results(folder, writer, throughput, translator.model, trainer.global_step, test, contents)
+    n_trained = n_weights(trainer.lightning_module, trained=True)
+    write_results(folder, writer, throughput, translator.model, n_trained, trainer.global_step, test, contents)
     languages = translator.record["src_lang"], translator.record["tgt_lang"]
     page = page_command(folder, sample_set.split, *languages, trust)
     say(

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.file import Checkpoint
 from diglot.config import (
+    FineTuning,
     build,
     build_corpus,
     build_data,
@@ -125,6 +126,7 @@ class Plan:
                 checkpoints.refuse_other_model(resolved(self.config.model), self.initial.record["model"])
             except UserError as error:
                 raise UserError(f"init_from={self.config.init_from}: {error}") from None
+        FineTuning.of(self.config).apply(model)
         return model
 
     def settle(self) -> None:

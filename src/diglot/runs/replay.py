@@ -15,7 +15,15 @@ from torch.utils.data import DataLoader
 from diglot import __version__
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
-from diglot.config import build, check_run_config, check_tokenizer, check_trust, read_config, trial_build
+from diglot.config import (
+    FineTuning,
+    build,
+    check_run_config,
+    check_tokenizer,
+    check_trust,
+    read_config,
+    trial_build,
+)
 from diglot.data.batch import Batch, Pairs
 from diglot.data.batching import WIDTH_STEP, Updates
 from diglot.data.options import DataOptions
@@ -33,6 +41,7 @@ from diglot.training.task import TranslationTask
 from diglot.training.tracing import Trace, norms_by_module
 
 _BATCHING = ("tokens_per_batch", "batches_per_update", "max_rows", "shapes", "max_len")
+_FINE_TUNING = ("init_from", "freeze", "learning_rates", "lora")
 _BUILT = ("model", "search", "optimizer", "scheduler", "label_smoothing", "seed", "run", "export", "trust")
 _TRAINER = ("precision", "gradient_clip_val", "gradient_clip_algorithm", "deterministic")
 
@@ -142,8 +151,9 @@ class Replay:
 
     def _task(self) -> TranslationTask:
         config = OmegaConf.create(self.config)
+        model = self._model(config)
         return TranslationTask(
-            model=self._model(config),
+            model=model,
             tokenizer=self.tokenizer,
             search=build(config.search, "search"),
             optimizer=build(config.optimizer, "optimizer"),
@@ -154,17 +164,21 @@ class Replay:
             record={},
             state=self._state(),
             skip_non_finite=self.record.update,  # never end before the recorded update
+            factors=FineTuning.of(config).factors(model),
         )
 
     def _model(self, config: DictConfig) -> EncoderDecoder:
         """Return the model with the run's initial weights; those of a checkpoint are loaded later."""
-        torch.manual_seed(self.record.seed)
+        initial = None
+        if self.checkpoint is None and config.get("init_from") is not None:
+            initial = checkpoints.load(config.init_from, list(config.trust))
+        torch.manual_seed(self.record.seed)  # after all that draws random numbers
         model: EncoderDecoder = build(config.model, "model", **self.tokenizer.vocab_sizes)
         if str(config.trainer.precision) in ("64", "64-true"):
             model.double()
-        if self.checkpoint is None and config.get("init_from") is not None:
-            initial = checkpoints.load(config.init_from, list(config.trust))
+        if initial is not None:
             checkpoints.load_weights(model, initial.model.state_dict())
+        FineTuning.of(config).apply(model)
         return model
 
 
@@ -264,7 +278,8 @@ def _read_config(file: Path, trust: Collection[str]) -> dict[str, Any]:
     if missing := [name for name in nodes if not isinstance(config.get(name), dict)]:
         raise UserError(f"{path}: {missing[0]} is missing")
     used = {name: config[name] for name in nodes}
-    used |= {"label_smoothing": config.get("label_smoothing"), "init_from": config.get("init_from"), "export": None}
+    used |= {"label_smoothing": config.get("label_smoothing"), "export": None}
+    used |= {name: config.get(name) for name in _FINE_TUNING}
     used |= {"seed": config.get("seed"), "trust": list(trust)}
     callbacks = config.get("callbacks")
     used["callbacks"] = [str(name) for name in callbacks] if isinstance(callbacks, dict) else []
@@ -275,7 +290,7 @@ def _read_config(file: Path, trust: Collection[str]) -> dict[str, Any]:
         raise UserError(f"{path}: label_smoothing must be a number, and init_from a file")
     try:
         check_run_config({**used, "data": {}}, trust)  # the update is built from prepared text
-        trial_build(OmegaConf.create({key: used[key] for key in _BUILT}))
+        trial_build(OmegaConf.create({key: used[key] for key in (*_BUILT, *_FINE_TUNING)}))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return used

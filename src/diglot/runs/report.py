@@ -39,8 +39,24 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
     return parts
 
 
-def start_report(folder: Path, data: TranslationData, model: nn.Module, trainer: L.Trainer, precision: str) -> str:
-    """Return a description of what is trained, on which data, for how long and on which device."""
+def start_report(
+    folder: Path,
+    data: TranslationData,
+    model: nn.Module,
+    trainer: L.Trainer,
+    precision: str,
+    fine_tuning: Sequence[str] = (),
+) -> str:
+    """Return a description of what is trained, on which data, for how long and on which device.
+
+    Args:
+        folder: the run's folder.
+        data: the run's data.
+        model: the model.
+        trainer: the run's trainer.
+        precision: a description of the precision.
+        fine_tuning: lines that state which weights are trained, unless all are.
+    """
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column()
@@ -62,7 +78,7 @@ def start_report(folder: Path, data: TranslationData, model: nn.Module, trainer:
     for part, size in parts.items():
         description = f"{size:>12,}  {size / n_parameters:>4.0%}" if size else f"{'shared':>12}"
         lines.append(f"{part:<{width}}{description}")
-    table.add_row("model", Text("\n".join(lines)))
+    table.add_row("model", Text("\n".join([*lines, *fine_tuning])))
     updates = data.updates(world_size=trainer.world_size)
     batches = data.batching.count(0)
     passes = data.n_updates * updates.batches_per_update / batches
@@ -117,6 +133,7 @@ def write_results(
     writer: CheckpointWriter,
     throughput: Throughput,
     model: nn.Module,
+    n_trained: int,
     updates: int,
     test: Mapping[str, Any] | None,
     contents: Mapping[str, str],
@@ -127,6 +144,7 @@ def write_results(
         "finished": True,
         "best": best_scores(writer),
         "parameters": sum(p.numel() for p in model.parameters()),
+        "trained_parameters": n_trained,
         "tokens_per_second": round(throughput.target_tokens_per_second, 1),
         "minutes": round(throughput.seconds / 60, 3),
         "dev_sentences_per_second": speed if speed is None else round(speed, 1),

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
-from diglot.config import build, composed_command, objective, without_secrets, write_composed
+from diglot.config import FineTuning, build, composed_command, objective, without_secrets, write_composed
 from diglot.data.module import TranslationData
 from diglot.data.text import write_json
 from diglot.errors import UserError
@@ -88,7 +88,9 @@ class Session:
         precision = str(plan.options["precision"])
         if has_onednn(self.trainer):
             precision += ", products by oneDNN"
-        report = start_report(folder, data, self.task.model, self.trainer, precision)
+        model = self.task.model
+        trained = FineTuning.of(plan.config).describe(model)
+        report = start_report(folder, data, model, self.trainer, precision, trained)
         say("\n".join([report, *run.scorer.notes]))
 
     def fit(self) -> bool:
@@ -261,6 +263,7 @@ def build_task(
         state=state,
         decode_pair=data.decode_dev,
         skip_non_finite=config.run.skip_non_finite,
+        factors=FineTuning.of(config).factors(model),
     )
 
 

@@ -10,7 +10,8 @@ from torch.optim.lr_scheduler import LambdaLR
 class Schedule(LambdaLR):
     """Learning rate schedule with linear warm-up, followed by `decay`, which is constant in this class.
 
-    The schedule sets the whole rate: the optimizer is created with a rate of 1, which `rate` multiplies.
+    The schedule sets the whole rate: the optimizer is created with a rate of 1, which `rate` multiplies. The rate of a
+    parameter group may be another factor.
 
     Args:
         optimizer: optimizer to schedule; its own rate must be 1.
@@ -35,10 +36,10 @@ class Schedule(LambdaLR):
 
         The saved schedule may be a different one.
         """
-        own_keys = {"total_updates", "lr", "warmup"}
+        own_keys = {"total_updates", "lr", "warmup", "base_lrs"}
         super().load_state_dict({name: value for name, value in state_dict.items() if name not in own_keys})
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(self.last_epoch + 1)
+        for group, factor in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
+            group["lr"] = factor * self.rate(self.last_epoch + 1)
 
     def rate(self, update: int) -> float:
         """Return the learning rate of an update."""

@@ -1,8 +1,9 @@
 """The LightningModule, which computes the training and validation steps."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import lightning as L
@@ -16,7 +17,9 @@ from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import Hypothesis, Search
 from diglot.decoding.layout import packed_for_decoding
 from diglot.model import EncoderDecoder
+from diglot.model.lora import merged
 from diglot.training.gradients import GradientCheck, Update, gradient_norms
+from diglot.training.groups import arrange, parameter_groups, scheduled_rate
 from diglot.training.loss import batch_loss, token_loss
 from diglot.training.state import RunState
 
@@ -42,6 +45,7 @@ class TranslationTask(L.LightningModule):
             compare such texts. None decodes the tokens alone.
         skip_non_finite: number of updates with a gradient that is not finite that are skipped; the next one ends the
             run.
+        factors: factors of the learning rate by weight of the model; see `parameter_groups`.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class TranslationTask(L.LightningModule):
         state: RunState | None = None,
         decode_pair: Callable[[int, list[int]], str] | None = None,
         skip_non_finite: int = 0,
+        factors: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self.state = state or RunState()
@@ -68,15 +73,18 @@ class TranslationTask(L.LightningModule):
         self.decode_pair = decode_pair or (lambda pair, tokens: tokenizer.decode(tokens))
         self.special, self._n_prefix = tokenizer.special, tokenizer.n_tgt_prefix
         self.make_optimizer, self.make_scheduler, self.total_updates = optimizer, scheduler, total_updates
-        self.label_smoothing, self.seed, self.record = label_smoothing, seed, record
+        self.label_smoothing, self.seed, self.record, self.factors = label_smoothing, seed, record, factors
         self._sums: Tensor | None = None  # smoothed loss, nll and tokens of the current update
         self._newest: tuple[Tensor, float] | None = None  # sums and learning rate of the last complete update
         self._gradient_norm: Tensor | None = None  # of the newest update, before clipping
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.make_optimizer(self.parameters(), lr=1.0)  # the schedule sets the whole rate
+        optimizer = self._new_optimizer()
         scheduler = self.make_scheduler(optimizer=optimizer, total_updates=self.total_updates)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def _new_optimizer(self) -> Optimizer:
+        return self.make_optimizer(parameter_groups(self.model, self.factors), lr=1.0)  # the schedule sets the rate
 
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
@@ -88,9 +96,7 @@ class TranslationTask(L.LightningModule):
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         if scaler is None or scaler.get_scale() <= 1.0:
             own = self.trainer.optimizers[0]  # Lightning may have wrapped the other one
-            update = Update(
-                self.trainer.global_step + 1, own.param_groups[0]["lr"], list(self._pairs), names, norms, norm
-            )
+            update = Update(self.trainer.global_step + 1, scheduled_rate(own), list(self._pairs), names, norms, norm)
             # DDP has already reduced the gradients, so all processes take the same decision.
             if not self.gradient_check.accept(update, own):
                 for parameter in self.parameters():
@@ -123,7 +129,7 @@ class TranslationTask(L.LightningModule):
         self._sums = sums if self._sums is None else self._sums + sums
         if not ends_update:
             return
-        self._newest, self._sums = (self._sums, self.trainer.optimizers[0].param_groups[0]["lr"]), None
+        self._newest, self._sums = (self._sums, scheduled_rate(self.trainer.optimizers[0])), None
         update = self.trainer.global_step + 1  # the optimizer step follows right after this
         if self.is_logged(update):
             self._log_newest(update)
@@ -169,10 +175,10 @@ class TranslationTask(L.LightningModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> dict[str, Any]:
         """Compute the teacher-forced likelihood and decode translations.
 
-        Both use the weights' own precision. So a dev score equals the score from evaluating the checkpoint, regardless
-        of the precision in training.
+        Both use the weights' own precision and merge adapters. So a dev score equals the score from evaluating the
+        checkpoint, regardless of the precision in training.
         """
-        with torch.autocast(self.device.type, enabled=False):
+        with torch.autocast(self.device.type, enabled=False), merged(self.model):
             logits = self.model(batch.src, batch.tgt_in, batch.src_mask)
             sums = token_loss(logits, batch.labels, batch.tgt_mask, 0.0)
             began = time.perf_counter()
@@ -200,11 +206,9 @@ class TranslationTask(L.LightningModule):
 
         # If the run was extended, its former last batch is no longer the last.
         checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"] = False
-        # Betas, weight decay and the like come from the config; the checkpoint provides the moments.
-        (defaults,) = self.make_optimizer([torch.nn.Parameter(torch.zeros(()))], lr=1.0).param_groups
+        # Betas, weight decay, factors and the like come from the config; the checkpoint provides the moments.
         for state in checkpoint.get("optimizer_states", []):
-            for group in state["param_groups"]:
-                group.update({k: v for k, v in defaults.items() if k not in ("params", "lr", "initial_lr")})
+            arrange(state, checkpoint.get("lr_schedulers", []), self.model, self._new_optimizer())
 
     def on_validation_start(self) -> None:
         self.gradient_check.report()
