@@ -64,6 +64,8 @@ ELSEWHERE = {
     "export/parity.py": "commands/test_export.py",
     "export/transformers_worker.py": "export/test_huggingface.py: same tokens",
     "export/writing.py": "commands/test_export.py",
+    "huggingface/fast.py": "huggingface/test_tokenizers.py: tokenizer.json",
+    "huggingface/vocabulary.py": "huggingface/test_tokenizers.py: vocabulary",
     "inference/scoring.py": "commands/test_score.py",
     "model/attention.py": "model/test_equivalence.py",
     "model/dropout.py": "model/test_variants.py",

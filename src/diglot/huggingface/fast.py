@@ -1,0 +1,114 @@
+"""Reading of tokenizer.json, the format of the library tokenizers, if a SentencePiece model can hold its content.
+
+Such files come from SentencePiece models: their scores or merges, and their normalisation, are the same.
+"""
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+from diglot.data.pieces import BYTE, COMPOSING_NAME, MODEL_TYPES, NORMAL, UNKNOWN, USER_DEFINED, ImportedModel
+from diglot.errors import UserError
+from diglot.huggingface.vocabulary import Piece, Vocabulary
+
+FILE = "tokenizer.json"
+_NUMBERS = {name: number for number, name in MODEL_TYPES.items()}
+
+
+def read_fast(content: dict[str, Any]) -> Vocabulary:
+    """Return the vocabulary in a tokenizer.json.
+
+    Args:
+        content: the parsed file.
+
+    Raises:
+        UserError: a SentencePiece model cannot hold it; the message names the part.
+    """
+    model, options = content["model"], ImportedModel()
+    if model["type"] not in ("Unigram", "BPE"):
+        raise UserError(f"{FILE}: its model is {model['type']}; only Unigram and BPE of SentencePiece can be read")
+    spec, normalizer = options.trainer_spec, options.normalizer_spec
+    spec.model_type = _NUMBERS["unigram" if model["type"] == "Unigram" else "bpe"]
+    spec.byte_fallback = bool(model.get("byte_fallback"))
+    normalizer.add_dummy_prefix = _adds_space(content.get("pre_tokenizer"))
+    normalizer.name, normalizer.remove_extra_whitespaces, normalizer.escape_whitespaces = "identity", True, True
+    for node in _flat(content.get("normalizer"), "normalizers"):
+        _add_rule(normalizer, node)
+    pieces = _unigram(model) if model["type"] == "Unigram" else _bpe(model)
+    if spec.byte_fallback:
+        pieces = {i: piece._replace(kind=BYTE) if _is_byte(piece.text) else piece for i, piece in pieces.items()}
+    return Vocabulary(pieces | added_pieces(content.get("added_tokens") or []), options, {})
+
+
+def added_pieces(tokens: list[dict[str, Any]]) -> dict[int, Piece]:
+    """Return added tokens: special ones, which text does not contain, and others, which match wherever they occur."""
+    return {
+        int(token["id"]): Piece(str(token["content"]))
+        if token.get("special")
+        else Piece(str(token["content"]), kind=USER_DEFINED)
+        for token in tokens
+    }
+
+
+def _unigram(model: dict[str, Any]) -> dict[int, Piece]:
+    pieces = {i: Piece(str(text), float(score), NORMAL) for i, (text, score) in enumerate(model["vocab"])}
+    if (unk := model.get("unk_id")) is not None:
+        pieces[unk] = pieces[unk]._replace(kind=UNKNOWN)
+    return pieces
+
+
+def _bpe(model: dict[str, Any]) -> dict[int, Piece]:
+    """Return pieces whose scores are their ranks: SentencePiece merges the pair with the highest score first."""
+    ranks: dict[str, int] = {}
+    for merge in model["merges"]:
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        ranks.setdefault(left + right, len(ranks))
+    pieces = {int(i): Piece(text, -float(ranks.get(text, len(ranks))), NORMAL) for text, i in model["vocab"].items()}
+    unk = str(model.get("unk_token"))
+    if unk in model["vocab"]:
+        pieces[model["vocab"][unk]] = Piece(unk, kind=UNKNOWN)
+    return pieces
+
+
+def _is_byte(text: str) -> bool:
+    return len(text) == 6 and text.startswith("<0x") and text.endswith(">")
+
+
+def _flat(node: dict[str, Any] | None, parts: str) -> Iterator[dict[str, Any]]:
+    """Yield the parts of a node of type Sequence, or else the node itself."""
+    if node is not None and node["type"] == "Sequence":
+        for part in node[parts]:
+            yield from _flat(part, parts)
+    elif node is not None:
+        yield node
+
+
+def _adds_space(pre_tokenizer: dict[str, Any] | None) -> bool:
+    """Return whether a space is put before each text."""
+    for node in _flat(pre_tokenizer, "pretokenizers"):
+        if node["type"] == "ByteLevel":
+            raise UserError(BYTE_LEVEL)
+        if node["type"] not in ("Metaspace", "WhitespaceSplit"):
+            raise UserError(f"{FILE}: its pre_tokenizer {node['type']} has no counterpart in SentencePiece")
+        if node["type"] == "Metaspace":
+            default = "always" if node.get("add_prefix_space", True) else "never"
+            return bool(node.get("prepend_scheme", default) != "never")
+    raise UserError(f"{FILE}: it has no pre_tokenizer Metaspace, so it is not from SentencePiece")
+
+
+def _add_rule(normalizer: Any, node: dict[str, Any]) -> None:
+    """Add a part of a normalizer to a specification. SentencePiece itself removes repeated and final spaces."""
+    kind = node["type"]
+    if kind == "Precompiled":
+        normalizer.name = "nmt_nfkc"
+        normalizer.precompiled_charsmap = base64.b64decode(node["precompiled_charsmap"])
+    elif kind == "NFC":
+        normalizer.name = COMPOSING_NAME
+    elif kind not in ("Strip", "Replace") or (kind == "Replace" and node["content"] != " "):
+        raise UserError(f"{FILE}: its normalizer {kind} has no counterpart in SentencePiece")
+
+
+BYTE_LEVEL = (
+    "its tokenizer is a byte-level BPE (as in vocab.json with merges.txt), which is not a SentencePiece model; models "
+    "with a SentencePiece tokenizer fit, such as mBART-50 and BARThez"
+)

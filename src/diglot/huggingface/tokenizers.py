@@ -1,0 +1,297 @@
+"""Tokenizers of Marian, Pegasus, T5, mT5, M2M100, NLLB, mBART-50 and BART folders as diglot's tokenizer.
+
+A folder has a SentencePiece model for each side or for both, and other files that number its pieces. A folder that the
+library transformers has written may have only tokenizer.json (see `diglot.huggingface.fast`).
+
+Text is segmented as by SentencePiece itself. Not followed are: special tokens that are spelt in text (they are text
+here), pieces that vocab.json lacks (text is segmented into others, where Marian writes <unk>), and the normalisation of
+punctuation that some versions of MarianTokenizer offer but do not apply by themselves.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from diglot.data.pieces import BOS, CONTROL, EOS, PAD, UNKNOWN, ImportedModel, load_processor
+from diglot.data.tokenizer import Prefixes, Tokenizer
+from diglot.errors import UserError
+from diglot.huggingface.fast import BYTE_LEVEL, FILE, added_pieces, read_fast
+from diglot.huggingface.vocabulary import (
+    OF_TEXT,
+    Piece,
+    SpecialNames,
+    Vocabulary,
+    rows_of,
+    sentencepiece_model,
+    with_text,
+)
+from diglot.system.console import warn
+from diglot.system.quoting import printable
+
+# What precedes sources and targets, by the model_type of config.json. Other types have a tag of the target language
+# before the source, or nothing.
+_PREFIXES = {
+    "m2m_100": Prefixes(("src_lang",), ("tgt_lang",)),
+    "mbart": Prefixes(("src_lang",), ("tgt_lang",)),
+    "bart": Prefixes(("<s>",), ("<s>",)),
+}
+_START_WITH_EOS = ("m2m_100", "mbart", "bart")  # types whose targets start with </s> if config.json does not say
+_LANGUAGE = re.compile(r">>(\w[\w@+-]{0,49})<<|__([a-z]\w{0,49})__|([a-z]{2,3}_[A-Z][A-Za-z]{1,3})")
+_FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # the first pieces of M2M100, NLLB and mBART
+# The languages of M2M100 and mBART-50 in the order of their ids, which their folders do not always have.
+_M2M100 = (
+    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu hy "
+    "id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt ro ru "
+    "sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu"
+)
+_WMT21 = "en ha is ja cs ru zh de"
+_MBART50 = (
+    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX "
+    "ro_RO ru_RU si_LK tr_TR vi_VN zh_CN af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN "
+    "pl_PL ps_AF pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
+)
+
+
+class ImportedTokenizer(NamedTuple):
+    """A tokenizer from a folder.
+
+    Attributes:
+        tokenizer: the tokenizer.
+        src_rows: the id in the folder of each source id.
+        tgt_rows: the id in the folder of each target id.
+    """
+
+    tokenizer: Tokenizer
+    src_rows: list[int]
+    tgt_rows: list[int]
+
+
+def read_tokenizer(folder: Path, config: dict[str, Any]) -> ImportedTokenizer:
+    """Read the tokenizer of a Hugging Face folder.
+
+    Args:
+        folder: the folder.
+        config: content of its config.json.
+
+    Raises:
+        UserError: there is no tokenizer, or diglot cannot hold it; the message names the file or the reason.
+    """
+    try:
+        return _Reader(folder, config).read()
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from None
+    except OSError as error:
+        raise UserError(f"{folder}: {error.filename or 'its tokenizer'}: cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        reason = printable(f"{type(error).__name__}: {error}"[:200])
+        raise UserError(f"{folder}: the files of its tokenizer have an unexpected content ({reason})") from None
+
+
+class _Reader:
+    """Reader of a folder; see `read_tokenizer`.
+
+    Attributes:
+        settings: content of tokenizer_config.json and special_tokens_map.json.
+        fast: content of tokenizer.json; empty if there is none.
+    """
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        self.folder, self.config, self.model_type = folder, config, str(config.get("model_type"))
+        self.settings = self._json("special_tokens_map.json") | self._json("tokenizer_config.json")
+        self.fast = self._json(FILE)
+
+    def read(self) -> ImportedTokenizer:
+        """Return the tokenizer."""
+        self._refuse_other_order()
+        src, tgt = self._vocabularies()
+        for vocabulary in (src, tgt):
+            self._add_tokens(vocabulary)
+        names = self._special_names()
+        size = int(self.config["vocab_size"])
+        src_rows = rows_of(src, names, size)
+        tgt_rows = src_rows
+        if src.ids() != tgt.ids():
+            tgt_rows = rows_of(tgt, names, int(self.config.get("decoder_vocab_size") or size))
+        start = self._start(tgt, names, tgt_rows)
+        models = [sentencepiece_model(src, src_rows, start), sentencepiece_model(tgt, tgt_rows, start)]
+        prefixes = _PREFIXES.get(self.model_type, Prefixes())
+        if self.model_type == "bart":
+            has_bos = src.ids().get(names.bos) == src_rows[BOS]
+            prefix = (load_processor(models[0]).id_to_piece(BOS),) if has_bos else ()
+            prefixes = Prefixes(prefix, () if start == BOS else prefix)
+        elif prefixes.tgt and not src.languages:
+            raise UserError("no file lists its language tokens; special_tokens_map.json has them in most folders")
+        tgt_model = None if models[0] == models[1] else models[1]
+        return ImportedTokenizer(
+            Tokenizer(models[0], None, tgt_model, tuple(src.languages), prefixes), src_rows, tgt_rows
+        )
+
+    def _refuse_other_order(self) -> None:
+        """Refuse the order of mBART-cc25, which ends a source with its language and starts a target with its own."""
+        name = str(self.settings.get("tokenizer_class") or self.config.get("tokenizer_class") or "MBartTokenizer")
+        if self.model_type == "mbart" and name.removesuffix("Fast") == "MBartTokenizer":
+            raise UserError(
+                "its tokenizer is that of mBART-cc25, which ends a source with the tag of its language, and starts a "
+                "target with its tag instead of </s>; the folders of mBART-50 fit"
+            )
+
+    def _vocabularies(self) -> tuple[Vocabulary, Vocabulary]:
+        """Return the vocabularies of source and target."""
+        if self._has("source.spm", "target.spm", "vocab.json"):
+            return self._marian()
+        if self._has("sentencepiece.bpe.model", "vocab.json"):
+            both = self._m2m100()
+        elif self._has("sentencepiece.bpe.model") and self.model_type in ("m2m_100", "mbart"):
+            both = self._fairseq()
+        elif self._has("spiece.model"):
+            both = self._pegasus() if "pegasus" in self.model_type else self._t5()
+        elif self.fast:
+            both = read_fast(self.fast)
+        elif self._has("vocab.json", "merges.txt"):
+            raise UserError(BYTE_LEVEL)
+        else:
+            raise UserError(
+                "it has no tokenizer: needed are source.spm, target.spm and vocab.json, or sentencepiece.bpe.model, or "
+                f"spiece.model, or {FILE}"
+            )
+        return both, both
+
+    def _marian(self) -> tuple[Vocabulary, Vocabulary]:
+        src_ids, is_separate = self._ids("vocab.json"), bool(self.settings.get("separate_vocabs"))
+        tgt_ids = self._ids("target_vocab.json") if is_separate else src_ids
+        return self._with_ids("source.spm", src_ids), self._with_ids("target.spm", tgt_ids)
+
+    def _m2m100(self) -> Vocabulary:
+        ids = self._ids("vocab.json")
+        vocabulary = self._with_ids("sentencepiece.bpe.model", ids)
+        codes = (_WMT21 if self.settings.get("language_codes") == "wmt21" else _M2M100).split()
+        tags = [f"__{code}__" for code in codes if f"__{code}__" not in ids]
+        vocabulary.pieces |= {len(ids) + number: Piece(text) for number, text in enumerate(tags)}
+        return vocabulary
+
+    def _fairseq(self) -> Vocabulary:
+        """Return the vocabulary of NLLB or mBART-50, whose ids are one more than those of the SentencePiece model."""
+        pieces, options = self._sentencepiece("sentencepiece.bpe.model")
+        found = dict(enumerate(map(Piece, _FAIRSEQ))) | {i + 1: piece for i, piece in pieces.items() if i >= 3}
+        known = {piece.text for piece in found.values()} | {token["content"] for token in self._tokens_with_ids()}
+        lists = [self.settings.get(key) or [] for key in ("additional_special_tokens", "extra_special_tokens")]
+        names = [_text(name) for name in next(filter(None, lists), [])]
+        tags = [name for name in names if name not in known and _LANGUAGE.fullmatch(name)]
+        if self.model_type == "mbart" and not any(map(_LANGUAGE.fullmatch, {*known, *tags})):
+            tags = _MBART50.split()
+        mask = [_text(self.settings.get("mask_token") or "<mask>")] if tags else []
+        found |= {len(pieces) + 1 + number: Piece(name) for number, name in enumerate(tags + mask)}
+        return Vocabulary(found, options, {})
+
+    def _pegasus(self) -> Vocabulary:
+        pieces, options = self._sentencepiece("spiece.model")
+        offset = int(self.settings.get("offset", 103))
+        if not offset:
+            return Vocabulary(pieces, options, {})
+        marks = [_text(self.settings.get(key, name)) for key, name in _PEGASUS_MARKS.items()]
+        specials = ["<pad>", "</s>", *marks, *(f"<unk_{i}>" for i in range(2, offset))][: offset + 2]
+        found = dict(enumerate(map(Piece, specials)))
+        return Vocabulary(found | {i + offset: piece for i, piece in pieces.items() if i >= 2}, options, {})
+
+    def _t5(self) -> Vocabulary:
+        pieces, options = self._sentencepiece("spiece.model")
+        last = len(pieces) + int(self.settings.get("extra_ids", 100)) - 1
+        sentinels = {i: Piece(f"<extra_id_{last - i}>") for i in range(len(pieces), last + 1)}
+        return Vocabulary(pieces | sentinels, options, {})
+
+    def _with_ids(self, name: str, ids: dict[str, int]) -> Vocabulary:
+        """Return the vocabulary of a SentencePiece model whose pieces another file numbers."""
+        pieces, options = self._sentencepiece(name)
+        found, n_missing = with_text({piece.text: piece for piece in pieces.values()}, ids)
+        if n_missing:
+            warn(
+                f"{printable(self.folder / name)}: {n_missing:,} of {len(pieces):,} pieces are not in the vocabulary: "
+                "text is segmented into the others, where transformers would write <unk>"
+            )
+        return Vocabulary(found, options, {})
+
+    def _add_tokens(self, vocabulary: Vocabulary) -> None:
+        """Add the tokens that other files number, and find the tags of languages."""
+        if vocabulary.languages:  # of both sides, done for the source
+            return
+        for i, piece in added_pieces(self._tokens_with_ids()).items():
+            if vocabulary.pieces.get(i, piece).text == piece.text and vocabulary.pieces.get(i, piece).kind != UNKNOWN:
+                vocabulary.pieces[i] = piece if piece.kind == CONTROL else vocabulary.pieces.get(i, piece)
+        for i, piece in sorted(vocabulary.pieces.items()):
+            if piece.kind not in OF_TEXT and (found := _LANGUAGE.fullmatch(piece.text)):
+                vocabulary.languages[next(filter(None, found.groups()))] = i
+
+    def _tokens_with_ids(self) -> list[dict[str, Any]]:
+        """Return the added tokens of all files that number them."""
+        tokens: list[dict[str, Any]] = list(self.fast.get("added_tokens") or [])
+        tokens += [{"id": i, **token} for i, token in (self.settings.get("added_tokens_decoder") or {}).items()]
+        return tokens + [{"id": i, "content": text} for text, i in self._json("added_tokens.json").items()]
+
+    def _special_names(self) -> SpecialNames:
+        """Return the texts of the special pieces."""
+        default = SpecialNames()._asdict()
+        return SpecialNames(*(_text(self.settings.get(f"{key}_token") or name) for key, name in default.items()))
+
+    def _start(self, vocabulary: Vocabulary, names: SpecialNames, rows: list[int]) -> int:
+        """Return diglot's id of the start of a target.
+
+        Raises:
+            UserError: it is not a special piece.
+        """
+        given = self.config.get("decoder_start_token_id")
+        if given is None:
+            given = self._json("generation_config.json").get("decoder_start_token_id")
+        if given is None:
+            return EOS if self.model_type in _START_WITH_EOS else PAD
+        starts = [PAD, EOS, *([BOS] if vocabulary.ids().get(names.bos) == rows[BOS] else [])]
+        for start in starts:
+            if rows[start] == given:
+                return start
+        piece = vocabulary.pieces.get(given, Piece(f"id {given}")).text
+        raise UserError(f"decoder_start_token_id={given} in config.json is {piece!r}: it must be <pad>, <s> or </s>")
+
+    def _sentencepiece(self, name: str) -> tuple[dict[int, Piece], Any]:
+        """Return the pieces of a SentencePiece model by their ids in it, and its parsed content."""
+        content = (self.folder / name).read_bytes()
+        try:
+            load_processor(content)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
+        options = ImportedModel.FromString(content)
+        return {i: Piece(piece.piece, piece.score, piece.type) for i, piece in enumerate(options.pieces)}, options
+
+    def _ids(self, name: str) -> dict[str, int]:
+        """Return the ids of pieces in a file such as vocab.json.
+
+        Raises:
+            UserError: it does not number its pieces from 0.
+        """
+        ids = self._json(name)
+        if sorted(map(int, ids.values())) != list(range(len(ids))):
+            raise UserError(f"{name} does not number its {len(ids):,} pieces from 0 to {len(ids) - 1:,}")
+        return ids
+
+    def _has(self, *names: str) -> bool:
+        return all((self.folder / name).is_file() for name in names)
+
+    def _json(self, name: str) -> dict[str, Any]:
+        """Return the content of a JSON file; an empty dictionary if there is no such file."""
+        if not self._has(name):
+            return {}
+        try:
+            content = json.loads((self.folder / name).read_bytes())
+        except ValueError as error:
+            raise UserError(f"{name}: is not JSON ({printable(error)})") from None
+        if not isinstance(content, dict):
+            raise UserError(f"{name}: is not a JSON object")
+        return content
+
+
+_PEGASUS_MARKS = {"mask_token_sent": "<mask_1>", "mask_token": "<mask_2>"}
+
+
+def _text(token: str | Mapping[str, Any]) -> str:
+    """Return the text of a token, which some files have with its properties."""
+    return str(token["content"]) if isinstance(token, Mapping) else str(token)
