@@ -428,7 +428,9 @@ def test_a_ready_tokenizer_without_the_tags_is_refused(tmp_path: Path, tokenizer
     files = {"tsv": str(tmp_path / "some.tsv"), "src_lang": "de"}
     corpora = {"one": {**files, "tgt_lang": "en"}, "two": {**files, "tgt_lang": "fr"}}
     dev = {"tsv": str(tmp_path / "some.tsv")}
-    with pytest.raises(UserError, match=r"^mixed: the existing tokenizer has no tag for en, fr$"):
+    with pytest.raises(
+        UserError, match=r"^mixed: the existing tokenizer has no tag for en, fr; type tokenizer=extend$"
+    ):
         data(Mixed(corpora=corpora, dev=dev, src_lang="de", tgt_lang="en"), tokenizer, tmp_path)
 
 

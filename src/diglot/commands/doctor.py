@@ -22,11 +22,13 @@ from omegaconf import DictConfig
 from rich import box
 from rich.table import Table
 
+from diglot.checkpoint import file as checkpoints
 from diglot.commands.frame import command
 from diglot.commands.schema import TrainKeys
-from diglot.config import build, build_corpus, build_data, check_tying, settle_shapes, trial_build
+from diglot.config import build, build_corpus, build_data, check_tying, settle_shapes, trial_build, trusted
 from diglot.data.batching import Batching, widths
 from diglot.data.doctor import N_GRAM, Diagnosis, sample_lengths
+from diglot.data.extension import source_from
 from diglot.data.forms import mixed_forms
 from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes, write_json
@@ -64,9 +66,11 @@ def main(config: DictConfig) -> None:
         raise UserError(f"doctor.probe={n_probed}: must not be negative")
     corpus = build_corpus(config.data)
     build_scorer(config, corpus.tgt_lang)  # fails now if a package is missing that training needs
-    tokenizer: TokenizerSource = build(config.tokenizer, "tokenizer")
+    initial = checkpoints.load(config.init_from, trusted(config)) if config.init_from is not None else None
+    source: TokenizerSource = build(config.tokenizer, "tokenizer")
+    tokenizer = source_from(source, initial.tokenizer if initial else None, corpus.tgt_lang)
     settle_shapes(config, _device(config).type)
-    data = build_data(config.data, corpus, tokenizer, tokenizer.sampling, config.seed)
+    data = build_data(config.data, corpus, tokenizer, source.sampling, config.seed)
     check_tying(model, tokenizer)
     data.prepare_data(max_diagnosed_pairs=math.inf)
     data.setup()

@@ -110,6 +110,7 @@ MEANINGS: dict[str, Meaning] = {
     "tokenizer.**": Meaning(of_vocabulary=True),
     "tokenizer.model": Meaning(content="tokenizer.model", of_vocabulary=True),
     "tokenizer.tgt_model": Meaning(content="tokenizer.tgt_model", of_vocabulary=True),
+    "tokenizer.pieces": Meaning(content="tokenizer.pieces", of_vocabulary=True),
     "tokenizer.placeholder": Meaning(in_checkpoints=True, of_vocabulary=True),
     "tokenizer.*.placeholder": Meaning(in_checkpoints=True, of_vocabulary=True),
     # A run keeps its tokenizer, and the result is the same if the size fits. Hashes from before the key stay valid.

@@ -190,7 +190,8 @@ class TranslationData(L.LightningDataModule):
         languages = self.train_text.tgt_langs.values() if isinstance(self.train_text, MixedText) else ()
         if isinstance(self._tokenizer, Tokenizer):
             if missing := sorted(set(languages) - set(self._tokenizer.languages)):
-                raise UserError(f"{self.corpus.name}: the existing tokenizer has no tag for {', '.join(missing)}")
+                lacking = f"the existing tokenizer has no tag for {', '.join(missing)}"
+                raise UserError(f"{self.corpus.name}: {lacking}; type tokenizer=extend")
         else:
             with step("training the tokenizer"):
                 tokenizer_text = self._tokenizer_text(self._tokenizer, src_langs)

@@ -1,7 +1,7 @@
 """Reading and editing of SentencePiece model files."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sentencepiece
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -31,6 +31,14 @@ _FIELDS = {
     "Model": {"pieces": (1, "Piece"), "trainer_spec": (2, "TrainerSpec"), "normalizer_spec": (3, "NormalizerSpec")},
 }
 _COMPOSING_NAME = "diglot_nfc"  # name of the normalisation in a model for composed text; only diglot interprets it
+
+
+class Piece(NamedTuple):
+    """A piece of a model file: its text, its score and its type."""
+
+    text: str
+    score: float
+    kind: int
 
 
 def _model_class() -> Any:
@@ -164,4 +172,21 @@ def adopt(model: bytes, controls: Sequence[str] = (), symbols: Sequence[str] = (
     spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = (piece.piece for piece in adopted.pieces[:4])
     spec.vocab_size = len(adopted.pieces)
     serialised: bytes = adopted.SerializeToString(deterministic=True)
+    return serialised
+
+
+def append(model: bytes, pieces: Sequence[Piece]) -> bytes:
+    """Return a model file with further pieces after those of the given one, which keep their ids, scores and types.
+
+    Args:
+        model: model file.
+        pieces: pieces that the model lacks.
+    """
+    if not pieces:
+        return model
+    content = read_model(model)
+    for piece in pieces:
+        content.pieces.add(piece=piece.text, score=piece.score, type=piece.kind)
+    content.trainer_spec.vocab_size = len(content.pieces)
+    serialised: bytes = content.SerializeToString(deterministic=True)
     return serialised

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import sentencepiece
 
@@ -52,6 +52,8 @@ _SYMBOL_TYPES = ("char", "word")  # models whose pieces are whole characters or 
 _UNKNOWN_SURFACE = "\N{DOUBLE QUESTION MARK}"  # text that such a model writes for an unknown symbol
 
 BOTH: tuple[Side, Side] = ("src", "tgt")
+Normalisation = Literal["identity", "nfc", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"]
+NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
 
 
 class Encoded(NamedTuple):
@@ -108,6 +110,10 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self.model, self.placeholder, self.tgt_model, self.languages)
+
+    def extended(self, model: bytes, tgt_model: bytes | None, languages: Sequence[str]) -> "Tokenizer":
+        """Return a tokenizer like this one with other model files and languages."""
+        return Tokenizer(model, self.placeholder, tgt_model, languages)
 
     @property
     def is_joint(self) -> bool:
@@ -389,7 +395,7 @@ class TokenizerTrainer(TokenizerSource):
         vocab_size: int | None,
         must_fit: bool | None = None,
         character_coverage: float = 0.9998,
-        normalisation: Literal["identity", "nfc", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "identity",
+        normalisation: Normalisation = "identity",
         placeholder: str | None = None,
         capitals: Literal["keep", "mark"] = "keep",
         symbols: str | None = None,
@@ -426,7 +432,7 @@ class TokenizerTrainer(TokenizerSource):
         self._normaliser = sentencepiece.SentencePieceNormalizer(rule_name=removing_rule)
         self.sample_size, self.sample_characters, self.seed = sample_size, sample_characters, seed
         self.is_joint, self.tgt_vocab_size = joint, tgt_vocab_size
-        self.sampling = _checked_sampling(samples, alpha, seed, model_type)
+        self.sampling = checked_sampling(samples, alpha, seed, model_type)
 
     def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
         """See TokenizerSource."""
@@ -701,7 +707,7 @@ class TokenizerFiles(TokenizerSource):
         check_placeholder(placeholder)
         self.model, self.tgt_model, self.placeholder = model, tgt_model, placeholder
         self.is_joint = tgt_model is None
-        self.sampling = _checked_sampling(samples, alpha, seed, "unigram")
+        self.sampling = checked_sampling(samples, alpha, seed, "unigram")
 
     def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
         """Read the models; see TokenizerSource."""
@@ -723,7 +729,7 @@ class TokenizerFiles(TokenizerSource):
             raise UserError(f"tokenizer.{key}={path}: {error}") from None
 
 
-def _checked_sampling(samples: int, alpha: float, seed: int, model_type: str) -> Sampling:
+def checked_sampling(samples: int, alpha: float, seed: int, model_type: str) -> Sampling:
     """Return the options of random segmentation, after a check of their ranges.
 
     Raises:

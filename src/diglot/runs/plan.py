@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.file import Checkpoint
+from diglot.checkpoint.initial import initial_weights
 from diglot.config import (
     build,
     build_corpus,
@@ -24,8 +25,9 @@ from diglot.config import (
     without_secrets,
 )
 from diglot.data.corpus import Corpus
+from diglot.data.extension import source_from
 from diglot.data.module import TranslationData
-from diglot.data.tokenizer import Tokenizer, TokenizerSource
+from diglot.data.tokenizer import TokenizerSource
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
 from diglot.runs.scoring import build_scorer
@@ -87,7 +89,7 @@ class Plan:
         build_scorer(config, corpus.tgt_lang)  # fails early if a package is missing
         initial = checkpoints.load(config.init_from, trusted(config)) if config.init_from is not None else None
         source: TokenizerSource = build(config.tokenizer, "tokenizer")
-        tokenizer: TokenizerSource | Tokenizer = initial.tokenizer if initial else source
+        tokenizer = source_from(source, initial.tokenizer if initial else None, corpus.tgt_lang)
         check_tying(trial_model, tokenizer)
         options, processes = build_trainer_options(config)
         settle_shapes(config, processes.strategy.root_device.type)
@@ -121,7 +123,7 @@ class Plan:
         check_lengths(model, self.data, self.config.model)
         if self.initial:
             try:
-                checkpoints.load_weights(model, self.initial.model.state_dict())
+                checkpoints.load_weights(model, initial_weights(self.initial, self.data.tokenizer))
                 checkpoints.refuse_other_model(resolved(self.config.model), self.initial.record["model"])
             except UserError as error:
                 raise UserError(f"init_from={self.config.init_from}: {error}") from None

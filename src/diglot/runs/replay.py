@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from diglot import __version__
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
+from diglot.checkpoint.initial import initial_weights
 from diglot.config import build, check_parts, check_tokenizer, check_training, check_trust, read_config, trial_build
 from diglot.data.batch import Batch, Pairs
 from diglot.data.batching import WIDTH_STEP, Updates
@@ -163,7 +164,7 @@ class Replay:
             model.double()
         if self.checkpoint is None and config.get("init_from") is not None:
             initial = checkpoints.load(config.init_from, list(config.trust))
-            checkpoints.load_weights(model, initial.model.state_dict())
+            checkpoints.load_weights(model, initial_weights(initial, self.tokenizer))
         return model
 
 
