@@ -83,6 +83,11 @@ MEANINGS: dict[str, Meaning] = {
         for split in ("dev", "test")
         for key, content in (("references", "text"), ("reference_columns", None))
     },
+    "data.further_dev": Meaning(hashed="if given"),
+    **{
+        f"data.further_dev.*.{key}": Meaning(content="text")
+        for key in ("src", "tgt", "tsv", "csv", "jsonl", "file", "references")
+    },
     "data.reader": Meaning(hashed="if given"),
     **{f"data.{key}": Meaning(hashed="if given") for key in ("dev_size", "test_size", "split_seed")},  # null: data=hub
     "data.path.**": Meaning(content="text"),

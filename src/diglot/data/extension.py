@@ -75,7 +75,8 @@ class TokenizerExtension(TokenizerSource):
         self.pieces, self.learn, self.seed = pieces, learn, seed
         self.sides: tuple[Side, ...] = BOTH if sides == "both" else (sides,)
         self.sampling = checked_sampling(samples, alpha, seed, "unigram")
-        self.is_joint, self.placeholder = True, None
+        self.is_joint = True
+        self.placeholder: str | None = None
         self._base: Tokenizer | None = None
         self._tgt_lang: str | None = None
 

@@ -97,6 +97,8 @@ class Plan:
         callbacks = build_callbacks(config.callbacks, "callbacks")
         loggers.check(config.logger)
         data.check_processes(processes.world_size)
+        for dev_set in data.dev_sets[1:]:
+            build_scorer(config, dev_set.tgt_lang)
         return cls(config, budget, corpus, initial, data, watchers, callbacks, options, processes)
 
     def prepare_data(self) -> None:
@@ -238,7 +240,7 @@ def check_lengths(model: EncoderDecoder, data: TranslationData, node: DictConfig
         UserError: one is longer.
     """
     tgt_position = "decoder_position" if node.get("decoder_position") is not None else "position"
-    dev, train = data.dev_pairs, data.batching
+    dev, train = data.validation.pairs, data.batching
     sides = {
         "source": ("position", model.max_src_positions, max(train.src_lengths.max(), dev.src.lengths.max())),
         "target": (tgt_position, model.max_tgt_positions, max(train.tgt_lengths.max(), dev.tgt.lengths.max())),
