@@ -212,6 +212,12 @@ def is_value(override: Override) -> bool:
         # missing
         ("data=files", "data.train.src is missing"),
         ("init_from=nowhere.ckpt", "checkpoint nowhere.ckpt: no such file"),
+        (
+            "tokenizer=extend",
+            "tokenizer=extend adds pieces to the tokenizer of a checkpoint: type init_from=",
+        ),
+        ("data.further_dev={old: old.tsv}", "data.further_dev.old=old.tsv: must be a mapping with paths"),
+        ("data.further_dev={old: {src: a.de}}", "data.further_dev.old.tgt is missing"),
         # the grammar
         ("run.folder=a=b", "cannot read the override run.folder=a=b"),
         ("run.folder=a(b", "cannot read the override run.folder=a(b"),
@@ -708,3 +714,18 @@ def test_only_a_size_that_is_typed_must_fit_the_text(words, must_fit, monkeypatc
     monkeypatch.setattr(sys.modules["diglot.config.check"], "overrides_as_typed", lambda group: words)
     root.settle_must_fit(config)
     assert {path: OmegaConf.select(config, path).get("must_fit") for path in must_fit} == must_fit
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["tokenizer.vocab_size=500"], True),
+        (["tokenizer=extend", "data.vocab_size=500"], True),
+        (["tokenizer=extend", "tokenizer.pieces=[a]"], False),
+    ],
+)
+def test_a_checkpoint_s_tokenizer_may_be_extended_but_not_replaced(say, words, found):
+    said = say("init_from=nowhere.ckpt", *words, "trainer=cpu")
+    refused = "init_from also loads a tokenizer: remove the tokenizer's options from the command line, or type"
+    assert (refused in said) == found
+    assert ("checkpoint nowhere.ckpt: no such file" in said) != found

@@ -11,6 +11,8 @@ from diglot.config.keys import plain_config
 from diglot.config.meaning import meaning_of
 from diglot.config.scores import check_scores
 from diglot.errors import UserError
+from diglot.evaluation.metrics import Bleu
+from diglot.evaluation.scorer import with_first
 
 
 def composed(*words: str) -> DictConfig:
@@ -62,6 +64,19 @@ def test_the_monitored_metric_sets_early_stopping_the_objective_and_their_direct
     assert direction.direction == ("maximize" if mode == "max" else "minimize")
 
 
+FURTHER = "data.further_dev={old: {src: old.de, tgt: old.en}}"
+
+
+def test_a_score_of_a_further_dev_set_chooses_the_checkpoint_but_no_job() -> None:
+    config = composed(FURTHER, "metric=[accuracy,per]", "run.monitor=dev_old/per", "callbacks=early_stopping")
+    check_scores(config)
+    assert monitored(config) == "dev_old/per"
+    stopping = config.callbacks.early_stopping
+    assert (stopping.monitor, stopping.mode) == ("dev_old/per", "min")
+    assert objective(config) == "dev/per"
+    assert list(with_first({"accuracy": Bleu(), "per": Bleu()}, monitored(config))) == ["per", "accuracy"]
+
+
 @pytest.mark.parametrize("score", ["dev/loss", "dev/perplexity", "dev/cut"])
 def test_other_scores_are_better_if_lower(score: str) -> None:
     config = composed(f"objective={score}", "callbacks=early_stopping", f"callbacks.early_stopping.monitor={score}")
@@ -89,6 +104,13 @@ def test_other_scores_are_better_if_lower(score: str) -> None:
             ["callbacks=early_stopping", "callbacks.early_stopping.monitor=test/loss"],
             r"callbacks\.early_stopping\.monitor=test/loss: nothing .*\.monitor=dev/loss$",
         ),
+        ([FURTHER, "run.monitor=dev_new/bleu"], r"run\.monitor=dev_new/bleu: .* did you mean dev_old/bleu\?"),
+        ([FURTHER, "objective=dev_old/bleu"], r"objective=dev_old/bleu: this run does not compute it"),
+        (
+            [FURTHER, "callbacks=early_stopping", "callbacks.early_stopping.monitor=dev_old/los"],
+            r"monitor=dev_old/los: .* did you mean dev_old/loss\?",
+        ),
+        (["run.monitor=dev_old/bleu"], r"run\.monitor=dev_old/bleu: this run does not compute it"),
         (["+metric.loss._target_=diglot.evaluation.metrics.Per"], r"metric\.loss: this name is taken"),
         (["+metric.my-own._target_=diglot.evaluation.metrics.Per"], r"metric\.my-own: this name"),
     ],

@@ -17,16 +17,11 @@ from diglot.data import module, preparation
 from diglot.data.batch import Batch
 from diglot.data.batching import WIDTH_STEP
 from diglot.data.corpus import Corpus, Files, Sample
+from diglot.data.extension import TokenizerExtension
 from diglot.data.flat import FlatIds
+from diglot.data.held_out import eval_batches, find_faults, references_in, unknown_tokens
 from diglot.data.mixed import Mixed
-from diglot.data.module import (
-    TimedLoader,
-    TranslationData,
-    eval_batches,
-    find_faults,
-    references_in,
-    unknown_tokens,
-)
+from diglot.data.module import TimedLoader, TranslationData
 from diglot.data.options import DataOptions
 from diglot.data.preparation import prepare
 from diglot.data.sampling import Sampling
@@ -478,8 +473,15 @@ def test_a_ready_tokenizer_without_the_tags_is_refused(tmp_path: Path, tokenizer
     files = {"tsv": str(tmp_path / "some.tsv"), "src_lang": "de"}
     corpora = {"one": {**files, "tgt_lang": "en"}, "two": {**files, "tgt_lang": "fr"}}
     dev = {"tsv": str(tmp_path / "some.tsv")}
-    with pytest.raises(UserError, match=r"^mixed: the existing tokenizer has no tag for en, fr$"):
+    with pytest.raises(
+        UserError, match=r"^mixed: the existing tokenizer has no tag for en, fr; type tokenizer=extend$"
+    ):
         data(Mixed(corpora=corpora, dev=dev, src_lang="de", tgt_lang="en"), tokenizer, tmp_path)
+    extension = TokenizerExtension()
+    extension.start_from(tokenizer, "en")
+    made = data(Mixed(corpora=corpora, dev=dev, src_lang="de", tgt_lang="en"), extension, tmp_path)
+    assert made.tokenizer.languages == ("en", "fr")
+    assert [made.shards.src[i][0] - tokenizer.src_vocab_size for i in (0, 1)] == [0, 1]
 
 
 def test_separate_vocabularies_decode_to_the_text(tmp_path: Path) -> None:

@@ -89,6 +89,8 @@ SIDES = {"src": "en", "tgt": "de"}
 @pytest.mark.reliability
 def test_two_processes_make_the_updates_and_the_translations_of_one(tmp_path: Path, seven: tuple[str, ...]) -> None:
     folders = {}
+    src, tgt = (next(word.partition("=")[2] for word in seven if f"dev.{side}" in word) for side in SIDES)
+    seven = (*seven, f"data.further_dev={{old: {{src: {src}, tgt: {tgt}}}}}")
     for name, words in (("one", ()), ("two", ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2"))):
         folders[name] = cwd = tmp_path / name
         cwd.mkdir()
@@ -117,6 +119,9 @@ def test_two_processes_make_the_updates_and_the_translations_of_one(tmp_path: Pa
     translated = [read_lines(folder / "run" / "text" / "dev.translated.de") for folder in (one, two)]
     assert len(translated[0]) == 7
     assert translated[0] == translated[1]
+    further = [read_lines(folder / "run" / "text" / "dev_old.translated.de") for folder in (one, two)]
+    assert further == translated  # the same text
+    assert steps["dev_old/bleu"] == steps["dev/bleu"]
     assert sum(1 for file in (two / "run").iterdir() if file.name.startswith("events")) == sum(
         1 for file in (one / "run").iterdir() if file.name.startswith("events")
     )

@@ -181,7 +181,7 @@ def test_a_kill_before_an_old_checkpoint_was_removed_is_repaired(tmp_path: Path,
 
 def test_the_dev_outputs_of_the_best_are_kept_also_after_a_kill(tmp_path: Path, task: TranslationTask) -> None:
     newest, best = outputs = tmp_path / "text" / "newest", tmp_path / "text" / "best"
-    callback = CheckpointWriter(tmp_path, outputs=outputs)
+    callback = CheckpointWriter(tmp_path, outputs=[outputs])
     for update, bleu, kept in ((10, 5.0, 10), (20, 7.0, 20), (30, 6.0, 20)):
         write_lines(newest, [f"of {update}"])  # as a validation does before the writer is called
         validate(callback, task, update, bleu)
@@ -189,7 +189,7 @@ def test_the_dev_outputs_of_the_best_are_kept_also_after_a_kill(tmp_path: Path, 
     write_lines(newest, ["of 40"])
     validate(callback, task, 40, 8.0)
     write_lines(best, ["of 20"])  # as if the process was killed after last.ckpt was written
-    again = CheckpointWriter(tmp_path, outputs=outputs)
+    again = CheckpointWriter(tmp_path, outputs=[outputs])
     again.load_state_dict(callback.state_dict())
     again.on_train_start(StubTrainer(global_step=40, is_global_zero=True), task)  # type: ignore[arg-type]
     assert best.read_text() == "of 40\n"

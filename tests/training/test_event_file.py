@@ -8,7 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from diglot.training.event_file import EventFile, EventWriter
+from diglot.training.event_file import EventFile, EventWriter, numbered, without_number
 
 
 def file_in(folder: Path) -> Path:
@@ -62,3 +62,14 @@ def test_a_file_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         EventFile(str(tmp_path / "file"), nullcontext)
+
+
+def test_a_further_dev_set_is_shown_beside_dev() -> None:
+    tags = {
+        "dev/bleu": "1_dev/bleu",
+        "dev_old/bleu": "1_dev_old/bleu",
+        "train/loss": "2_train/loss",
+        "dev2/x": "dev2/x",
+    }
+    assert {tag: numbered(tag) for tag in tags} == tags
+    assert {without_number(shown): tag for tag, shown in tags.items()} == {tag: tag for tag in tags}

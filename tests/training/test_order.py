@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from diglot.data.batching import StreamPosition
+from diglot.evaluation.metrics import Bleu, Chrf
+from diglot.evaluation.scorer import Scorer
 from diglot.training import checkpoint_writer, throughput
 from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.early_end import EarlyEnd, EndedEarly
@@ -105,7 +107,7 @@ class Parts:
         self.all = in_order(
             signals=self.signals,
             throughput=self.throughput,
-            reports=[ValidationLines(self.writer, ["bleu", "chrf"])],
+            reports=[ValidationLines(self.writer, {"dev": Scorer("en", metrics={"bleu": Bleu(), "chrf": Chrf()})})],
             writer=self.writer,
             users=[self.user],
             records=[Recorder(self.writer)],

@@ -92,7 +92,7 @@ def test_a_terminal_has_a_bar_instead_of_lines(
     is_terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    first, second = progress_callbacks(CheckpointWriter(tmp_path), ["bleu"])
+    first, second = progress_callbacks(CheckpointWriter(tmp_path), {})
     assert isinstance(first, UpdateBar if is_terminal else PulseLines)
     assert isinstance(second, ValidationLines)
 

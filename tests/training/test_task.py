@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from diglot.data.batch import Batch
 from diglot.data.batching import StreamPosition
+from diglot.data.held_out import DevSet
 from diglot.data.text import ParallelText
 from diglot.data.tokenizer import BOS, EOS, PAD, Encoded, Tokenizer
 from diglot.decoding import BeamSearch, Hypothesis, SamplingSearch
@@ -187,8 +188,12 @@ def test_dev_perplexity_counts_all_target_tokens(task: TranslationTask, tokenize
             nll += float(F.cross_entropy(logits, torch.tensor([*tgt, EOS]), reduction="sum"))
     dev = ParallelText(["a", "b"], ["x y z", "v w"], (["0", None],))
     sources = [Encoded([], ()) for _ in dev.src]
+    of_dev = DevSet("dev", "fr", "de")
+    methods = {"set_of": lambda pair: of_dev, "numbers": lambda dev_set: range(2)}
     data = SimpleNamespace(
-        held_out={"dev": dev}, dev_sources=sources, decode_dev=lambda pair, tokens: f"{pair} {tokens}"
+        held_out={"dev": dev},
+        validation=SimpleNamespace(sets=[of_dev], sources=sources, **methods),
+        decode_dev=lambda pair, tokens: f"{pair} {tokens}",
     )
     scores, kept = DevScores(data, Scorer("de")), KeepGradients()  # type: ignore[arg-type]
     batches = [batch_of([1, 0], 0)] if together else [batch_of([1], 0), batch_of([0], 0)]

@@ -32,7 +32,7 @@ from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes, write_json
 from diglot.data.tokenizer import TokenizerSource
 from diglot.errors import UserError
-from diglot.runs.initial import inherit, load_initial
+from diglot.runs.initial import inherit, load_initial, tokenizer_of
 from diglot.runs.scoring import build_scorer
 from diglot.sweeps.job import say
 from diglot.system.console import quiet, render
@@ -69,7 +69,7 @@ def main(config: DictConfig) -> None:
     build_scorer(config, corpus.tgt_lang)  # fails now if a package is missing that training needs
     source: TokenizerSource = build(config.tokenizer, "tokenizer")
     initial = load_initial(config)
-    tokenizer = initial.tokenizer if initial else source
+    tokenizer = tokenizer_of(config, source, initial, corpus.tgt_lang)
     settle_shapes(config, _device(config).type)
     data = build_data(config.data, corpus, tokenizer, source.sampling, config.seed)
     check_tying(model, tokenizer)

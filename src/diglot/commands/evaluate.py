@@ -9,7 +9,7 @@ if __name__ == "__main__":  # before the imports, which take seconds
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from omegaconf import DictConfig
 
@@ -17,9 +17,10 @@ from diglot.checkpoint import file as checkpoints
 from diglot.commands.frame import command
 from diglot.commands.output import refuse_unwritable
 from diglot.commands.translate import load_translator
-from diglot.config import build_corpus, resolved, trusted
-from diglot.data.corpus import Corpus, Files
+from diglot.config import build_corpus, check_language, resolved, trusted
+from diglot.data.corpus import SPLITS, Corpus, Files
 from diglot.data.encoding import listed
+from diglot.data.held_out import FurtherDev, split_of
 from diglot.data.language import BleuTokenizer
 from diglot.data.options import DataOptions
 from diglot.data.references import expand_references
@@ -33,6 +34,7 @@ from diglot.evaluation.evaluate import (
     evaluate,
     read_evaluation_set,
     read_lines_for,
+    stored_languages,
     table,
 )
 from diglot.evaluation.metrics import Metric
@@ -53,7 +55,7 @@ def main(
     references: str | list[str],
     baseline: str | None,
     data: Annotated[DictConfig, DataOptions] | None,
-    split: Literal["dev", "test", "train"],
+    split: str,
     search: DictConfig,
     tgt_lang: str | None,
     bleu_tokenizer: BleuTokenizer | None,
@@ -90,9 +92,11 @@ def main(
     metrics, notes = metrics_of(metric, translator)
     Scorer(scored_lang, (), tokenizer, metrics)
     if corpus is not None and data is not None:
-        evaluated = named_text(split, corpus, Path(data.cache_dir), translator)
-    else:
+        evaluated = named_text(split, corpus, data, translator)
+    elif split in SPLITS:
         evaluated = text_beside(path, split, translator)
+    else:
+        evaluated = further_text_beside(path, split, translator)
     evaluated = with_references(references, evaluated)
     scorer = Scorer(scored_lang, evaluated.pairs.reference_lines, tokenizer, metrics)
     system = translator or hypotheses_of("hypotheses", str(hypotheses), evaluated, corpus)
@@ -211,8 +215,18 @@ def what_to_score_on(split: str) -> str:
     return f"name the text to score on, data=files data.{split}.src=FILE data.{split}.tgt=FILE or data=NAME"
 
 
-def named_text(split: str, corpus: Corpus, cache_dir: Path, translator: Translator | None) -> EvaluationSet:
-    """Return the text that the command line names."""
+def named_text(split: str, corpus: Corpus, data: DictConfig, translator: Translator | None) -> EvaluationSet:
+    """Return the text that the command line names.
+
+    Args:
+        split: train, dev, test, or the name of a further dev set.
+        corpus: the corpus.
+        data: its node, which may name further dev sets.
+        translator: the translator to evaluate; None: the text of a file is evaluated.
+    """
+    cache_dir = Path(data.cache_dir)
+    if split not in SPLITS:
+        return further_text(split, corpus, data)
     if translator is not None:
         languages = f"{corpus.src_lang}-{corpus.tgt_lang}"
         trained = f"{translator.record['src_lang']}-{translator.record['tgt_lang']}"
@@ -231,6 +245,34 @@ def named_text(split: str, corpus: Corpus, cache_dir: Path, translator: Translat
         where, files = ", ".join(shard[-1] for shard in text.shards), tuple(text.files())
     src_lang = corpus.src_lang if corpus.src_lang != "src" else None  # "src" if the files' names have no code
     return EvaluationSet(corpus.name, split, text.load(), where=where, files=files, src_lang=src_lang)
+
+
+def further_text(split: str, corpus: Corpus, data: DictConfig) -> EvaluationSet:
+    """Return a further dev set that the command line names."""
+    sets = [FurtherDev(name, node, corpus) for name, node in (resolved(data).get("further_dev") or {}).items()]
+    found = next((each for each in sets if each.dev_set.name == split_of(split)), None)
+    if found is None:
+        names = ", ".join([*SPLITS, *(each.dev_set.name for each in sets)])
+        raise UserError(f"split={split}: there is no such text; there are {names}")
+    src_lang = found.dev_set.src_lang if found.dev_set.src_lang != "src" else None
+    return EvaluationSet(corpus.name, found.dev_set.name, found.read(Path(data.cache_dir)), src_lang=src_lang)
+
+
+def further_text_beside(path: Path, split: str, translator: Translator | None) -> EvaluationSet:
+    """Return the copy of a further dev set that a run has kept beside its checkpoints."""
+    assert translator is not None
+    folder, name = path.parent / "text", split_of(split)
+    languages = stored_languages(folder, name)
+    for code in languages or ():
+        check_language(f"{folder / name}.json: language", code)
+    evaluated = read_evaluation_set(folder, name, *languages) if languages else None
+    if languages is None or evaluated is None:
+        kept = sorted(file.stem for file in folder.glob("*.json"))
+        there = f"the texts beside {path} are {', '.join(kept)}" if kept else f"there is no text beside {path}"
+        raise UserError(f"split={split}: there is no such text; {there}")
+    if translator.tokenizer.languages and translator.tgt_lang != languages[1]:
+        raise UserError(f"split={split}: the text is in {languages[1]}; type tgt_lang={languages[1]}")
+    return replace(evaluated, src_lang=languages[0])
 
 
 def text_beside(path: Path, split: str, translator: Translator | None) -> EvaluationSet:

@@ -32,7 +32,7 @@ from diglot.config.build import (
     trial_build,
     without_folders,
 )
-from diglot.config.check import check, is_composed, keys_of, mistakes, settle_must_fit, typed_nodes
+from diglot.config.check import EXTENSION, check, is_composed, keys_of, mistakes, settle_must_fit, typed_nodes
 from diglot.config.composed import composed_command, read_composed, write_composed
 from diglot.config.differences import (
     FROM_ENVIRONMENT,
@@ -61,6 +61,7 @@ from diglot.config.storable import (
 
 __all__ = [
     "CONF",
+    "EXTENSION",
     "FROM_ENVIRONMENT",
     "MEANINGS",
     "Change",

@@ -21,6 +21,7 @@ from diglot.config.meaning import meaning_of
 from diglot.config.secrets import without_secrets
 from diglot.config.storable import check_language, check_number_of_weights, check_parts, check_search, trusted
 from diglot.data.corpus import Corpus
+from diglot.data.held_out import PREFIX
 from diglot.data.options import DataOptions
 from diglot.data.sampling import Sampling
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
@@ -94,7 +95,11 @@ def build_data(
     options = build(
         {"_target_": target} | {key: value for key, value in resolved(node).items() if key in shared}, "data"
     )
-    return TranslationData(corpus=corpus, tokenizer=tokenizer, sampling=sampling, seed=seed, options=options)
+    data = TranslationData(corpus=corpus, tokenizer=tokenizer, sampling=sampling, seed=seed, options=options)
+    for name, src_lang, tgt_lang in data.dev_sets[1:]:
+        check_language(f"data.further_dev.{name.removeprefix(PREFIX)}.src_lang", src_lang)
+        check_language(f"data.further_dev.{name.removeprefix(PREFIX)}.tgt_lang", tgt_lang)
+    return data
 
 
 def resolved(node: DictConfig) -> dict[str, Any]:

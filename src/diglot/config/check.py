@@ -26,6 +26,8 @@ from diglot.config.secrets import note_secrets, refuse_secrets_in_checkpoints
 from diglot.config.targets import kind_of, missing_target, names_of, wrong_target
 from diglot.errors import UserError
 
+EXTENSION = "diglot.data.extension.TokenizerExtension"  # the tokenizer that needs init_from
+
 
 def check(config: DictConfig, schema: Any) -> None:
     """Reject a config that the objects in it would not accept: unknown names, wrong types, missing values.
@@ -114,8 +116,16 @@ def _refuse_two_spellings() -> None:
 
 
 def _refuse_two_tokenizers(config: DictConfig) -> None:
-    if config.get("init_from") is not None and any(meaning_of(key).of_vocabulary for key in overridden_keys()):
-        raise UserError("init_from also loads a tokenizer: remove the tokenizer's options from the command line")
+    if config.get("init_from") is None:
+        return
+    typed = {key for key in overridden_keys() if meaning_of(key).of_vocabulary}
+    if OmegaConf.select(config, "tokenizer._target_") == EXTENSION:
+        typed = {key for key in typed if key.partition(".")[0] != "tokenizer"}
+    if typed:
+        raise UserError(
+            "init_from also loads a tokenizer: remove the tokenizer's options from the command line, or type "
+            "tokenizer=extend to add pieces to it"
+        )
 
 
 def settle_must_fit(config: DictConfig) -> None:

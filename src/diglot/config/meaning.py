@@ -89,6 +89,11 @@ MEANINGS: dict[str, Meaning] = {
         for split in ("dev", "test")
         for key, content in (("references", "text"), ("reference_columns", None))
     },
+    "data.further_dev": Meaning(hashed="if given"),
+    **{
+        f"data.further_dev.*.{key}": Meaning(content="text")
+        for key in ("src", "tgt", "tsv", "csv", "jsonl", "file", "references")
+    },
     "data.reader": Meaning(hashed="if given"),
     **{f"data.{key}": Meaning(hashed="if given") for key in ("dev_size", "test_size", "split_seed")},  # null: data=hub
     "data.path.**": Meaning(content="text"),
@@ -116,6 +121,7 @@ MEANINGS: dict[str, Meaning] = {
     "tokenizer.**": Meaning(of_vocabulary=True),
     "tokenizer.model": Meaning(content="tokenizer.model", of_vocabulary=True),
     "tokenizer.tgt_model": Meaning(content="tokenizer.tgt_model", of_vocabulary=True),
+    "tokenizer.pieces": Meaning(content="tokenizer.pieces", of_vocabulary=True),
     "tokenizer.placeholder": Meaning(in_checkpoints=True, of_vocabulary=True),
     "tokenizer.*.placeholder": Meaning(in_checkpoints=True, of_vocabulary=True),
     # A run keeps its tokenizer, and the result is the same if the size fits. Hashes from before the key stay valid.

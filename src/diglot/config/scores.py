@@ -9,6 +9,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from diglot.config.targets import kind_of, wrong_target
+from diglot.data.held_out import PREFIX, metric_of, score_of, split_of
 from diglot.errors import UserError
 
 # What validations log besides the metrics, as dev/NAME. Lower is better for all of them.
@@ -22,13 +23,16 @@ def metric_names(config: Mapping[Any, Any]) -> list[str]:
 
 
 def monitored(config: Mapping[Any, Any]) -> str:
-    """Return the name of the metric that ranks a run's validations: run.monitor, or else the first one."""
+    """Return what ranks a run's validations: run.monitor, or else the first metric.
+
+    This is the name of a metric of dev, such as bleu, or that of a further dev set with a metric, such as dev_old/bleu.
+    """
     return str(config["run"].get("monitor") or next(iter(metric_names(config)), "bleu"))
 
 
 def objective(config: Mapping[Any, Any]) -> str:
-    """Return the score by which a sweep compares its jobs, such as dev/bleu."""
-    return str(config.get("objective") or f"dev/{monitored(config)}")
+    """Return the score by which a sweep compares its jobs, such as dev/bleu. It is always one of dev."""
+    return str(config.get("objective") or f"dev/{metric_of(monitored(config))}")
 
 
 def higher_is_better(config: Mapping[Any, Any], score: str) -> bool:
@@ -36,7 +40,7 @@ def higher_is_better(config: Mapping[Any, Any], score: str) -> bool:
 
     This reads a class that the config names, but only after a check that it is a metric.
     """
-    name = score.removeprefix("dev/")
+    name = metric_of(score)
     node = (config.get("metric") or {}).get(name)
     try:
         target = str(node["_target_"]) if node is not None else ""
@@ -59,14 +63,17 @@ def check_scores(config: DictConfig) -> None:
         if name in _TAKEN or not re.fullmatch(r"[A-Za-z]\w*", name):
             raise UserError(f"metric.{name}: this name is taken or is no identifier; choose another one")
     refuse_test(config)
-    if (monitor := config.run.get("monitor")) is not None and monitor not in names:
-        raise UserError(_not_computed("run.monitor", monitor, names))
+    further = [split_of(str(name)) for name in config.data.get("further_dev") or ()]
+    monitors = [*names, *(f"{dev_set}/{name}" for dev_set in further for name in names)]
+    if (monitor := config.run.get("monitor")) is not None and monitor not in monitors:
+        raise UserError(_not_computed("run.monitor", monitor, monitors))
     scores = [f"dev/{name}" for name in (*names, *OTHERS)]
     if config.objective is not None and config.objective not in scores:
         raise UserError(_not_computed("objective", config.objective, scores))
+    scores += [f"{dev_set}/{name}" for dev_set in further for name in (*names, *OTHERS)]
     for name, node in (config.callbacks or {}).items():
         score = node.get("monitor") if isinstance(node, DictConfig) else None
-        if isinstance(score, str) and score.startswith("dev/") and score not in scores:
+        if isinstance(score, str) and score.startswith(("dev/", PREFIX)) and score not in scores:
             raise UserError(_not_computed(f"callbacks.{name}.monitor", score, scores))
 
 
@@ -101,7 +108,7 @@ def _plain(root: DictConfig) -> dict[str, Any]:
 
 
 def _monitor(*, _root_: DictConfig) -> str:
-    return f"dev/{monitored(_plain(_root_))}"
+    return score_of(monitored(_plain(_root_)))
 
 
 def _mode(score: Any, *, _root_: DictConfig) -> str:

@@ -120,6 +120,10 @@ class Tokenizer:
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self.model, self.placeholder, self.tgt_model, self.languages, self.prefixes)
 
+    def extended(self, model: bytes, tgt_model: bytes | None, languages: Sequence[str]) -> "Tokenizer":
+        """Return a tokenizer like this one with other model files and languages."""
+        return Tokenizer(model, self.placeholder, tgt_model, languages, self.prefixes)
+
     @property
     def is_joint(self) -> bool:
         """Whether both sides share one vocabulary: an id is the same piece on both, even if they have two models."""

@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
@@ -21,18 +20,15 @@ from diglot.data.alignment import add_shift
 from diglot.data.batch import Batch, Pairs
 from diglot.data.batching import (
     WIDTH_STEP,
-    Lengths,
     MicroBatch,
     Mixture,
     StreamPosition,
     Updates,
-    share_rows,
-    split_by_budget,
     updates_in,
 )
 from diglot.data.corpus import Corpus
 from diglot.data.doctor import Diagnosis, diagnose
-from diglot.data.flat import FlatIds
+from diglot.data.held_out import DevSet, FurtherDev, Validation, find_faults, references_in
 from diglot.data.noise import NoisyText
 from diglot.data.options import DataOptions
 from diglot.data.placeholders import Placeholders
@@ -41,7 +37,7 @@ from diglot.data.sampling import Sampling
 from diglot.data.shards import Shards
 from diglot.data.stream import batching_of, mixture_of
 from diglot.data.text import MixedText, Parallel, ParallelText, UnequalLinesError, corpora_of
-from diglot.data.tokenizer import UNK, Tokenizer, TokenizerSource, is_blank, listed
+from diglot.data.tokenizer import Tokenizer, TokenizerSource, listed
 from diglot.errors import UserError
 from diglot.system.children import end_with_parent, how_it_ended, n_cores
 from diglot.system.interruption import retry_if_ignored, send_again
@@ -61,7 +57,8 @@ class TranslationData(L.LightningDataModule):
         options: options that do not depend on the corpus; None: the defaults of `DataOptions`.
 
     Attributes:
-        held_out: text of dev, and of test if there is one.
+        further_dev: the further dev sets.
+        held_out: text of dev, of test if there is one, and of the further dev sets (see `DevSet`).
         digests: hash of the text of each split.
         train_text: text of train.
         shards: the prepared training text.
@@ -85,6 +82,7 @@ class TranslationData(L.LightningDataModule):
         self.options = options or DataOptions()
         self.corpus, self.seed, self.cache_dir = corpus, seed, Path(self.options.cache_dir)
         self.cleaning = self.options.clean or Cleaning()
+        self.further_dev = [FurtherDev(name, node, corpus) for name, node in (self.options.further_dev or {}).items()]
         self._tokenizer = tokenizer
         self._loader: TimedLoader | None = None
         self.sampling = sampling or Sampling()
@@ -102,6 +100,12 @@ class TranslationData(L.LightningDataModule):
     def tokenizer(self) -> Tokenizer:
         assert isinstance(self._tokenizer, Tokenizer), "call setup first"
         return self._tokenizer
+
+    @property
+    def dev_sets(self) -> list[DevSet]:
+        """The texts that validations score, of which the first is dev."""
+        dev = DevSet("dev", self.corpus.src_lang, self.corpus.tgt_lang)
+        return [dev, *(further.dev_set for further in self.further_dev)]
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -134,26 +138,11 @@ class TranslationData(L.LightningDataModule):
         if hasattr(self, "batching"):
             return
         self._read()
-        dev = self.held_out["dev"]
-        sources = self.tokenizer.encode(dev.src, self.corpus.tgt_lang, self.corpus.src_lang)
-        targets = self.tokenizer.encode_targets(dev.tgt, sources)
-        self.dev_sources = sources
-        # As in `score_pairs`, a blank target of a blank source does not count.
-        tgt_blank = map(is_blank, dev.tgt, targets, [len(source.tgt_prefix) for source in sources])
-        sides = zip(sources, tgt_blank, strict=True)
-        self.dev_pairs = Pairs(
-            FlatIds.from_sequences([source.ids for source in sources], self.tokenizer.src_vocab_size),
-            FlatIds.from_sequences(targets, self.tokenizer.tgt_vocab_size),
-            counts=np.array([not (source.is_blank and tgt_is_blank) for source, tgt_is_blank in sides], bool),
-            bos=self.tokenizer.bos_id,
-        )
-        lengths = np.maximum(self.dev_pairs.src.lengths, self.dev_pairs.tgt.lengths)
-        max_len = self.options.max_len
-        self.notes += unknown_tokens({"source": [source.ids for source in sources], "target": targets})
-        if long := int((lengths > max_len).sum()):
-            self.notes.append(
-                f"dev: {long:,} pairs over data.max_len={max_len} tokens are kept but slow down validation"
-            )
+        sets = self.dev_sets
+        self.validation = Validation(sets, self.held_out, self.tokenizer)
+        dev = Validation(sets[:1], self.held_out, self.tokenizer) if len(sets) > 1 else self.validation
+        self.dev_sources, self.dev_pairs = dev.sources, dev.pairs
+        self.notes += [*self.validation.notes, *self.validation.long_notes(self.options.max_len)]
         self.train_pairs = Pairs(self.shards.src, self.shards.tgt, WIDTH_STEP, bos=self.tokenizer.bos_id)
         self.batching = batching_of(self.shards, self.options, self.seed, self.mixture)
 
@@ -185,7 +174,10 @@ class TranslationData(L.LightningDataModule):
             if split not in text:
                 raise UserError(f"{self.corpus.name}: there are no {split} pairs (data.{split})")
         held_out = {split: text[split].load() for split in ("dev", "test") if split in text}
-        self.notes += [*self.corpus.notes, *references_in(held_out), *find_faults(held_out)]
+        further = {each.dev_set.name: each.read(self.cache_dir) for each in self.further_dev}
+        held_out |= further
+        self.notes += [*self.corpus.notes, *(note for each in self.further_dev for note in each.notes)]
+        self.notes += [*references_in(held_out), *find_faults(held_out)]
         self.train_text = text["train"]
         src_langs = dict.fromkeys(corpora_of(self.train_text), self.corpus.src_lang)
         src_langs |= getattr(self.corpus, "src_langs", {})  # of a mixture
@@ -219,7 +211,7 @@ class TranslationData(L.LightningDataModule):
         if self.cleaning.keep_dropped:
             self.notes.append(f"pairs left out: {self.shards.folder / DROPPED}")
         self.held_out = held_out
-        self.digests = {split: part.digest() for split, part in text.items()}
+        self.digests = {split: part.digest() for split, part in {**text, **further}.items()}
 
     def _check_languages(self, tokenizer: Tokenizer, tgt_langs: Iterable[str], src_langs: Iterable[str]) -> None:
         """Check that an existing tokenizer has a tag for each language that needs one.
@@ -233,12 +225,11 @@ class TranslationData(L.LightningDataModule):
         if tokenizer.reads_src_lang:
             needed |= dict.fromkeys([self.corpus.src_lang, *src_langs])
         if missing := sorted(code for code in needed if tokenizer.find_language(code) is None):
-            advice = (
-                f"; it has {listed(tokenizer.languages)}: type data.src_lang=CODE data.tgt_lang=CODE"
-                if tokenizer.languages
-                else ""
-            )
-            raise UserError(f"{self.corpus.name}: the existing tokenizer has no tag for {', '.join(missing)}{advice}")
+            advice = "type tokenizer=extend"
+            if tokenizer.languages:
+                known = listed(tokenizer.languages)
+                advice = f"it has {known}: type data.src_lang=CODE data.tgt_lang=CODE, or tokenizer=extend to add tags"
+            raise UserError(f"{self.corpus.name}: the existing tokenizer has no tag for {', '.join(missing)}; {advice}")
 
     def _tokenizer_text(self, source: TokenizerSource, src_langs: Mapping[str, str]) -> Parallel:
         """Return the text to train the tokenizer on: the training text, with its noise."""
@@ -249,8 +240,13 @@ class TranslationData(L.LightningDataModule):
         return NoisyText(self.train_text, noise, src_langs, placeholders.find if placeholders else lambda line: [])
 
     def decode_dev(self, pair: int, tokens: Sequence[int]) -> str:
-        """Return the text of a translation of a dev source; an empty text if the source is blank."""
-        source = self.dev_sources[pair]
+        """Return the text of a translation of a source of the dev sets; an empty text if the source is blank.
+
+        Args:
+            pair: number of the pair in `validation`. Those of dev come first.
+            tokens: the tokens of the translation.
+        """
+        source = self.validation.sources[pair]
         return "" if source.is_blank else self.tokenizer.decode(tokens, source.placeholders)
 
     def updates_in(self, passes: int) -> int:
@@ -340,53 +336,8 @@ class TranslationData(L.LightningDataModule):
     def val_dataloader(self) -> DataLoader:
         trainer = self.trainer
         rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-        lengths = self.dev_pairs.src.lengths, self.dev_pairs.tgt.lengths
-        batches = eval_batches(*lengths, self.options.eval_tokens_per_batch, rank, world_size)
-        return DataLoader(self.dev_pairs, sampler=batches, batch_size=None)
-
-
-def references_in(held_out: Mapping[str, ParallelText]) -> list[str]:
-    """Return a line for each of dev and test that has several references."""
-    lines = []
-    for split, pairs in held_out.items():
-        if pairs.more:
-            n_fewer = sum(None in further for further in zip(*pairs.more))
-            fewer = f"; {n_fewer:,} of {len(pairs):,} sources have fewer" if n_fewer else ""
-            lines.append(f"{split}: {'up to ' if n_fewer else ''}{len(pairs.references)} references per source{fewer}")
-    return lines
-
-
-def find_faults(held_out: Mapping[str, ParallelText]) -> list[str]:
-    """Return a line for each likely fault of dev and test (blank sides, and pairs that are in both)."""
-    lines = []
-    for split, pairs in held_out.items():
-        for side, texts in (("sources", pairs.src), ("references", pairs.tgt)):
-            if n_blank := sum(not text.strip() for text in texts):
-                consequence = "they are kept, which affects the scores"
-                lines.append(f"{split}: {n_blank:,} of {len(pairs):,} {side} are blank; {consequence}")
-    if len(held_out) == 2:
-        dev, pairs = held_out["dev"], held_out["test"]
-        known = {pair for lines in dev.references for pair in zip(dev.src, lines) if pair[1] is not None}
-        if n_shared := sum(
-            not known.isdisjoint((src, line) for line in lines) for src, *lines in zip(pairs.src, *pairs.references)
-        ):
-            consequence = "which selects the best checkpoint"
-            lines.append(f"test: {n_shared:,} of {len(pairs):,} pairs are also in dev, {consequence}")
-    return lines
-
-
-def unknown_tokens(sides: Mapping[str, Sequence[Sequence[int]]]) -> list[str]:
-    """Return a line for each side of dev that has unknown tokens.
-
-    Args:
-        sides: token ids of each side, by the name of the side.
-    """
-    lines = []
-    for side, sequences in sides.items():
-        if n_unknown := sum(ids.count(UNK) for ids in sequences):
-            share = n_unknown / sum(map(len, sequences))
-            lines.append(f"dev: {n_unknown:,} {side} tokens ({share:.2%}) are unknown to the tokenizer")
-    return lines
+        batches = self.validation.batches(self.options.eval_tokens_per_batch, rank, world_size)
+        return DataLoader(self.validation.pairs, sampler=batches, batch_size=None)
 
 
 class TimedLoader(DataLoader):
@@ -517,27 +468,3 @@ def worker_failure(error: BaseException, exit_statuses: Sequence[int] = ()) -> s
     if failures := [status for status in exit_statuses if status]:
         return how_it_ended(failures[0])
     return "ended too early" if re.search(r"DataLoader worker \(pid", message) else None
-
-
-def eval_batches(
-    src_lengths: Lengths, tgt_lengths: Lengths, tokens_per_batch: int, rank: int = 0, world_size: int = 1
-) -> Sequence[MicroBatch]:
-    """Return the batches of one process for all pairs, the longest pairs first.
-
-    The processes share the rows of each batch, so that all have the same number of batches.
-
-    Args:
-        src_lengths: number of tokens of each source, including </s> (N,).
-        tgt_lengths: number of tokens of each target, including </s> (N,).
-        tokens_per_batch: budget of a batch over all processes, in tokens.
-        rank: rank of the process.
-        world_size: number of processes.
-    """
-    longest = np.maximum(np.asarray(src_lengths), np.asarray(tgt_lengths))
-    order = np.argsort(longest, kind="stable")
-    ranges = split_by_budget(longest[order], tokens_per_batch)
-    batches = []
-    for i, bounds in enumerate(reversed(ranges)):
-        rows, is_dummy = share_rows(order[slice(*bounds)], rank, world_size)
-        batches.append(MicroBatch(rows, 0, 0.0, position=i, update_target_tokens=0, is_dummy=is_dummy))
-    return batches

@@ -1,7 +1,8 @@
 """Options of the data module that apply to any corpus."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from diglot.data.noise import Noise
 from diglot.data.preparation import Cleaning
@@ -34,6 +35,8 @@ class DataOptions:
         n_workers: number of processes that collate training batches; 0: the training process collates them.
         memory_baseline: whether to compare the results with a translation memory; see
             diglot.evaluation.translation_memory.
+        further_dev: further dev sets by name, which validations score beside dev; see `FurtherDev` in
+            diglot.data.held_out. None: there are none.
 
     Raises:
         ValueError: a value is too small, or max_len is above tokens_per_batch.
@@ -52,6 +55,7 @@ class DataOptions:
     n_processes: int | None = None
     n_workers: int = 0
     memory_baseline: bool = False
+    further_dev: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for name, value, least in (

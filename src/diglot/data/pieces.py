@@ -1,7 +1,7 @@
 """Reading and editing of SentencePiece model files."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sentencepiece
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -44,6 +44,14 @@ _MORE_FIELDS = {
     },
 }
 COMPOSING_NAME = "diglot_nfc"  # name of the normalisation in a model for composed text; only diglot interprets it
+
+
+class Piece(NamedTuple):
+    """A piece of a model file: its text, its score and its type."""
+
+    text: str
+    score: float
+    kind: int
 
 
 def _model_class(all_fields: Mapping[str, Mapping[str, tuple[int, str]]]) -> Any:
@@ -204,5 +212,22 @@ def start_with(model: bytes, start: int) -> bytes:
     """
     content = read_model(model)
     content.trainer_spec.bos_id, content.trainer_spec.bos_piece = start, content.pieces[start].piece
+    serialised: bytes = content.SerializeToString(deterministic=True)
+    return serialised
+
+
+def append(model: bytes, pieces: Sequence[Piece]) -> bytes:
+    """Return a model file with further pieces after those of the given one, which keep their ids, scores and types.
+
+    Args:
+        model: model file.
+        pieces: pieces that the model lacks.
+    """
+    if not pieces:
+        return model
+    content = read_model(model)
+    for piece in pieces:
+        content.pieces.add(piece=piece.text, score=piece.score, type=piece.kind)
+    content.trainer_spec.vocab_size = len(content.pieces)
     serialised: bytes = content.SerializeToString(deterministic=True)
     return serialised

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import sentencepiece
 
@@ -39,6 +39,7 @@ from diglot.system.atomic import scratch_folder
 # Names of other modules that belong to this one for its users.
 __all__ = [
     "BOS",
+    "BOTH",
     "EOS",
     "PAD",
     "SLOTS",
@@ -61,6 +62,9 @@ _UNKNOWN_MARK = "\N{LOWER FIVE EIGHTHS BLOCK}"
 _WORD_CHARACTER = re.compile(r"\w")  # no normalisation removes these characters
 _FORMAT = 2  # increment when the same text and options give another model
 _UNKNOWN_SURFACE = "\N{DOUBLE QUESTION MARK}"  # text that such a model writes for an unknown symbol
+
+Normalisation = Literal["identity", "nfc", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"]
+NORMALISATIONS: tuple[Normalisation, ...] = get_args(Normalisation)
 
 
 class TokenizerSource(Protocol):
@@ -147,7 +151,7 @@ class TokenizerTrainer(TokenizerSource):
         vocab_size: int | None,
         must_fit: bool | None = None,
         character_coverage: float = 0.9998,
-        normalisation: Literal["identity", "nfc", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "identity",
+        normalisation: Normalisation = "identity",
         placeholder: str | None = None,
         capitals: Literal["keep", "mark"] = "keep",
         symbols: str | None = None,
@@ -184,7 +188,7 @@ class TokenizerTrainer(TokenizerSource):
         self._normaliser = sentencepiece.SentencePieceNormalizer(rule_name=removing_rule)
         self.sample_size, self.sample_characters, self.seed = sample_size, sample_characters, seed
         self.is_joint, self.tgt_vocab_size = joint, tgt_vocab_size
-        self.sampling = _checked_sampling(samples, alpha, seed, model_type)
+        self.sampling = checked_sampling(samples, alpha, seed, model_type)
 
     def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
         """See TokenizerSource."""
@@ -459,7 +463,7 @@ class TokenizerFiles(TokenizerSource):
         check_placeholder(placeholder)
         self.model, self.tgt_model, self.placeholder = model, tgt_model, placeholder
         self.is_joint = tgt_model is None
-        self.sampling = _checked_sampling(samples, alpha, seed, "unigram")
+        self.sampling = checked_sampling(samples, alpha, seed, "unigram")
 
     def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
         """Read the models; see TokenizerSource."""
@@ -481,7 +485,7 @@ class TokenizerFiles(TokenizerSource):
             raise UserError(f"tokenizer.{key}={path}: {error}") from None
 
 
-def _checked_sampling(samples: int, alpha: float, seed: int, model_type: str) -> Sampling:
+def checked_sampling(samples: int, alpha: float, seed: int, model_type: str) -> Sampling:
     """Return the options of random segmentation, after a check of their ranges.
 
     Raises:

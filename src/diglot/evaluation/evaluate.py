@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diglot.data.forms import comparable, count_forms, mixed_forms
+from diglot.data.held_out import PREFIX
 from diglot.data.language import writing_of
 from diglot.data.pieces import normalisation
 from diglot.data.references import check_count
@@ -63,7 +64,7 @@ class EvaluationSet:
 
     Attributes:
         name: name of corpus and split in the results.
-        split: dev or test.
+        split: dev, test, or the name of a further dev set.
         pairs: sources and references.
         memory: answers of a translation memory, one per pair; empty: there is no translation memory.
         where: name of the pairs in messages.
@@ -99,6 +100,8 @@ def write_evaluation_set(folder: Path, evaluation_set: EvaluationSet, src_lang: 
     metadata["memory"] = [[match.similarity, match.target] for match in evaluation_set.memory]
     if evaluation_set.pairs.more:
         metadata["references"] = evaluation_set.pairs.more  # no files: their names could be those of other files
+    if evaluation_set.split.startswith(PREFIX):
+        metadata["languages"] = [src_lang, tgt_lang]  # may differ from those of the checkpoint
     write_json(metadata_file, metadata)
     return [src, tgt, metadata_file]
 
@@ -122,6 +125,22 @@ def read_evaluation_set(folder: Path, split: str, src_lang: str, tgt_lang: str) 
         return EvaluationSet(content["name"], split, pairs, memory, where=str(tgt), files=(str(tgt),))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{metadata_file}: damaged ({error})") from None
+
+
+def stored_languages(folder: Path, split: str) -> tuple[str, str] | None:
+    """Return the languages of a further dev set that `write_evaluation_set` wrote; None if there is no such set.
+
+    Raises:
+        UserError: its file is damaged.
+    """
+    metadata_file = folder / f"{split}.json"
+    if not metadata_file.is_file():
+        return None
+    try:
+        src_lang, tgt_lang = map(str, json.loads("\n".join(read_lines(metadata_file)))["languages"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{metadata_file}: damaged ({error})") from None
+    return src_lang, tgt_lang
 
 
 def _stored_references(more: Any) -> tuple[list[str | None], ...]:

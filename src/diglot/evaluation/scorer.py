@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from diglot.data.held_out import metric_of
 from diglot.data.language import (
     CHINESE,
     SPACED,
@@ -223,8 +224,14 @@ def recorded_tokenizer(record: Mapping[str, Any], tgt_lang: str | None) -> str |
 
 
 def with_first(metrics: Mapping[str, Metric], monitor: str | None) -> dict[str, Metric]:
-    """Return metrics in an order in which the monitored one, which ranks systems, is the first."""
-    return {name: metrics[name] for name in sorted(metrics, key=lambda name: name != monitor)}
+    """Return metrics in an order in which the monitored one, which ranks systems, is the first.
+
+    Args:
+        metrics: metrics by name.
+        monitor: the monitored score: the name of a metric, or that of a dev set and a metric, such as dev_old/bleu.
+    """
+    metric = monitor and metric_of(monitor)
+    return {name: metrics[name] for name in sorted(metrics, key=lambda name: name != metric)}
 
 
 def recorded_metrics(record: Mapping[str, Any]) -> tuple[dict[str, Metric] | None, list[str]]:

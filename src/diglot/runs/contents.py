@@ -9,6 +9,7 @@ from typing import Any
 from diglot.checkpoint import file as checkpoints
 from diglot.config import build_corpus, resolved
 from diglot.data.corpus import SPLITS, Corpus
+from diglot.data.held_out import PREFIX, FurtherDev
 from diglot.data.text import file_hash
 from diglot.errors import UserError
 from diglot.runs.folder import ENVIRONMENT
@@ -46,7 +47,11 @@ def contents_now(config: Any) -> Contents:
     try:
         corpus = build_corpus(config.data)
         texts = corpus.read_checked(Path(config.data.cache_dir))
-        return contents(config, corpus, {split: text.digest() for split, text in texts.items()})
+        digests = {split: text.digest() for split, text in texts.items()}
+        for name, node in (resolved(config.data).get("further_dev") or {}).items():
+            further = FurtherDev(name, node, corpus)
+            digests[further.dev_set.name] = further.read(Path(config.data.cache_dir)).digest()
+        return contents(config, corpus, digests)
     except (UserError, OSError):
         return {}
 
@@ -62,7 +67,7 @@ def contents_in(folder: Path) -> Contents:
 
 def comparison_note(name: str) -> str:
     """Return a note for the message that an input has changed: how texts are compared; empty for other inputs."""
-    is_text = name in (NAMES["train"], NAMES["dev"], NAMES["test"])
+    is_text = name in (NAMES["train"], NAMES["dev"], NAMES["test"]) or name.startswith("the text of")
     rule = "the same lines count as changed if they are compressed or split into files differently"
     return f" (files are compared byte for byte: {rule})" if is_text else ""
 
@@ -70,13 +75,21 @@ def comparison_note(name: str) -> str:
 def changed_contents(stored: Contents, current: Contents) -> str | None:
     """Return the name of the first input that has changed; None if no known input has changed."""
     changed_keys = [key for key in stored if key in current and stored[key] != current[key]]
-    return NAMES.get(changed_keys[0], f"the file that {changed_keys[0]} names") if changed_keys else None
+    return _name_of(changed_keys[0]) if changed_keys else None
+
+
+def _name_of(key: str) -> str:
+    """Return the name of an input in messages."""
+    if key.startswith(PREFIX):
+        return f"the text of data.further_dev.{key.removeprefix(PREFIX)}"
+    return NAMES.get(key, f"the file that {key} names")
 
 
 def same_contents(stored: Contents, current: Contents) -> set[str]:
     """Return the inputs that have not changed, with `text` if all text and the languages are the same."""
     unchanged = {key for key in stored if stored[key] == current.get(key)}
-    has_same_text = all(stored.get(key) == current.get(key) for key in (*SPLITS, "languages"))
+    further = [key for key in {**stored, **current} if key.startswith(PREFIX)]
+    has_same_text = all(stored.get(key) == current.get(key) for key in (*SPLITS, *further, "languages"))
     return unchanged | ({"text"} if stored and has_same_text else set())
 
 

@@ -71,7 +71,13 @@ def _settled(stored: Mapping[str, Any], cache_dir: str, device: str, trust: Coll
     of_log = {"process_timeout": 600, "log_every_n_steps": 1, "num_sanity_val_steps": 0}
     replaced = {
         "trainer": {**of_process, **of_log, "accelerator": device, **trainer},
-        "data": {**stored["data"], "cache_dir": cache_dir, "n_workers": 0, "memory_baseline": False},
+        "data": {
+            **stored["data"],
+            "cache_dir": cache_dir,
+            "n_workers": 0,
+            "memory_baseline": False,
+            "further_dev": None,
+        },
         **{"callbacks": {}, "watch": {}, "logger": {}, "resume": None, "export": None, "trust": list(trust)},
     }
     return OmegaConf.create({**stored, **replaced})

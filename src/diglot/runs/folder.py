@@ -122,10 +122,10 @@ class DevOutputs(NamedTuple):
     best: Path
 
 
-def dev_outputs(folder: Path, tgt_lang: str) -> DevOutputs:
-    """Return the files with the dev translations of the run in a folder."""
-    ending = ending_of(tgt_lang)
-    return DevOutputs(folder / "text" / f"dev.translated.{ending}", folder / "text" / f"dev.best.{ending}")
+def dev_outputs(folder: Path, tgt_lang: str, name: str = "dev") -> DevOutputs:
+    """Return the files with the translations of a dev set of the run in a folder."""
+    ending, text = ending_of(tgt_lang), folder / "text"
+    return DevOutputs(text / f"{name}.translated.{ending}", text / f"{name}.best.{ending}")
 
 
 def holding_run(file: Path) -> Path | None:

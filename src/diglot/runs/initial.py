@@ -8,6 +8,7 @@ from omegaconf import DictConfig, open_dict
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.file import Checkpoint
 from diglot.config import (
+    EXTENSION,
     build_corpus,
     check_parts,
     is_composed,
@@ -19,6 +20,8 @@ from diglot.config import (
     trusted,
     typed_nodes,
 )
+from diglot.data.extension import source_from
+from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
 from diglot.runs.folder import CONFIG
 from diglot.runs.resume import named_folder
@@ -46,6 +49,25 @@ def load_initial(config: DictConfig) -> Checkpoint | None:
             raise
         path, content, _ = newest
         return checkpoints.rebuild(content, path, trust)
+
+
+def tokenizer_of(
+    config: DictConfig, source: TokenizerSource, initial: Checkpoint | None, tgt_lang: str
+) -> TokenizerSource | Tokenizer:
+    """Return a run's tokenizer, or its source.
+
+    Args:
+        config: the run's config.
+        source: the source that the config names.
+        initial: the checkpoint that the run starts from; see `load_initial`.
+        tgt_lang: code of the target language of dev.
+
+    Raises:
+        UserError: the source extends a tokenizer, and there is none or it does not suit.
+    """
+    if initial is not None and initial.path.parent == named_folder(config):
+        return initial.tokenizer  # the run's own, which has been extended
+    return source_from(source, initial.tokenizer if initial else None, tgt_lang)
 
 
 def inherit(config: DictConfig) -> None:
@@ -160,7 +182,10 @@ def _inherit_tokenizer(config: DictConfig, source: Mapping[str, Any]) -> None:
         UserError: an option is typed that this tokenizer lacks.
     """
     node, current = source["tokenizer"], resolved(config.tokenizer)
-    if not is_tokenizer_node(node):  # of an earlier version, or a class of the user's
+    if current.get("_target_") == EXTENSION:
+        return
+    # A node of an earlier version, or a class of the user's; or the checkpoint's tokenizer is already extended.
+    if not is_tokenizer_node(node) or node["_target_"] == EXTENSION:
         return
     for path in _said("tokenizer", current):
         key = ".".join(["tokenizer", *path])

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.file import Checkpoint
+from diglot.checkpoint.initial import initial_weights
 from diglot.config import (
     FineTuning,
     build,
@@ -25,10 +26,10 @@ from diglot.config import (
 )
 from diglot.data.corpus import Corpus
 from diglot.data.module import TranslationData
-from diglot.data.tokenizer import Tokenizer, TokenizerSource
+from diglot.data.tokenizer import TokenizerSource
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
-from diglot.runs.initial import load_initial
+from diglot.runs.initial import load_initial, tokenizer_of
 from diglot.runs.scoring import build_scorer
 from diglot.system.gpu import why_no_gpu
 from diglot.training import loggers
@@ -88,7 +89,7 @@ class Plan:
         build_scorer(config, corpus.tgt_lang)  # fails early if a package is missing
         initial = load_initial(config)
         source: TokenizerSource = build(config.tokenizer, "tokenizer")
-        tokenizer: TokenizerSource | Tokenizer = initial.tokenizer if initial else source
+        tokenizer = tokenizer_of(config, source, initial, corpus.tgt_lang)
         check_tying(trial_model, tokenizer)
         options, processes = build_trainer_options(config)
         settle_shapes(config, processes.strategy.root_device.type)
@@ -96,6 +97,8 @@ class Plan:
         callbacks = build_callbacks(config.callbacks, "callbacks")
         loggers.check(config.logger)
         data.check_processes(processes.world_size)
+        for dev_set in data.dev_sets[1:]:
+            build_scorer(config, dev_set.tgt_lang)
         return cls(config, budget, corpus, initial, data, watchers, callbacks, options, processes)
 
     def prepare_data(self) -> None:
@@ -122,7 +125,7 @@ class Plan:
         check_lengths(model, self.data, self.config.model)
         if self.initial:
             try:
-                checkpoints.load_weights(model, self.initial.model.state_dict())
+                checkpoints.load_weights(model, initial_weights(self.initial, self.data.tokenizer))
                 checkpoints.refuse_other_model(resolved(self.config.model), self.initial.record["model"])
             except UserError as error:
                 raise UserError(f"init_from={self.config.init_from}: {error}") from None
@@ -238,7 +241,7 @@ def check_lengths(model: EncoderDecoder, data: TranslationData, node: DictConfig
         UserError: one is longer.
     """
     tgt_position = "decoder_position" if node.get("decoder_position") is not None else "position"
-    dev, train = data.dev_pairs, data.batching
+    dev, train = data.validation.pairs, data.batching
     sides = {
         "source": ("position", model.max_src_positions, max(train.src_lengths.max(), dev.src.lengths.max())),
         "target": (tgt_position, model.max_tgt_positions, max(train.tgt_lengths.max(), dev.tgt.lengths.max())),

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from diglot import __version__
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
+from diglot.checkpoint.initial import initial_weights
 from diglot.config import (
     FineTuning,
     build,
@@ -177,7 +178,7 @@ class Replay:
         if str(config.trainer.precision) in ("64", "64-true"):
             model.double()
         if initial is not None:
-            checkpoints.load_weights(model, initial.model.state_dict())
+            checkpoints.load_weights(model, initial_weights(initial, self.tokenizer))
         FineTuning.of(config).apply(model)
         return model
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from torch import nn
 
 from diglot.config import meaning_of
+from diglot.data.held_out import score_of
 from diglot.data.module import TranslationData
 from diglot.data.text import ParallelText, write_json
 from diglot.evaluation.scorer import Score, label
@@ -167,10 +168,11 @@ def end_report(writer: CheckpointWriter, throughput: Throughput, updates: int, s
         scores: scores of the newest validation, the monitored one first; empty if this process has not validated.
     """
     signature = "".join(f" ({score.signature})" for score in scores[:1])
+    dev_set, _, metric = score_of(writer.monitor).partition("/")
     return (
         f"Trained {updates:,} updates in {throughput.seconds / 60:.1f} minutes, not counting validations "
         f"({throughput.target_tokens_per_second:,.0f} target tokens per second) with {peak_memory():.1f} GB of memory; "
-        f"best dev {label(writer.monitor)} {writer.best_score:.2f} at update {writer.best_update:,}{signature}."
+        f"best {dev_set} {label(metric)} {writer.best_score:.2f} at update {writer.best_update:,}{signature}."
     )
 
 

@@ -18,6 +18,7 @@ from diglot.data.module import TranslationData
 from diglot.data.text import write_json
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import EvaluationSet, look_up, write_evaluation_set
+from diglot.evaluation.scorer import Scorer
 from diglot.model import EncoderDecoder
 from diglot.runs.conclusion import conclude, why_closed
 from diglot.runs.folder import JOB, STOPPED, dev_outputs, write_description
@@ -25,12 +26,13 @@ from diglot.runs.open_run import OpenRun
 from diglot.runs.plan import Plan
 from diglot.runs.report import hyper_parameters, start_report
 from diglot.runs.resume import mark_unfinished
+from diglot.runs.scoring import build_scorer
 from diglot.system.console import say
 from diglot.system.quoting import quoted, resuming
 from diglot.training import loggers
 from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.compilation import Compilation
-from diglot.training.dev_scores import DevScores
+from diglot.training.dev_scores import DevScores, Scoring
 from diglot.training.early_end import EarlyEnd, EndedEarly, Rule, ValidationRecords
 from diglot.training.ending import fail, leave
 from diglot.training.hyper_parameters import HyperParameters
@@ -180,8 +182,10 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder, rule: Rule | 
     """
     config, data, budget, processes, point = plan.config, plan.data, plan.budget, plan.processes, run.resume_point
     task = build_task(config, data, model, run.record, point.state)
-    outputs = dev_outputs(run.folder, plan.corpus.tgt_lang)
-    scores = DevScores(data, run.scorer, outputs.newest)
+    outputs = {each.name: dev_outputs(run.folder, each.tgt_lang, each.name) for each in data.dev_sets}
+    scorers = further_scorers(config, data)
+    scorings = {name: Scoring(scorer, outputs[name].newest) for name, scorer in scorers.items()}
+    scores = DevScores(data, run.scorer, outputs["dev"].newest, scorings)
     writer = CheckpointWriter(
         run.folder,
         budget.keep_best,
@@ -190,7 +194,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder, rule: Rule | 
         run.scorer.higher_is_better,
         state=point.state,
         restore=run.restore_files,
-        outputs=outputs,
+        outputs=list(outputs.values()),
     )
     throughput, probe = Throughput(str(plan.options["precision"])), OutOfMemoryProbe(data)
     signals = Signals(writer, budget.validate_every)
@@ -216,7 +220,7 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder, rule: Rule | 
             writer=writer,
             reports=[
                 HyperParameters(hyper_parameters(without_secrets(config)), run.scorer.in_validations),
-                *progress_callbacks(writer, run.scorer.in_validations),
+                *progress_callbacks(writer, {"dev": run.scorer, **scorers}),
             ],
             throughput=throughput,
             early_end=[EarlyEnd(rule)] if rule is not None else [],
@@ -236,6 +240,14 @@ def build_session(plan: Plan, run: OpenRun, model: EncoderDecoder, rule: Rule | 
         default_root_dir=run.folder,
     )
     return Session(plan, run, task, scores, writer, throughput, probe, signals, trainer)
+
+
+def further_scorers(config: DictConfig, data: TranslationData) -> dict[str, Scorer]:
+    """Return a scorer for each further dev set, by its name; see `build_scorer`."""
+    return {
+        each.name: build_scorer(config, each.tgt_lang, data.held_out[each.name].reference_lines)
+        for each in data.dev_sets[1:]
+    }
 
 
 def build_task(
@@ -286,8 +298,10 @@ def keep_held_out(folder: Path, data: TranslationData) -> tuple[dict[str, Evalua
     """
     held_out: dict[str, EvaluationSet] = {}
     files: list[Path] = []
+    languages = {each.name: (each.src_lang, each.tgt_lang) for each in data.dev_sets}
     for split, pairs in data.held_out.items():
+        src_lang, tgt_lang = languages.get(split, languages["dev"])
         memory = look_up(data.train_text.load(), pairs.src) if data.options.memory_baseline else ()
         held_out[split] = EvaluationSet(data.corpus.name, split, pairs, memory)
-        files += write_evaluation_set(folder / "text", held_out[split], data.corpus.src_lang, data.corpus.tgt_lang)
+        files += write_evaluation_set(folder / "text", held_out[split], src_lang, tgt_lang)
     return held_out, files

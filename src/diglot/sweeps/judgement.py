@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from diglot.config import build_corpus, monitored, read_composed
+from diglot.data.held_out import metric_of
 from diglot.data.text import read_lines
 from diglot.errors import UserError
 from diglot.evaluation.evaluate import EvaluationSet, read_evaluation_set
@@ -144,7 +145,7 @@ def read_outputs(job: Job, objective: str) -> Outputs | None:
         return None
     scorer = build_scorer(config, corpus.tgt_lang, evaluated.pairs.reference_lines)
     name = objective.removeprefix("dev/")
-    metric = name if name in scorer.metrics else monitored(config)
+    metric = name if name in scorer.metrics else metric_of(monitored(config))
     lines = read_lines(path)
     if len(lines) != len(evaluated.pairs):
         raise UserError(f"{path} has {len(lines)} lines, but dev has {len(evaluated.pairs)} sentences")

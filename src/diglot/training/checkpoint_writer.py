@@ -1,6 +1,6 @@
 """Callbacks that write a run's checkpoints and check a resumed run. No other code writes a run's checkpoints."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import torch
 
 from diglot.data.batch import Batch
 from diglot.data.batching import StreamPosition
+from diglot.data.held_out import PREFIX, score_of
 from diglot.errors import UserError
 from diglot.system.atomic import link
 from diglot.system.console import say
@@ -34,12 +35,12 @@ class CheckpointWriter(L.Callback):
         folder: the run's folder.
         keep_best: number of best validations whose checkpoints are kept.
         keep_last: number of most recent validations whose checkpoints are kept.
-        monitor: name of the metric that ranks validations.
+        monitor: what ranks validations: a metric of dev, such as bleu, or a score of a further dev set, such as
+            dev_old/bleu.
         higher_is_better: whether a higher value of it is better.
         state: state of the run, which this callback updates; None for a new run.
         restore: rewrites files that were removed from the run's folder, and returns the names of the missing files.
-        outputs: a file that every validation writes, and the file that keeps the version of the best checkpoint; None:
-            there are no such files.
+        outputs: files that every validation writes, each with the file that keeps the version of the best checkpoint.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class CheckpointWriter(L.Callback):
         higher_is_better: bool = True,
         state: RunState | None = None,
         restore: Callable[[], list[str]] = list,
-        outputs: tuple[Path, Path] | None = None,
+        outputs: Sequence[tuple[Path, Path]] = (),
     ) -> None:
         self.last, self.best = folder / "last.ckpt", folder / "best.ckpt"
         self.monitor, self.higher_is_better = monitor, higher_is_better
@@ -135,7 +136,9 @@ class CheckpointWriter(L.Callback):
             return
         if trainer.is_global_zero:
             self._forget_lost_best()
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("dev/")}
+        metrics = {
+            name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith(("dev/", PREFIX))
+        }
         rank = self._rank(metrics)
         if not self.best_update or rank > self._rank(self.best_metrics):
             self.best_score, self.best_update = self._score(metrics), trainer.global_step
@@ -159,10 +162,11 @@ class CheckpointWriter(L.Callback):
         """Return the key by which validations are compared; greater is better."""
         score = self._score(metrics)
         better = score if self.higher_is_better else -score
-        return better, metrics.get("dev/chrf", 0.0), -metrics.get("dev/loss", 0.0)
+        dev_set = score_of(self.monitor).partition("/")[0]
+        return better, metrics.get(f"{dev_set}/chrf", 0.0), -metrics.get(f"{dev_set}/loss", 0.0)
 
     def _score(self, metrics: Mapping[str, float]) -> float:
-        return metrics[f"dev/{self.monitor}"]
+        return metrics[score_of(self.monitor)]
 
     def _forget_best(self) -> None:
         self.best_score, self.best_update, self.best_metrics = float("-inf"), 0, {}
@@ -174,8 +178,9 @@ class CheckpointWriter(L.Callback):
             update: number of updates after which the newest checkpoint was written.
         """
         if update == self.best_update:
-            if self.outputs and self.outputs[0].exists():
-                _link(*self.outputs, "the dev outputs")
+            for newest, best in self.outputs:
+                if newest.exists():
+                    _link(newest, best, "the dev outputs")
             _link(self.last, self.best)
         if update in self.named:
             _link(self.last, self._numbered(update))

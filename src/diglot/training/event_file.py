@@ -18,6 +18,8 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import FileWriter, SummaryWriter
 
+from diglot.data.held_out import PREFIX
+
 
 class Clock:
     """Unix time that always increases, even if the system clock is set back.
@@ -111,9 +113,13 @@ FIRST_GROUPS = ("dev", "train", "speed")
 
 
 def numbered(tag: str) -> str:
-    """Return the tag of a scalar in TensorBoard: its group has a number if it is one of the first ones."""
+    """Return the tag of a scalar in TensorBoard: its group has a number if it is one of the first ones.
+
+    A further dev set, such as dev_news, has the number of dev.
+    """
     group, slash, name = tag.partition("/")
-    return f"{FIRST_GROUPS.index(group) + 1}_{group}/{name}" if slash and group in FIRST_GROUPS else tag
+    first = "dev" if group.startswith(PREFIX) else group
+    return f"{FIRST_GROUPS.index(first) + 1}_{group}/{name}" if slash and first in FIRST_GROUPS else tag
 
 
 def without_number(tag: str) -> str:

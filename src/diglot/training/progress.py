@@ -3,13 +3,13 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import lightning as L
 
 from diglot.data.batch import Batch
-from diglot.evaluation.scorer import label
+from diglot.evaluation.scorer import Scorer, label
 from diglot.training.checkpoint_writer import CheckpointWriter
 from diglot.training.lightning_seams import DescribedBar
 
@@ -51,11 +51,11 @@ class ValidationLines(L.Callback):
 
     Args:
         writer: knows the best validation.
-        names: names of the metrics, in the order to print them.
+        scorers: scorer of each dev set, by its name.
     """
 
-    def __init__(self, writer: CheckpointWriter, names: Sequence[str]) -> None:
-        self.writer, self.names = writer, names
+    def __init__(self, writer: CheckpointWriter, scorers: Mapping[str, Scorer]) -> None:
+        self.writer, self.scorers = writer, scorers
         self._start = 0.0
         self._passes = 0.0
 
@@ -71,17 +71,23 @@ class ValidationLines(L.Callback):
         if trainer.sanity_checking or not trainer.is_global_zero:
             return
         metrics = trainer.callback_metrics
-        scores = ", ".join(f"{label(name)} {float(metrics[f'dev/{name}']):.2f}" for name in self.names)
-        n_cut = int(metrics["dev/cut"])
+        described = [
+            self._describe(dev_set, scorer.in_validations, metrics) for dev_set, scorer in self.scorers.items()
+        ]
         minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
         line = (
             f"update {trainer.global_step:,} of {trainer.max_steps:,}, "
             f"pass {self._passes:.1f}, {minutes}:{seconds:02d}: "
-            f"dev {scores}, perplexity {float(metrics['dev/perplexity']):.2f}"
-            + (f", outputs cut by the length limit: {n_cut}" if n_cut else "")
-            + (", best so far" if self.writer.best_update == trainer.global_step else "")
+            f"{'; '.join(described)}" + (", best so far" if self.writer.best_update == trainer.global_step else "")
         )
         logging.getLogger("diglot").info(line)
+
+    def _describe(self, dev_set: str, names: Sequence[str], metrics: Mapping[str, Any]) -> str:
+        """Return the scores of a dev set in words."""
+        scores = ", ".join(f"{label(name)} {float(metrics[f'{dev_set}/{name}']):.2f}" for name in names)
+        n_cut = int(metrics[f"{dev_set}/cut"])
+        cut = f", outputs cut by the length limit: {n_cut}" if n_cut else ""
+        return f"{dev_set} {scores}, perplexity {float(metrics[f'{dev_set}/perplexity']):.2f}{cut}"
 
 
 class PulseLines(L.Callback):
@@ -152,6 +158,6 @@ def _duration(seconds: float) -> str:
     return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def progress_callbacks(writer: CheckpointWriter, names: Sequence[str]) -> list[L.Callback]:
+def progress_callbacks(writer: CheckpointWriter, scorers: Mapping[str, Scorer]) -> list[L.Callback]:
     """Return the callbacks that show progress: a bar at a terminal, otherwise regular lines; see `ValidationLines`."""
-    return [UpdateBar() if sys.stdout.isatty() else PulseLines(), ValidationLines(writer, names)]
+    return [UpdateBar() if sys.stdout.isatty() else PulseLines(), ValidationLines(writer, scorers)]

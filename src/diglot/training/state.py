@@ -20,7 +20,8 @@ class RunState:
         validation_due_since: Unix time at which the validation after these updates began, if it has not finished; None
             if no validation is due.
         has_stopped: whether the run was to end after these updates.
-        dev_score: name and value of the monitored metric in the newest validation. None before the first one.
+        dev_score: name and value of the monitored score in the newest validation (see `run.monitor`). None before the
+            first one.
         dev_rank: key by which this validation is compared with others; greater is better.
     """
 
@@ -43,7 +44,7 @@ class RunState:
         }
         if self.dev_score is not None and self.dev_rank is not None:
             name, value = self.dev_score
-            record |= {f"dev_{name}": value, "dev_rank": list(self.dev_rank)}
+            record |= {_key_of(name): value, "dev_rank": list(self.dev_rank)}
         return record
 
     @classmethod
@@ -53,9 +54,9 @@ class RunState:
         Args:
             record: the checkpoint's record, already checked; one of an earlier version may lack any key.
             update: number of updates done.
-            monitor: name of the monitored metric.
+            monitor: name of the monitored score.
         """
-        position, rank, score = (record.get(key) for key in ("place", "dev_rank", f"dev_{monitor}"))
+        position, rank, score = (record.get(key) for key in ("place", "dev_rank", _key_of(monitor)))
         return cls(
             update=update,
             position=StreamPosition(*position) if position else None,
@@ -65,3 +66,8 @@ class RunState:
             dev_score=(monitor, score) if rank and score is not None else None,
             dev_rank=tuple(rank) if rank else None,
         )
+
+
+def _key_of(monitor: str) -> str:
+    """Return the key of a monitored score in a checkpoint's record: dev_bleu for bleu, or else dev_news/bleu."""
+    return monitor if "/" in monitor else f"dev_{monitor}"
