@@ -36,7 +36,9 @@ def trained(model_type: str, lines: list[str], folder: Path, **options: object) 
     size = {"unigram": 400, "bpe": 400}.get(model_type)
     defaults: dict[str, object] = {"placeholder": None if model_type == "word" else PLACEHOLDER, "must_fit": False}
     made = TokenizerTrainer(model_type=model_type, vocab_size=size, **(defaults | options))  # type: ignore[arg-type]
-    return made.get(text_of(lines), folder)[0]
+    # Equal vocabularies of both sides would be one vocabulary.
+    text = ParallelText(lines, [line.swapcase() for line in lines]) if options.get("joint") is False else text_of(lines)
+    return made.get(text, folder)[0]
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe", "char", "word"])
