@@ -5,11 +5,13 @@ from collections.abc import Callable
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from diglot.config import build_corpus, build_data, keys_of, mistakes, settle_shapes
+from diglot.config import build_corpus, build_data, check_tying, config_hash, keys_of, mistakes, settle_shapes
 from diglot.data.corpus import Corpus, Sample
 from diglot.data.options import DataOptions
 from diglot.data.sampling import Sampling
+from diglot.data.tokenizer import TokenizerSource
 from diglot.errors import UserError
+from diglot.model import Transformer
 
 
 class Counting(Sample):
@@ -94,3 +96,25 @@ def test_a_model_is_not_compiled_for_free_shapes(compose_train: Callable[..., Di
     config = compose_train("run.compile=true", "data.shapes=free").copy()
     with pytest.raises(UserError, match=r"data\.shapes=free: run\.compile=true compiles a graph for each shape"):
         settle_shapes(config, "cpu")
+
+
+@pytest.mark.parametrize(("tying", "instead"), [("all", "target"), ("inputs", "none")])
+def test_separate_vocabularies_need_separate_matrices_even_if_their_sizes_are_equal(
+    build_model: Callable[..., Transformer], tying: str, instead: str
+) -> None:
+    class Separate(TokenizerSource):
+        is_joint = False
+
+    with pytest.raises(UserError, match=f"model.tying={tying} needs one vocabulary .* type model.tying={instead}, or"):
+        check_tying(build_model(f"model.tying={tying}"), Separate())
+    check_tying(build_model(f"model.tying={instead}"), Separate())
+
+
+def test_keys_of_the_model_with_their_former_values_leave_a_job_s_hash_as_it_was(
+    compose_train: Callable[..., DictConfig],
+) -> None:
+    config = compose_train()
+    before = OmegaConf.create(OmegaConf.to_container(config))
+    for key in ("bias", "output_bias", "embedding_norm", "scale_embeddings"):
+        del before.model[key]
+    assert config_hash(before) == config_hash(config) != config_hash(compose_train("model.bias=false"))

@@ -219,11 +219,14 @@ assert "diglot" not in sys.modules
 """
 
 
-@pytest.mark.parametrize("languages", [(), ("ne", "xx")])
+@pytest.mark.parametrize(
+    ("words", "languages"),
+    [(SINUSOIDAL, ("ne", "xx")), (T5_LIKE, ()), (M2M100_POSITIONS, ())],
+)
 def test_the_folder_translates_text_without_diglot(
-    compose_train: Callable[..., Any], tmp_path: Path, languages: tuple[str, ...]
+    compose_train: Callable[..., Any], tmp_path: Path, words: str, languages: tuple[str, ...]
 ) -> None:
-    loaded = checkpoint(compose_train, tmp_path, SINUSOIDAL, languages=languages)
+    loaded = checkpoint(compose_train, tmp_path, *words.split(), languages=languages)
     (tmp_path / "in.txt").write_text("\n".join(SOURCES[:6]) + "\n")
     report = export(loaded, "huggingface", tmp_path / "out", "format", 6, str(tmp_path / "in.txt"))
     assert "6 of 6 sentences have the same tokens" in report[0]
@@ -233,7 +236,9 @@ def test_the_folder_translates_text_without_diglot(
     assert done.returncode == 0, done.stderr.decode()
     ids, texts = json.loads(done.stdout)
     encoded = loaded.tokenizer.encode(SOURCES[:3], loaded.record["tgt_lang"])
-    assert [[i for i in row if i != loaded.tokenizer.pad_id] for row in ids] == [[*source.ids, 3] for source in encoded]
+    (pad,) = huggingface.exported([loaded.tokenizer.pad_id], loaded.tokenizer, loaded.record["model"])
+    expected = [huggingface.exported([*source.ids, 3], loaded.tokenizer, loaded.record["model"]) for source in encoded]
+    assert [[token for token in row if token != pad] for row in ids] == expected
     assert len(texts) == 3
     card = (tmp_path / "out" / "README.md").read_text()
     assert "library_name: transformers" in card
