@@ -160,7 +160,7 @@ def search_errors(
             if score and not score.n_unknown
         ]
         # The output begins with the same prefix as the references.
-        prefix_log_probs = next((of_line[i].prefix_log_probs for of_line in scores if of_line[i]), [])
+        prefix_log_probs = next((score.prefix_log_probs for of_line in scores if (score := of_line[i])), [])
         if encoded[i].is_blank or not (reference_scores or is_reference):
             continue
         n += 1
