@@ -449,18 +449,24 @@ def test_a_multilingual_model_is_scored_on_text_in_its_target_language(tmp_path,
     said = say("checkpoint=best.ckpt", "tgt_lang=fr")
     assert "tgt_lang=fr: the dev text beside best.ckpt is in de; name the text to score on, data=files" in said
     assert "tgt_lang=it: this model translates into de, fr" in say("checkpoint=best.ckpt", "tgt_lang=it")
-    for name in ("x.en", "x.de", "x.fra", "x.txt"):
+    for name in ("x.en", "x.de", "x.fra", "x.ita", "x.txt"):
         write_lines(tmp_path / name, SOURCES if name == "x.en" else FIRST)
 
     def of_files(tgt: str, *words: str) -> str:
         return say("checkpoint=best.ckpt", "data=files", "data.dev.src=x.en", f"data.dev.tgt={tgt}", *words)
 
-    for tgt, code in (("x.fra", "fra"), ("x.txt", "tgt")):
+    for tgt, code in (("x.ita", "ita"), ("x.txt", "tgt")):
         said = of_files(tgt)
         assert f"the target language of the text is {code}, but this model translates into de, fr: select one" in said
     assert "tgt_lang=fr: the text is in de; if that is wrong, type data.tgt_lang=fr" in of_files("x.de", "tgt_lang=fr")
     write_lines(tmp_path / "two.bol", ["a", "b"])  # if the languages are accepted, this file is rejected next
-    for words in (("x.fra", "tgt_lang=fr"), ("x.de",), ("x.de", "tgt_lang=fr", "data.tgt_lang=fr")):
+    for words in (
+        ("x.fra",),
+        ("x.fra", "tgt_lang=fr"),
+        ("x.ita", "tgt_lang=fr"),
+        ("x.de",),
+        ("x.de", "tgt_lang=fr", "data.tgt_lang=fr"),
+    ):
         assert "references=two.bol has 2 lines" in of_files(*words, "references=two.bol")
 
 
