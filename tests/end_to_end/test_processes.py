@@ -128,6 +128,32 @@ def test_two_processes_make_the_updates_and_the_translations_of_one(tmp_path: Pa
 
 
 @pytest.mark.reliability
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("freeze=[encoder,embeddings]", "learning_rates={decoder.norms:3}"),
+        ("lora={rank:2,on:[attention,up],train:[norms]}", "callbacks=[ema]"),
+    ],
+    ids=["frozen", "lora"],
+)
+def test_two_processes_fine_tune_the_model_that_one_does(
+    tmp_path: Path, seven: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    common = [*seven, *TINY, "watch=none", "run.validate_every=2", "run.test=false"]
+    common = [word for word in common if not word.startswith("watch.")]
+    finish(start(*common, "run.folder=base", cwd=tmp_path))
+    common = [word for word in common if "vocab_size" not in word] + ["init_from=base/last.ckpt", *words]
+    for name, shared in (("one", ()), ("two", ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2"))):
+        finish(start(*common, *shared, f"run.folder={name}", cwd=tmp_path))
+    ours, theirs = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert ours.keys() == theirs.keys()
+    assert max((theirs[name] - ours[name]).abs().max().item() for name in ours) < 1e-9
+    before = weights(tmp_path / "base")
+    kept = {name for name, weight in before.items() if torch.equal(weight, theirs[name])}
+    assert 0 < len(kept) < len(before)
+
+
+@pytest.mark.reliability
 def test_processes_started_from_outside_share_one_folder(tmp_path: Path, seven: tuple[str, ...]) -> None:
     words = [*seven, *TINY, "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "run.validate_every=9"]
     said = finish(start(*words, cwd=tmp_path, module=("-m", "torch.distributed.run", "--nproc-per-node", "2")))

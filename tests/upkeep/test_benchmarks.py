@@ -19,6 +19,7 @@ TINY = {
     "checkpoints": ["--models", "tiny", "--rounds=1", "--folder=."],
     "decode": ["--threads=1", "--rounds=1", "--sentences=3"],
     "early_stopping": ["1"],
+    "fine_tuning": ["--model=tiny", "--rounds=1", "--length=5"],
     "first_update": ["200"],
     "gpu": ["--device=cpu", "--tokens=300", "--vocabulary=50", "--seconds=0.01", *SMALL],
     "g2p": [],  # it only says how to call it: otherwise it installs another toolkit
@@ -30,6 +31,7 @@ TINY = {
 }
 SIZES: dict[str, dict[str, object]] = {
     "checkpoints": {"VOCAB_SIZE": 50},
+    "fine_tuning": {"VOCAB_SIZE": 50, "TOKENS": 10},
     "first_update": {"N_WORDS": 50, "SIZE": [*SMALL, "data.vocab_size=300"]},
     "gpu": {"N_PAIRS": 300, "MATRIX": 16, "BACKEND": "eager", "whole_run": lambda folder, words: " ".join(words)},
     "loader": {"SECONDS": 0.05},
@@ -40,6 +42,7 @@ SAID = {
     "checkpoints": "tiny   safetensors",
     "decode": "beam 4  diglot, not packed",
     "early_stopping": "| 8.0 | 0.5 | 3 | 6 | 2.0 |",
+    "fine_tuning": "| LoRA, rank 8, query and value |",
     "first_update": "200 pairs: the whole run in",
     "gpu": "diglot, buckets, compiled",
     "g2p": "python benchmarks/g2p.py MINUTES",

@@ -71,7 +71,7 @@ def arrange(state: dict[str, Any], schedules: list[dict[str, Any]], model: nn.Mo
             if len(schedule.get(name, ())) == len(saved):
                 schedule[name] = [schedule[name][i] * scale for i, scale in zip(sources, scales, strict=True)]
     state["param_groups"] = [
-        {key: value for key, value in saved[i].items() if key not in ("names", "factor")}
+        {key: value for key, value in saved[i].items() if key not in ("names", "factor") or key in group}
         | {key: value for key, value in group.items() if key not in _RATES}
         | {key: saved[i][key] * scale for key in _RATES if key in saved[i]}
         | {"params": of_group}
