@@ -14,7 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 import diglot.commands.evaluate
 from diglot.commands.evaluate import named_text
-from diglot.data.corpus import Files
+from diglot.data.corpus import Files, Sample
 from diglot.data.language import CHINESE, SPACED, writing_of
 from diglot.data.pieces import adopt, tag
 from diglot.data.text import ParallelText, ending_of, read_lines, write_lines
@@ -504,6 +504,16 @@ def test_results_use_the_text_s_language_and_the_model_s_normalisation(tmp_path,
         results = evaluate(system, evaluated, Scorer("zh"), tmp_path / "scored")
         assert results["normalisation"] == "nfkc"
         assert results["by_length"]["unit"] == ("source words" if src_lang else "source characters")
+
+
+def test_a_further_dev_set_can_be_named_with_any_corpus(tmp_path):
+    (tmp_path / "old.tsv").write_text("Ler nin.\tSog sa.\n")
+    further = {"old": {"tsv": str(tmp_path / "old.tsv")}}
+    for name in ("old", "dev_old"):
+        evaluated = named_text(name, Sample(), tmp_path, None, further)
+        assert (evaluated.split, evaluated.pairs.src, evaluated.src_lang) == ("dev_old", ["Ler nin."], "avi")
+    with pytest.raises(UserError, match=r"^split=new: there is no such text; there are train, dev, test, dev_old$"):
+        named_text("new", Sample(), tmp_path, None, further)
 
 
 def test_outputs_in_a_different_unicode_form_than_the_references_are_reported(tmp_path):

@@ -81,6 +81,22 @@ def test_a_validation_that_is_killed_again_and_again_is_logged_once(
     assert story.differences == []
 
 
+@pytest.mark.promise(
+    "A run that is killed at any moment, any number of times, has the same result, bit for bit, as a run that was "
+    "never killed"
+)
+def test_validations_of_several_dev_sets_that_are_killed_are_made_again(tmp_path: Path, text: list[str]) -> None:
+    src, tgt = (next(word.partition("=")[2] for word in text if f"data.test.{side}" in word) for side in ("src", "tgt"))
+    further = f"data.further_dev={{old: {{src: {src}, tgt: {tgt}}}}}"
+    words = [*text, *SMALL, further, "run.monitor=dev_old/chrf", "run.validate_every=9", "run.passes=1"]
+    reference = lives.whole(words, tmp_path / "whole")
+    results = json.loads((tmp_path / "whole" / "run" / "results.json").read_text())
+    assert "dev_old/chrf" in results["best"]
+    faults = [Fault(signal.SIGKILL, update=9, within="validation"), Fault(signal.SIGTERM, update=12)]
+    story = lives.told(reference, tmp_path / "killed", faults)
+    assert story.differences == []
+
+
 def die_when_it_has_saved() -> None:
     save = CheckpointWriter.save
 

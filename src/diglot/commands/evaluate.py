@@ -6,10 +6,10 @@ if __name__ == "__main__":  # before the imports, which take seconds
     start("evaluate")
 
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from omegaconf import DictConfig
 
@@ -92,11 +92,11 @@ def main(
     metrics, notes = metrics_of(metric, translator)
     Scorer(scored_lang, (), tokenizer, metrics)
     if corpus is not None and data is not None:
-        evaluated = named_text(split, corpus, data, translator)
-    elif split in SPLITS:
-        evaluated = text_beside(path, split, translator)
+        further = None if split in SPLITS else resolved(data).get("further_dev") or {}
+        evaluated = named_text(split, corpus, Path(data.cache_dir), translator, further)
     else:
-        evaluated = further_text_beside(path, split, translator)
+        beside = text_beside if split in SPLITS else further_text_beside
+        evaluated = beside(path, split, translator)
     evaluated = with_references(references, evaluated)
     scorer = Scorer(scored_lang, evaluated.pairs.reference_lines, tokenizer, metrics)
     system = translator or hypotheses_of("hypotheses", str(hypotheses), evaluated, corpus)
@@ -215,18 +215,24 @@ def what_to_score_on(split: str) -> str:
     return f"name the text to score on, data=files data.{split}.src=FILE data.{split}.tgt=FILE or data=NAME"
 
 
-def named_text(split: str, corpus: Corpus, data: DictConfig, translator: Translator | None) -> EvaluationSet:
+def named_text(
+    split: str,
+    corpus: Corpus,
+    cache_dir: Path,
+    translator: Translator | None,
+    further: Mapping[str, Any] | None = None,
+) -> EvaluationSet:
     """Return the text that the command line names.
 
     Args:
         split: train, dev, test, or the name of a further dev set.
         corpus: the corpus.
-        data: its node, which may name further dev sets.
+        cache_dir: its cache.
         translator: the translator to evaluate; None: the text of a file is evaluated.
+        further: nodes of the further dev sets, by name, if the split is one of them.
     """
-    cache_dir = Path(data.cache_dir)
-    if split not in SPLITS:
-        return further_text(split, corpus, data)
+    if further is not None:
+        return further_text(split, corpus, cache_dir, further)
     if translator is not None:
         languages = f"{corpus.src_lang}-{corpus.tgt_lang}"
         trained = f"{translator.record['src_lang']}-{translator.record['tgt_lang']}"
@@ -247,15 +253,15 @@ def named_text(split: str, corpus: Corpus, data: DictConfig, translator: Transla
     return EvaluationSet(corpus.name, split, text.load(), where=where, files=files, src_lang=src_lang)
 
 
-def further_text(split: str, corpus: Corpus, data: DictConfig) -> EvaluationSet:
+def further_text(split: str, corpus: Corpus, cache_dir: Path, nodes: Mapping[str, Any]) -> EvaluationSet:
     """Return a further dev set that the command line names."""
-    sets = [FurtherDev(name, node, corpus) for name, node in (resolved(data).get("further_dev") or {}).items()]
+    sets = [FurtherDev(name, node, corpus) for name, node in nodes.items()]
     found = next((each for each in sets if each.dev_set.name == split_of(split)), None)
     if found is None:
         names = ", ".join([*SPLITS, *(each.dev_set.name for each in sets)])
         raise UserError(f"split={split}: there is no such text; there are {names}")
     src_lang = found.dev_set.src_lang if found.dev_set.src_lang != "src" else None
-    return EvaluationSet(corpus.name, found.dev_set.name, found.read(Path(data.cache_dir)), src_lang=src_lang)
+    return EvaluationSet(corpus.name, found.dev_set.name, found.read(cache_dir), src_lang=src_lang)
 
 
 def further_text_beside(path: Path, split: str, translator: Translator | None) -> EvaluationSet:

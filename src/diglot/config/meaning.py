@@ -400,6 +400,7 @@ FOREIGN_NAMES = {
     "tgt_lang={}": "target_lang target_language tgt_language",
     "tokenizer.vocab_size={}": "src_vocab_size voc_limit vocab_limit bpe_size num_merges bpe_operations",
     "tokenizer=files tokenizer.model={}": "spm_model sentencepiece_model tokenizer_path tokenizer_name",
+    "tokenizer=extend tokenizer.pieces={}": "tokenizer.extend additional_special_tokens add_tokens new_tokens",
     "tokenizer={}": "subword_type src_subword_type tokenizer_type",
     "seed={}": "random_seed manual_seed random_state",
     # Choices.
