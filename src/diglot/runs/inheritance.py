@@ -20,6 +20,7 @@ from diglot.config import (
     typed_nodes,
 )
 from diglot.errors import UserError
+from diglot.huggingface import hub_models
 from diglot.runs.folder import CONFIG
 from diglot.runs.resume import named_folder
 
@@ -64,6 +65,10 @@ def inherit(config: DictConfig) -> None:
     if config.init_from is None or is_composed():  # a config that was composed before is complete
         return
     own = _own_config(config)
+    if own is not None and own["init_from"].startswith(f"{config.init_from}@"):  # a name of the Hub, at its commit
+        config.init_from = own["init_from"]
+    elif own is None and hub_models.is_name(config.init_from):
+        config.init_from = hub_models.fetch(config.init_from, "init_from")
     source = own or _config_of_checkpoint(config)
     model = resolved(config.model)
     node = source["model"]
@@ -93,7 +98,7 @@ def _own_config(config: DictConfig) -> dict[str, Any] | None:
     if not isinstance(stored.get("init_from"), str):  # another run; the changes are reported later
         return None
     _check(str(folder / CONFIG), stored, config)
-    parts = {key: stored.get(key) for key in ("model", "tokenizer")}
+    parts = {key: stored.get(key) for key in ("model", "tokenizer", "init_from")}
     return parts | {"data": _mapping(stored.get("data"))}
 
 
@@ -104,7 +109,8 @@ def _config_of_checkpoint(config: DictConfig) -> dict[str, Any]:
     _check(f"checkpoint {path}", record, config)
     stored, languages = record["config"], {key: record[key] for key in _LANGUAGES}
     data = {**_mapping(stored.get("data")), **languages}
-    return {"model": record["model"], "tokenizer": stored.get("tokenizer"), "data": data}
+    parts = {key: record[key] for key in ("model", "placeholder")}
+    return parts | {"tokenizer": stored.get("tokenizer"), "data": data}
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -159,8 +165,12 @@ def _inherit_tokenizer(config: DictConfig, source: Mapping[str, Any]) -> None:
     Raises:
         UserError: an option is typed that this tokenizer lacks.
     """
+    if "vocab_size" in config.data and "vocab_size" in source["data"]:
+        config.data.vocab_size = source["data"]["vocab_size"]
     node, current = source["tokenizer"], resolved(config.tokenizer)
-    if not is_tokenizer_node(node):  # of an earlier version, or a class of the user's
+    if not is_tokenizer_node(node):  # of a Hugging Face folder, of an earlier version, or a class of the user's
+        if "placeholder" in current:
+            config.tokenizer.placeholder = source.get("placeholder")
         return
     for path in _said("tokenizer", current):
         key = ".".join(["tokenizer", *path])
@@ -170,8 +180,6 @@ def _inherit_tokenizer(config: DictConfig, source: Mapping[str, Any]) -> None:
             raise UserError(f"{key}: the tokenizer of init_from={config.init_from} has no such option")
         node = _laid_over(node, current, path)
     config.tokenizer = node
-    if "vocab_size" in config.data and "vocab_size" in source["data"]:
-        config.data.vocab_size = source["data"]["vocab_size"]
 
 
 def _inherit_languages(config: DictConfig, source: Mapping[str, Any]) -> None:
@@ -184,4 +192,5 @@ def _inherit_languages(config: DictConfig, source: Mapping[str, Any]) -> None:
     unknown = [key for key, code in missing.items() if getattr(corpus, key) == code]
     if all(getattr(corpus, key) == stored[key] for key in _LANGUAGES if key not in unknown):
         for key in unknown:
-            config.data[key] = stored[key]
+            if stored[key] != missing[key]:  # the checkpoint's run knew no language either
+                config.data[key] = stored[key]
