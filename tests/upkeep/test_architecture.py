@@ -26,14 +26,15 @@ ROOMS = {
     "data": {"errors", "system"},
     "decoding": {"errors", "model", "data"},
     "config": {"choices", "errors", "system", "model", "data", "decoding"},
-    "checkpoint": {"errors", "system", "model", "data", "decoding", "config"},
+    "huggingface": {"errors", "system", "model", "data", "config"},
+    "checkpoint": {"errors", "system", "model", "data", "decoding", "config", "huggingface"},
     "inference": {"errors", "system", "model", "data", "decoding", "checkpoint"},
     "evaluation": {"errors", "system", "data", "inference"},
     "training": {"errors", "system", "model", "data", "decoding", "evaluation"},
-    "huggingface": {"errors", "system", "model", "data", "config"},
     "export": {"errors", "system", "model", "data", "decoding", "config", "checkpoint", "huggingface", "evaluation"},
     "runs": {
-        *("errors", "system", "model", "data", "config", "checkpoint", "inference", "evaluation", "training", "export"),
+        *("errors", "system", "model", "data", "config", "huggingface", "checkpoint", "inference", "evaluation"),
+        *("training", "export"),
     },
     "sweeps": {"errors", "system", "data", "config", "evaluation", "runs"},
     "certificates": {

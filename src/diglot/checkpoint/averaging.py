@@ -14,6 +14,7 @@ from torch import Tensor
 
 from diglot import __version__
 from diglot.checkpoint import file as checkpoint
+from diglot.checkpoint.huggingface_folder import is_huggingface
 from diglot.checkpoint.merging import merged_weights
 from diglot.config import without_folders
 from diglot.config.composed import CONFIG
@@ -233,7 +234,7 @@ def members_of(checkpoints: str | Sequence[str], which: Which | None, n: int | N
     if isinstance(checkpoints, str):
         refuse_address("checkpoint", checkpoints)
         folder = Path(checkpoints).expanduser()
-        if folder.is_dir():
+        if folder.is_dir() and not is_huggingface(folder):
             return validation_files(folder, which or "last", n)
         checkpoints = [checkpoints]
     for key, value in (("which", which), ("n", n)):

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from diglot.checkpoint import container
 from diglot.checkpoint import file as checkpoint
+from diglot.checkpoint.huggingface_folder import is_huggingface
 from diglot.checkpoint.plain import layout
 from diglot.data.text import refuse_address
 from diglot.errors import UserError
 from diglot.system.atomic import atomic_file, link
+from diglot.system.quoting import reading
 
 
 def files_of(path: str) -> list[list[Path]]:
@@ -25,6 +27,9 @@ def files_of(path: str) -> list[list[Path]]:
     resolved = Path(path).expanduser().resolve()
     if not resolved.is_dir():
         return [[checkpoint.find(resolved)]]
+    if is_huggingface(resolved):
+        advice = f"{reading('average', path, output='FILE')} writes it as a checkpoint file"
+        raise UserError(f"checkpoint {path}: every command reads this Hugging Face folder as it is; {advice}")
     files: dict[tuple[int, int], list[Path]] = {}
     for file in sorted(resolved.glob("*.ckpt")):
         if file.is_file() and not file.is_symlink():

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from diglot import __version__
-from diglot.checkpoint import container, format1
+from diglot.checkpoint import container, format1, huggingface_folder
 from diglot.checkpoint.merging import adapter_record, merged_weights
 from diglot.config import (
     FROM_ENVIRONMENT,
@@ -31,10 +31,11 @@ from diglot.config import (
 from diglot.data.encoding import MAX_PREFIX, Prefixes
 from diglot.data.pieces import without_paths
 from diglot.data.placeholders import check_placeholder
-from diglot.data.text import refuse_address
+from diglot.data.text import file_hash, refuse_address
 from diglot.data.tokenizer import Tokenizer
 from diglot.decoding import Search
 from diglot.errors import UserError
+from diglot.huggingface import hub_models
 from diglot.model import EncoderDecoder
 from diglot.model.meta import meta_device
 from diglot.system.atomic import atomic_file
@@ -44,7 +45,6 @@ from diglot.system.quoting import printable, reading
 
 FORMAT = 2  # one safetensors file, see diglot.checkpoint.container
 OLD_FORMAT = 1  # written by torch.save
-_OLD_START = b"PK\3\4"  # in format 2, this would be the length of a header that is too long
 RESUME_ORDER = ("last.ckpt", "previous.ckpt", "best.ckpt")  # newest first
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -128,9 +128,10 @@ def has_tokenizer(record: dict[str, Any], tokenizer: Tokenizer) -> bool:
 
 
 def find(path: str | Path) -> Path:
-    """Return the checkpoint file that a path names: the file itself, or the best one in a run's folder.
+    """Return the checkpoint that a path names: a file, the best one in a run's folder, or a Hugging Face folder.
 
-    If the folder holds no best checkpoint, its last one is returned.
+    If a run's folder holds no best checkpoint, its last one is returned. A name of the Hugging Face Hub stands for its
+    folder in the Hub's cache. Nothing is fetched.
 
     Raises:
         UserError: the path names no checkpoint.
@@ -141,7 +142,11 @@ def find(path: str | Path) -> Path:
         for name in ("best.ckpt", "last.ckpt"):
             if (expanded / name).is_file():
                 return expanded / name
+        if huggingface_folder.is_huggingface(expanded):
+            return expanded
         raise UserError(f"checkpoint {path}: the folder holds no best.ckpt or last.ckpt")
+    if hub_models.is_name(str(path)) and (cached := hub_models.cached(str(path))) is not None:
+        return cached
     if not expanded.is_file():
         raise UserError(f"checkpoint {path}: no such file")
     return expanded
@@ -177,6 +182,8 @@ def read_record(path: Path) -> dict[str, Any]:
 
 def _read(path: Path, warns: bool, part: str | None = None) -> dict[str, Any]:
     """Read a checkpoint file, or only one part of it; see `read`."""
+    if path.is_dir():
+        return _read_folder(path, with_weights=part is None)
     try:
         is_old = is_of_old_format(path)
         content = _read_old(path) if is_old else container.read(path, part)
@@ -201,6 +208,47 @@ def _read(path: Path, warns: bool, part: str | None = None) -> dict[str, Any]:
         _warn_of_old_format(path.absolute())
     record["format"] = FORMAT
     return content
+
+
+def _read_folder(folder: Path, with_weights: bool) -> dict[str, Any]:
+    """Return the content of a Hugging Face folder in the form of a checkpoint's."""
+    try:
+        imported = huggingface_folder.read(folder, with_weights)
+    except UserError as error:
+        raise UserError(f"checkpoint {folder}: {_printable(error)}") from None
+    record = {
+        "format": FORMAT,
+        "version": __version__,
+        "model": imported.model,
+        "search": imported.search,
+        **_tokenizer_record(imported.tokenizer),
+        "corpus": "huggingface",
+        "src_lang": imported.src_lang,
+        "tgt_lang": imported.tgt_lang,
+        "config": {"data": {"vocab_size": imported.tokenizer.src_vocab_size}},
+    }
+    return {"diglot": record, "state_dict": imported.state}
+
+
+def home(path: Path) -> Path:
+    """Return the folder that holds what belongs to a checkpoint: that of its file, or a Hugging Face folder itself."""
+    return path if path.is_dir() else path.parent
+
+
+def output_home(path: Path) -> Path:
+    """Return the folder into which a command writes what belongs to a checkpoint.
+
+    Raises:
+        UserError: the checkpoint belongs to the Hugging Face Hub's cache.
+    """
+    if path.is_dir() and hub_models.is_in_cache(path):
+        raise UserError(f"output must be given, because {path} belongs to the Hub's cache: output=FOLDER")
+    return home(path)
+
+
+def digest(path: Path) -> str:
+    """Return a hash of the content of a checkpoint that `find` returned."""
+    return huggingface_folder.digest(path) if path.is_dir() else file_hash(path)
 
 
 def write(content: dict[str, Any], path: Path) -> None:
@@ -228,7 +276,8 @@ def is_of_old_format(path: Path) -> bool:
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
-        return file.read(len(_OLD_START)) == _OLD_START
+        # In format 2, this would be the length of a header that is too long.
+        return file.read(len(format1.ZIP_START)) == format1.ZIP_START
 
 
 def _read_old(path: Path) -> Any:

@@ -19,6 +19,7 @@ import torch
 
 from diglot.errors import UserError
 
+ZIP_START = b"PK\3\4"  # how a file of this format begins
 MAX_RECORDS = 100_000
 # A tensor takes about 40 operations and 150 bytes of the pickle; all else in a checkpoint takes a few thousand.
 MAX_OPERATIONS, OPERATIONS_PER_RECORD = 200_000, 60
@@ -87,6 +88,26 @@ def read(file: BinaryIO) -> Any:
         content = torch.load(file, map_location="cpu", weights_only=True)
     check_tree(content, n_operations)
     return content
+
+
+def read_any(file: BinaryIO) -> Any:
+    """Return the content of a file of weights that torch.save has written, by any version. No code in it is run.
+
+    Before version 1.6, torch wrote pickles and bytes without an archive. Its restricted reader creates only tensors and
+    plain data from them, and its memory is limited by the file: a tensor that the file does not hold is an error.
+
+    Args:
+        file: a seekable file.
+
+    Raises:
+        UserError: the file is damaged or refused; the message says why.
+        Exception: a file without an archive is damaged or refused by torch.
+    """
+    if file.read(len(ZIP_START)) == ZIP_START:
+        return read(file)
+    file.seek(0)
+    with warnings.catch_warnings(action="ignore"):
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def check(file: BinaryIO, checksums: bool = True) -> int:

@@ -32,7 +32,7 @@ from diglot.data.module import TranslationData
 from diglot.data.text import write_bytes, write_json
 from diglot.data.tokenizer import TokenizerSource
 from diglot.errors import UserError
-from diglot.runs.initial import inherit, load_initial, tokenizer_of
+from diglot.runs.inheritance import inherit, load_initial, tokenizer_of
 from diglot.runs.scoring import build_scorer
 from diglot.sweeps.job import say
 from diglot.system.console import quiet, render

@@ -40,6 +40,7 @@ from diglot.evaluation.evaluate import (
 from diglot.evaluation.metrics import Metric
 from diglot.evaluation.openings import Ledger
 from diglot.evaluation.scorer import Scorer, recorded_metrics, recorded_tokenizer
+from diglot.huggingface import hub_models
 from diglot.inference.translator import Translator
 from diglot.runs.folder import holding_run, refuse_path_outside
 from diglot.runs.scoring import build_metrics
@@ -104,9 +105,9 @@ def main(
     if baseline is not None:
         theirs = rival or hypotheses_of("baseline", baseline, evaluated, corpus)
         compared = Baseline(baseline, theirs, rival_ledger)
-    folder = Path(output).expanduser() if output else path.parent / "evaluation" / evaluated.split
+    folder = Path(output).expanduser() if output else checkpoints.output_home(path) / "evaluation" / evaluated.split
     if not output:
-        refuse_path_outside(folder.parent, path.parent)
+        refuse_path_outside(folder.parent, checkpoints.home(path))
     refuse_unwritable(folder)
     results = evaluate(system, evaluated, scorer, folder, baseline=compared, ledger=ledger)
     print("\n".join([*table(results), *scorer.notes, *notes]))
@@ -120,7 +121,7 @@ def ledger_of(file: Path, split: str, is_checkpoint: bool) -> Ledger | None:
     """
     if split != "test":
         return None
-    return Ledger.of("diglot-evaluate", file, holding_run(file) if is_checkpoint else None)
+    return Ledger.of("diglot-evaluate", file, holding_run(file) if is_checkpoint and file.is_file() else None)
 
 
 def metrics_of(nodes: DictConfig, translator: Translator | None) -> tuple[dict[str, Metric] | None, list[str]]:
@@ -192,7 +193,7 @@ def names_checkpoint(name: str | None) -> bool:
     if name is None:
         return False
     path = Path(name).expanduser()
-    if path.is_dir() or path.suffix == ".ckpt":
+    if path.is_dir() or path.suffix == ".ckpt" or hub_models.is_name(name):
         return True
     try:
         with path.open("rb") as file:
@@ -288,7 +289,7 @@ def text_beside(path: Path, split: str, translator: Translator | None) -> Evalua
     if translator.tgt_lang != stored_lang:
         reason = f"the {split} text beside {path} is in {stored_lang}"
         raise UserError(f"tgt_lang={translator.tgt_lang}: {reason}; {what_to_score_on(split)}")
-    evaluated = read_evaluation_set(path.parent / "text", split, translator.record["src_lang"], stored_lang)
+    evaluated = read_evaluation_set(checkpoints.home(path) / "text", split, translator.record["src_lang"], stored_lang)
     if evaluated is None:
         raise UserError(f"there is no copy of the {split} text beside {path}: {what_to_score_on(split)}")
     return evaluated

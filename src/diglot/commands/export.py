@@ -33,7 +33,7 @@ def main(
         raise UserError(f"check={check}: must not be negative")
     if format in ("peft", "safetensors") and input is not None:
         raise UserError(f"input={input}: not used with format={format}, which compares no translations")
-    folder = Path(output).expanduser() if output else path.parent / format
+    folder = Path(output).expanduser() if output else checkpoints.output_home(path) / format
     check_replaceable(folder)
     loaded = checkpoints.load(path, trusted({"trust": trust}))
     print(printable("\n".join(export(loaded, format, folder, "format", check, input)), keep="\n"))

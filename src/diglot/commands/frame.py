@@ -28,6 +28,7 @@ from diglot.config.keys import known_keys, plain_config, unknown_choice, unknown
 from diglot.config.meaning import meaning_of
 from diglot.config.targets import refuse_foreign_hydra
 from diglot.errors import READER_GONE, UserError
+from diglot.huggingface import hub_models
 from diglot.system import interruption
 from diglot.system.masking import mask_record, masked
 from diglot.system.quoting import command_line, override, printable
@@ -104,6 +105,7 @@ class _Call:
         try:
             check(config, self.keys or self.function)
             settle_must_fit(config)
+            fetch_models(config)
             return self.function(config) if self.keys else self.function(**arguments(config, self.function))
         except UserError as error:  # not raised through Hydra, which would print lines of its own
             if HydraConfig.get().mode == RunMode.MULTIRUN:  # but Hydra's launcher needs the error
@@ -121,6 +123,20 @@ class _Call:
         is_sweep = self.name == "train" and {"--multirun", "-m"} & set(sys.argv[1:])
         command = "sweep" if is_sweep else self.name
         print(masked(f"diglot-{command}: {printable(explain(error, self.name))}"), file=sys.stderr)
+
+
+def fetch_models(config: DictConfig) -> None:
+    """Fetch the models of the Hugging Face Hub whose names were typed as checkpoints, and pin their commits.
+
+    Raises:
+        UserError: a model cannot be fetched.
+    """
+    for key in ("checkpoint", "baseline"):
+        value = config.get(key)
+        if isinstance(value, str) and hub_models.is_name(value):
+            config[key] = hub_models.fetch(value, key)
+        elif isinstance(value, ListConfig):
+            config[key] = [hub_models.fetch(name, key) if hub_models.is_name(str(name)) else name for name in value]
 
 
 def arguments(config: DictConfig, function: Callable[..., Any]) -> dict[str, Any]:

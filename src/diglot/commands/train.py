@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from diglot.commands.frame import command
 from diglot.commands.schema import TrainKeys
 from diglot.config import monitored, trial_build
-from diglot.runs.initial import inherit
+from diglot.runs.inheritance import inherit
 from diglot.runs.open_run import OpenRun, finished_folder
 from diglot.runs.plan import Plan, build_watchers
 from diglot.runs.session import build_session

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from diglot.checkpoint.file import Checkpoint
+from diglot.checkpoint.file import Checkpoint, home
 from diglot.config.meaning import meaning_of
 from diglot.system.quoting import printable
 
@@ -101,7 +101,7 @@ def _score_table(scores: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
 
 def _scores(loaded: Checkpoint) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield the splits on which this checkpoint was evaluated, with their scores."""
-    folder, update = loaded.path.parent, loaded.record.get("update")
+    folder, update = home(loaded.path), loaded.record.get("update")
     for split in SPLITS:
         results = _read(folder / "evaluation" / split / "results.json")
         if results.get("update") == update and isinstance(results.get("scores"), list):
@@ -109,7 +109,7 @@ def _scores(loaded: Checkpoint) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def _training(loaded: Checkpoint) -> Iterator[str]:
-    environment = _read(loaded.path.parent / "environment.json")
+    environment = _read(home(loaded.path) / "environment.json")
     yield f"Corpus: {loaded.record['corpus']}. Updates: {loaded.record.get('update'):,}."
     words = [word for word in environment.get("command", []) if isinstance(word, str) and not _names_a_path(word)]
     if environment:

@@ -9,7 +9,7 @@ import torch
 from rich.table import Table
 from torch.nn.utils.rnn import pad_sequence
 
-from diglot.checkpoint.file import Checkpoint
+from diglot.checkpoint.file import Checkpoint, home
 from diglot.data.text import ParallelText, read_lines
 from diglot.data.tokenizer import Encoded, Tokenizer
 from diglot.decoding import BeamSearch, Search
@@ -73,7 +73,7 @@ def some_sentences(loaded: Checkpoint, n: int, file: str | None, longest: int | 
         UserError: there are no suitable sentences.
     """
     record, tokenizer = loaded.record, loaded.tokenizer
-    dev_text = read_evaluation_set(loaded.path.parent / "text", "dev", record["src_lang"], record["tgt_lang"])
+    dev_text = read_evaluation_set(home(loaded.path) / "text", "dev", record["src_lang"], record["tgt_lang"])
     if file is None and dev_text is None:
         random = torch.Generator().manual_seed(1)
         lengths = torch.randint(1, min(30, longest or 30), (n,), generator=random).tolist()

@@ -38,7 +38,7 @@ def contents(config: Any, corpus: Corpus, texts: Contents) -> Contents:
     hashes = {key: file_hash(path) for key, path in paths.items() if path.is_file()}
     if config.init_from is not None:
         with suppress(UserError):  # a run can resume without it
-            hashes["init_from"] = file_hash(checkpoints.find(config.init_from))
+            hashes["init_from"] = checkpoints.digest(checkpoints.find(config.init_from))
     return {**texts, "languages": f"{corpus.src_lang}-{corpus.tgt_lang}", **hashes}
 
 

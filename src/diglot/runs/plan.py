@@ -29,7 +29,7 @@ from diglot.data.module import TranslationData
 from diglot.data.tokenizer import TokenizerSource
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
-from diglot.runs.initial import load_initial, tokenizer_of
+from diglot.runs.inheritance import load_initial, tokenizer_of
 from diglot.runs.scoring import build_scorer
 from diglot.system.gpu import why_no_gpu
 from diglot.training import loggers

@@ -180,7 +180,7 @@ def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[
     from diglot.commands.schema import TrainKeys
     from diglot.config import MEANINGS, build_corpus, check, config_hash, meaning_of, settle_must_fit, trial_build
     from diglot.errors import UserError
-    from diglot.runs.initial import inherit
+    from diglot.runs.inheritance import inherit
     from diglot.runs.plan import build_budget, build_watchers
     from diglot.sweeps.stopping import check_rule
 

@@ -23,6 +23,7 @@ from diglot.config import (
 from diglot.data.extension import source_from
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
+from diglot.huggingface import hub_models
 from diglot.runs.folder import CONFIG
 from diglot.runs.resume import named_folder
 
@@ -86,6 +87,10 @@ def inherit(config: DictConfig) -> None:
     if config.init_from is None or is_composed():  # a config that was composed before is complete
         return
     own = _own_config(config)
+    if own is not None and own["init_from"].startswith(f"{config.init_from}@"):  # a name of the Hub, at its commit
+        config.init_from = own["init_from"]
+    elif own is None and hub_models.is_name(config.init_from):
+        config.init_from = hub_models.fetch(config.init_from, "init_from")
     source = own or _config_of_checkpoint(config)
     model = resolved(config.model)
     node = source["model"]
@@ -115,7 +120,7 @@ def _own_config(config: DictConfig) -> dict[str, Any] | None:
     if not isinstance(stored.get("init_from"), str):  # another run; the changes are reported later
         return None
     _check(str(folder / CONFIG), stored, config)
-    parts = {key: stored.get(key) for key in ("model", "tokenizer")}
+    parts = {key: stored.get(key) for key in ("model", "tokenizer", "init_from")}
     return parts | {"data": _mapping(stored.get("data"))}
 
 
@@ -126,7 +131,8 @@ def _config_of_checkpoint(config: DictConfig) -> dict[str, Any]:
     _check(f"checkpoint {path}", record, config)
     stored, languages = record["config"], {key: record[key] for key in _LANGUAGES}
     data = {**_mapping(stored.get("data")), **languages}
-    return {"model": record["model"], "tokenizer": stored.get("tokenizer"), "data": data}
+    parts = {key: record[key] for key in ("model", "placeholder")}
+    return parts | {"tokenizer": stored.get("tokenizer"), "data": data}
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -181,11 +187,15 @@ def _inherit_tokenizer(config: DictConfig, source: Mapping[str, Any]) -> None:
     Raises:
         UserError: an option is typed that this tokenizer lacks.
     """
+    if "vocab_size" in config.data and "vocab_size" in source["data"]:
+        config.data.vocab_size = source["data"]["vocab_size"]
     node, current = source["tokenizer"], resolved(config.tokenizer)
     if current.get("_target_") == EXTENSION:
         return
-    # A node of an earlier version, or a class of the user's; or the checkpoint's tokenizer is already extended.
+    # A node of a Hugging Face folder, of an earlier version, or a class of the user's; or one that has been extended.
     if not is_tokenizer_node(node) or node["_target_"] == EXTENSION:
+        if "placeholder" in current:
+            config.tokenizer.placeholder = source.get("placeholder")
         return
     for path in _said("tokenizer", current):
         key = ".".join(["tokenizer", *path])
@@ -195,8 +205,6 @@ def _inherit_tokenizer(config: DictConfig, source: Mapping[str, Any]) -> None:
             raise UserError(f"{key}: the tokenizer of init_from={config.init_from} has no such option")
         node = _laid_over(node, current, path)
     config.tokenizer = node
-    if "vocab_size" in config.data and "vocab_size" in source["data"]:
-        config.data.vocab_size = source["data"]["vocab_size"]
 
 
 def _inherit_languages(config: DictConfig, source: Mapping[str, Any]) -> None:
@@ -209,4 +217,5 @@ def _inherit_languages(config: DictConfig, source: Mapping[str, Any]) -> None:
     unknown = [key for key, code in missing.items() if getattr(corpus, key) == code]
     if all(getattr(corpus, key) == stored[key] for key in _LANGUAGES if key not in unknown):
         for key in unknown:
-            config.data[key] = stored[key]
+            if stored[key] != missing[key]:  # the checkpoint's run knew no language either
+                config.data[key] = stored[key]

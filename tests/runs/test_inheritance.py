@@ -9,9 +9,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
+from diglot.checkpoint import file as checkpoints
 from diglot.config import CONF, as_yaml, resolved, without_secrets
 from diglot.errors import UserError
-from diglot.runs.initial import inherit, load_initial
+from diglot.huggingface import hub_models
+from diglot.runs.inheritance import inherit, load_initial
 from hydra_plugins.diglot_launcher.launcher import hydra_config
 from support.made import checkpoint_content, write_checkpoint
 
@@ -148,3 +150,27 @@ def test_a_run_resumes_without_the_checkpoint_that_it_started_from(first, typed,
     (folder / "config.yaml").write_text(as_yaml(bad))
     with pytest.raises(UserError, match=r"run/config\.yaml: model\.norm\._target_ names 'os\.system'"):
         typed("resume=run")
+
+
+def test_a_name_of_the_hub_is_fetched_when_it_is_typed_and_a_run_keeps_its_commit(first, typed, monkeypatch):
+    fetched: list[str] = []
+
+    def fetch(name: str, key: str) -> str:
+        fetched.append(f"{key}={name}")
+        return f"{name}@abc"
+
+    monkeypatch.setattr(hub_models, "fetch", fetch)
+    monkeypatch.setattr(hub_models, "cached", lambda name: Path("first.ckpt") if name.endswith("@abc") else None)
+    config = typed("run.folder=run", init_from="init_from=owner/model")
+    assert config.init_from == "owner/model@abc"
+    assert config.model.d_model == 24
+    assert fetched == ["init_from=owner/model"]
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text(as_yaml(without_secrets(config)))
+    resumed = typed("resume=run", init_from="init_from=owner/model")
+    assert resumed.init_from == "owner/model@abc"
+    assert len(fetched) == 1
+    monkeypatch.setattr(hub_models, "cached", lambda name: None)
+    with pytest.raises(UserError, match="checkpoint owner/other: no such file"):  # one that a file names
+        checkpoints.load("owner/other")
+    assert len(fetched) == 1

@@ -1,0 +1,132 @@
+"""Hugging Face folders of small random models, for tests. Their tokenizers are trained on the sample corpus."""
+
+import io
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import torch
+
+from diglot.data.corpus import Sample
+
+_SIZES = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "max_position_embeddings": 80}
+_SIZES |= {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+_T5_SIZES = {"d_model": 32, "d_kv": 8, "num_heads": 3, "d_ff": 48, "num_layers": 2}
+_T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+_CODES = ["eng_Latn", "deu_Latn", "zho_Hans"]
+_MBART_CODES = ["en_XX", "de_DE", "zh_CN"]
+FAMILIES = ("marian", "pegasus", "m2m100", "nllb", "bart", "mbart50", "t5", "mt5")
+
+
+@cache
+def _model(**options: Any) -> bytes:
+    train = Sample().read(Path())["train"].load()
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(train.src[:400] + train.tgt[:400]),
+        model_writer=model,
+        minloglevel=2,
+        num_threads=1,
+        **{"vocab_size": 300, "normalization_rule_name": "nmt_nfkc", **options},
+    )
+    return model.getvalue()
+
+
+def _pieces(model: bytes) -> list[str]:
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return [processor.id_to_piece(i) for i in range(3, processor.get_piece_size())]
+
+
+def _tokens(texts: list[str], first: int) -> dict[str, Any]:
+    return {
+        str(i): {"content": text, "special": True, "lstrip": False, "rstrip": False, "normalized": False}
+        for i, text in enumerate(texts, first)
+    }
+
+
+def _files(family: str) -> tuple[dict[str, Any], str, dict[str, Any]]:
+    """Return the tokenizer's files of a family, the name of its config's class in transformers, and its options."""
+    both = _model()
+    fairseq = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
+    if family == "marian":
+        ids = {piece: i for i, piece in enumerate(["</s>", "<unk>", *_pieces(both), "<pad>"])}
+        settings = {"tokenizer_class": "MarianTokenizer", "source_lang": "avi", "target_lang": "bol"}
+        pad = {"pad_token_id": ids["<pad>"], "decoder_start_token_id": ids["<pad>"], "eos_token_id": 0}
+        files = {"source.spm": both, "target.spm": both, "vocab.json": ids, "tokenizer_config.json": settings}
+        return files, "Marian", {"vocab_size": len(ids), "scale_embedding": True, "activation_function": "swish", **pad}
+    if family in ("pegasus", "t5", "mt5"):
+        name = {"pegasus": "Pegasus", "t5": "T5", "mt5": "MT5"}[family]
+        settings = {"tokenizer_class": f"{name.removeprefix('M')}Tokenizer"}
+        files = {"spiece.model": _model(**_T5_IDS), "tokenizer_config.json": settings}
+        return files, name, {"vocab_size": 403 if family == "pegasus" else 428, "decoder_start_token_id": 0}
+    if family == "m2m100":
+        model = _model(model_type="bpe")
+        ids = {piece: i for i, piece in enumerate(["<s>", "<pad>", "</s>", "<unk>", *_pieces(model)])}
+        settings = {"tokenizer_class": "M2M100Tokenizer"}
+        files = {"sentencepiece.bpe.model": model, "vocab.json": ids, "tokenizer_config.json": settings}
+        return files, "M2M100", {"vocab_size": len(ids) + 108, **fairseq}
+    if family == "nllb":
+        settings = {"tokenizer_class": "NllbTokenizer", "src_lang": "deu_Latn", "tgt_lang": "eng_Latn"}
+        settings |= {"additional_special_tokens": _CODES}
+        files = {"sentencepiece.bpe.model": both, "tokenizer_config.json": settings}
+        return files, "M2M100", {"vocab_size": 301 + len(_CODES) + 1, **fairseq}
+    if family == "mbart50":
+        settings = {"tokenizer_class": "MBart50Tokenizer", "src_lang": "de_DE", "tgt_lang": "en_XX"}
+        settings |= {"added_tokens_decoder": _tokens(_MBART_CODES, 301)}
+        files = {"sentencepiece.bpe.model": both, "tokenizer_config.json": settings}
+        return files, "MBart", {"vocab_size": 301 + len(_MBART_CODES) + 1, "scale_embedding": True, **fairseq}
+    return _bart(both), "Bart", {"vocab_size": 304, **fairseq}
+
+
+def _bart(model: bytes) -> dict[str, Any]:
+    """Return the tokenizer.json of BARThez, which transformers 5 writes."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    vocab = [[name, 0.0] for name in ("<s>", "<pad>", "</s>", "<unk>")]
+    vocab += [[processor.id_to_piece(i), processor.get_score(i)] for i in range(3, 300)]
+    special = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    content = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": i, "content": text, **special} for i, (text, _) in enumerate(vocab[:4])],
+        "normalizer": None,
+        "pre_tokenizer": space,
+        "post_processor": None,
+        "decoder": space,
+        "model": {"type": "Unigram", "unk_id": 3, "vocab": vocab, "byte_fallback": False},
+    }
+    return {"tokenizer.json": content, "tokenizer_config.json": {"tokenizer_class": "BarthezTokenizer"}}
+
+
+def huggingface_folder(family: str, folder: Path, **options: Any) -> Path:
+    """Write a folder with a random model of a family, as transformers saves it, and return it.
+
+    Args:
+        family: one of FAMILIES.
+        folder: a new folder.
+        options: arguments of `save_pretrained`.
+    """
+    import transformers
+
+    files, name, config = _files(family)
+    folder.mkdir()
+    for file, content in files.items():
+        (folder / file).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    sizes = _T5_SIZES if name in ("T5", "MT5") else _SIZES
+    model = transformers.AutoModelForSeq2SeqLM.from_config(getattr(transformers, f"{name}Config")(**sizes, **config))
+    random = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            is_cross = "encoder_attn." in key or "EncDecAttention." in key
+            parameter.normal_(std=1.0 if is_cross else 0.1 if key.endswith(".bias") else 0.3, generator=random)
+            if "norm" in key and key.endswith(".weight"):
+                parameter += 1.0
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias.normal_(std=0.5, generator=random)
+    model.save_pretrained(folder, **options)
+    return folder
