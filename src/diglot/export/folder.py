@@ -25,6 +25,7 @@ EXPORTED = (
     *METADATA,
     *("model.bin", "model.safetensors", "tokenizer.model", "tokenizer.tgt.model", "*_vocabulary.*"),
     *("source.spm", "target.spm", "*vocab.json", "tokenizer_config.json", "generation_config.json", CARD),
+    "certificate.json",
 )
 
 
