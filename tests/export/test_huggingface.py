@@ -12,10 +12,11 @@ import ctranslate2
 import pytest
 import torch
 
+from diglot.certificates.content import CERTIFICATE, as_bytes, read_certificate
 from diglot.checkpoint.file import Checkpoint
 from diglot.config import build, resolved
 from diglot.config.stock_class import BART, M2M100, MARIAN, MBART, PEGASUS, T5, without_stock_class
-from diglot.data.text import ParallelText
+from diglot.data.text import ParallelText, file_hash
 from diglot.data.tokenizer import Tokenizer, TokenizerTrainer
 from diglot.errors import UserError
 from diglot.export import huggingface
@@ -23,6 +24,7 @@ from diglot.export.model_card import model_card
 from diglot.export.parity import compare, of_export, of_model
 from diglot.export.writing import export
 from export.test_ctranslate2 import SRC, TGT, Pieces, padded, shaken
+from support.certificates import certificate
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers")
@@ -301,6 +303,24 @@ def test_the_card_has_the_scores_of_this_checkpoint_and_no_paths(
     assert "/home" not in card
     assert "mine" not in card
     assert "`make train model/residual=pre_norm seed=3`" in card
+
+
+def test_the_card_and_the_folder_have_the_certificate_of_this_checkpoint_only(
+    compose_train: Callable[..., Any], tmp_path: Path
+) -> None:
+    loaded = checkpoint(compose_train, tmp_path, SINUSOIDAL)
+    loaded.path.write_bytes(b"weights")
+    content = certificate(30.0, 32.0)
+    (tmp_path / CERTIFICATE).write_bytes(as_bytes(content))
+    assert "certificate" not in model_card(loaded, PEGASUS)  # it is about other weights
+    content["runs"][1]["files"][loaded.path.name] = file_hash(loaded.path)
+    (tmp_path / CERTIFICATE).write_bytes(as_bytes(content))
+    for _ in range(2):  # the second export replaces the first
+        export(loaded, "huggingface", tmp_path / "out", "format", 0)
+    assert "| dev | BLEU | 31.00 | 1.41 |" in (tmp_path / "out" / "README.md").read_text()
+    assert read_certificate(tmp_path / "out") == content
+    (tmp_path / CERTIFICATE).write_text("{}")
+    assert "certificate" not in model_card(loaded, PEGASUS)
 
 
 def test_an_edited_card_is_not_overwritten(compose_train: Callable[..., Any], tmp_path: Path) -> None:

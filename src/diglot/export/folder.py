@@ -26,6 +26,7 @@ EXPORTED = (
     *("model.bin", "model.safetensors", "tokenizer.model", "tokenizer.tgt.model", "*_vocabulary.*"),
     *("adapter_config.json", "adapter_model.safetensors"),
     *("source.spm", "target.spm", "*vocab.json", "tokenizer_config.json", "generation_config.json", CARD),
+    "certificate.json",
 )
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from diglot.checkpoint.file import Checkpoint, home
 from diglot.config.meaning import meaning_of
+from diglot.data.text import file_hash
 from diglot.system.quoting import printable
 
 SPLITS = ("dev", "test")
+CERTIFICATE = "certificate.json"  # file that `make certify` writes into a run's folder
 _PIPE = r"\|"  # a pipe inside a table
 
 _USE = """\
@@ -46,6 +48,7 @@ def model_card(loaded: Checkpoint, class_name: str) -> str:
         *_limits(loaded),
         "## Scores",
         *_score_table(scores),
+        *_certificate(loaded),
         "## Training",
         *_training(loaded),
         "The licence of the model depends on that of the training data, which is not recorded here.",
@@ -96,6 +99,34 @@ def _score_table(scores: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
         for split, values in scores.items()
         for score in values
     ]
+    yield "\n".join(rows)
+
+
+def certificate_of(loaded: Checkpoint) -> dict[str, Any] | None:
+    """Return the content of the certificate in a checkpoint's folder, if it covers this checkpoint."""
+    content = _read(loaded.path.parent / CERTIFICATE)
+    runs = content.get("runs")
+    files = [run.get("files") for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
+    hashes = [each.get(loaded.path.name) for each in files if isinstance(each, dict)]
+    return content if any(hashes) and loaded.path.is_file() and file_hash(loaded.path) in hashes else None
+
+
+def _certificate(loaded: Checkpoint) -> Iterator[str]:
+    """Yield what a certificate states about this checkpoint's run and the runs with other seeds."""
+    content = certificate_of(loaded)
+    if content is None:
+        return
+    n_runs = len(content["runs"])
+    runs = f"{n_runs} runs with different seeds, one of them this model's" if n_runs > 1 else "the training run"
+    yield (
+        f"`{CERTIFICATE}` in this folder certifies {runs}. It has hashes of data, tokenizer, weights and outputs, and "
+        f"the losses of the first updates. `make verify certificate={CERTIFICATE}` in a checkout of diglot checks it."
+    )
+    rows = ["| text | metric | mean | standard deviation |", "|---|---|---:|---:|"]
+    for split in SPLITS:
+        for mean in content.get(split) or ():
+            name, value, deviation = str(mean["name"]).replace("|", _PIPE), mean["mean"], mean["deviation"]
+            rows.append(f"| {split} | {name} | {value:.2f} | {'' if deviation is None else f'{deviation:.2f}'} |")
     yield "\n".join(rows)
 
 

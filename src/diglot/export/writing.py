@@ -12,7 +12,7 @@ from diglot.data.text import write_bytes, write_json
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
 from diglot.export.folder import CARD, export_folder, hash_of_card, tokenizer_metadata, write_tokenizer
-from diglot.export.model_card import model_card
+from diglot.export.model_card import CERTIFICATE, certificate_of, model_card
 from diglot.model import Transformer
 
 CHECKED = 100  # number of sentences compared by default
@@ -120,6 +120,8 @@ def _export_huggingface(
         name = class_name(config)
         card = model_card(loaded, name).encode()
         write_bytes(temporary / CARD, card)
+        if (certificate := certificate_of(loaded)) is not None:
+            write_json(temporary / CERTIFICATE, certificate)
         metadata = {
             "format": "huggingface",
             **tokenizer_metadata(tokenizer, loaded.record, names),
