@@ -4,7 +4,8 @@ A folder has a SentencePiece model for each side or for both, and other files th
 library transformers has written may have only tokenizer.json (see `diglot.huggingface.fast`).
 
 Text is segmented as by SentencePiece itself. Not followed are: special tokens that are spelt in text (they are text
-here), pieces that vocab.json lacks (text is segmented into others, where Marian writes <unk>), and the normalisation of
+here), pieces that vocab.json lacks (text is segmented into others, where Marian writes <unk>), a piece for spaces at
+the end of a text (SentencePiece removes them, and some classes of transformers 5 do not), and the normalisation of
 punctuation that some versions of MarianTokenizer offer but do not apply by themselves.
 """
 
