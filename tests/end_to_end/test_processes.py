@@ -132,7 +132,7 @@ def test_two_processes_make_the_updates_and_the_translations_of_one(tmp_path: Pa
     "words",
     [
         ("freeze=[encoder,embeddings]", "learning_rates={decoder.norms:3}"),
-        ("lora={rank:2,on:[attention,up],train:[norms]}", "callbacks=[ema]"),
+        ("lora={rank:2,on:[attention,up],train:[norms]}", "learning_rates={decoder:2}"),
     ],
     ids=["frozen", "lora"],
 )
