@@ -47,8 +47,11 @@ def test_given_pieces_match_wherever_they_occur_and_other_text_is_segmented_as_b
 ) -> None:
     base = trained(model_type, sample_lines, tmp_path)
     pieces = ["mRNA", "aser", "nim"]  # the last two are parts of words of the sample
+    pieces += [] if model_type == "word" else ["no"]  # overlaps with frequent pieces
     found, note = extended(base, tmp_path, pieces=pieces)
-    assert note == "tokenizer: the checkpoint's, 3 of 3 given pieces and 0 learned pieces added"
+    assert (
+        note == f"tokenizer: the checkpoint's, {len(pieces)} of {len(pieces)} given pieces and 0 learned pieces added"
+    )
     n_old = base.src_vocab_size
     assert found.pieces(range(n_old), "src") == base.pieces(range(n_old), "src")
     blank = "\N{LOWER ONE EIGHTH BLOCK}" if model_type == "word" else ""
@@ -59,7 +62,7 @@ def test_given_pieces_match_wherever_they_occur_and_other_text_is_segmented_as_b
     if model_type == "word":  # only whole words
         assert found.encode(["nim mRNA nimer"])[0].ids == [n_old + 2, n_old, *base.encode(["nimer"])[0].ids]
         return
-    new = [line for line in sample_lines if any(piece in line for piece in pieces)][:50]
+    new = [line for line in sample_lines if any(piece in line for piece in pieces) and "{" not in line][:200]
     for line in [*new, "Lo{name}mRNA!Kin gaser"]:
         (encoded,) = found.encode([line])
         for i, piece in enumerate(pieces):
