@@ -23,7 +23,9 @@ from diglot.checkpoint.huggingface_folder import (
 from diglot.data.corpus import Sample
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
+from diglot.export.model_card import model_card
 from diglot.huggingface.tokenizers import read_tokenizer
+from support.commands import type_command
 from support.huggingface import FAMILIES, huggingface_folder
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -306,3 +308,32 @@ def test_the_digest_depends_on_the_model_and_the_tokenizer_alone(changed):
     assert digest(folder) == before
     (folder / "vocab.json").write_bytes((folder / "vocab.json").read_bytes() + b" ")
     assert digest(folder) != before
+
+
+@pytest.mark.reliability
+def test_commands_take_a_folder_in_the_place_of_a_checkpoint(marian, tmp_path, lines):
+    (tmp_path / "marian").symlink_to(marian)
+    short = ("search.max_len_a=0.0", "search.max_len_b=4")
+    done = type_command(
+        "diglot-translate", "checkpoint=marian", *short, "device=cpu", cwd=tmp_path, stdin="\n".join(lines)
+    )
+    assert done.stdout.count(b"\n") == len(lines)
+    type_command("diglot-average", "checkpoint=marian", "output=mean.ckpt", cwd=tmp_path)
+    again = type_command(
+        "diglot-translate", "checkpoint=mean.ckpt", *short, "device=cpu", cwd=tmp_path, stdin="\n".join(lines)
+    )
+    assert again.stdout == done.stdout
+    said = type_command("diglot-convert", "checkpoint=marian", cwd=tmp_path, code=2).stderr.decode()
+    assert "every command reads this Hugging Face folder as it is" in said
+    words = ["data=sample", "trainer=cpu", "init_from=marian", "watch=none", "search=greedy", *short, "run.test=false"]
+    done = type_command("diglot-train", *words, "run.updates=1", "run.folder=run", cwd=tmp_path)
+    assert "model: from marian, " in done.stdout.decode()
+    (tmp_path / "marian").unlink()  # the run goes on without the folder
+    done = type_command("diglot-train", *words, "run.updates=2", "resume=run", cwd=tmp_path)
+    assert "update 2 of 2" in done.stdout.decode()
+
+
+def test_the_model_card_of_a_folder_has_no_number_of_updates(marian):
+    card = model_card(checkpoints.load(marian), "MarianMTModel")
+    assert "Corpus: huggingface." in card
+    assert "Updates" not in card

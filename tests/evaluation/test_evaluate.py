@@ -7,6 +7,7 @@ import sys
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -629,3 +630,16 @@ def test_a_missing_tokenizer_is_reported_before_the_text_is_read(tmp_path):
     assert done.returncode == 2
     assert "BLEU for ja needs sacreBLEU's tokenizer ja-mecab: pip install 'sacrebleu[ja]'" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("languages", "is_refused"), [(("avi", "bol"), False), (("src", "tgt"), False), (("src", "de"), True)]
+)
+def test_a_checkpoint_that_knows_no_languages_scores_any_corpus(tmp_path, languages, is_refused):
+    record = dict(zip(("src_lang", "tgt_lang"), languages))
+    translator: Any = SimpleNamespace(record=record, tokenizer=SimpleNamespace(languages=()))
+    if is_refused:
+        with pytest.raises(UserError, match="data=sample is avi-bol, but the checkpoint translates src-de"):
+            named_text("dev", Sample(), tmp_path, translator)
+    else:
+        assert len(named_text("dev", Sample(), tmp_path, translator).pairs) == 200

@@ -235,13 +235,15 @@ def named_text(
     if further is not None:
         return further_text(split, corpus, cache_dir, further)
     if translator is not None:
-        languages = f"{corpus.src_lang}-{corpus.tgt_lang}"
-        trained = f"{translator.record['src_lang']}-{translator.record['tgt_lang']}"
+        languages = corpus.src_lang, corpus.tgt_lang
+        trained = translator.record["src_lang"], translator.record["tgt_lang"]
         # The language codes of files may only be guesses from their names. For a multilingual model, `translator_of`
-        # has checked the language.
+        # has checked the language. A checkpoint whose record has src or tgt may be of any language.
         free = isinstance(corpus, Files) or bool(translator.tokenizer.languages)
-        if not free and languages != trained:
-            raise UserError(f"data={corpus.name} is {languages}, but the checkpoint translates {trained}")
+        differs = any(code not in (mine, unknown) for mine, code, unknown in zip(languages, trained, ("src", "tgt")))
+        if not free and differs:
+            names = "-".join(languages), "-".join(trained)
+            raise UserError(f"data={corpus.name} is {names[0]}, but the checkpoint translates {names[1]}")
     corpus.prepare(cache_dir)
     splits = corpus.read_checked(cache_dir)
     if split not in splits:

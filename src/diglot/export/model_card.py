@@ -141,7 +141,8 @@ def _scores(loaded: Checkpoint) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 def _training(loaded: Checkpoint) -> Iterator[str]:
     environment = _read(home(loaded.path) / "environment.json")
-    yield f"Corpus: {loaded.record['corpus']}. Updates: {loaded.record.get('update'):,}."
+    update = loaded.record.get("update")  # a mean, and an imported model, have none
+    yield f"Corpus: {loaded.record['corpus']}." + ("" if update is None else f" Updates: {update:,}.")
     words = [word for word in environment.get("command", []) if isinstance(word, str) and not _names_a_path(word)]
     if environment:
         yield f"Command, without paths: `{' '.join(['make train', *words])}`"
