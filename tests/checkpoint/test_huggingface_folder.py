@@ -272,7 +272,7 @@ def test_a_config_that_does_not_fit_the_weights_is_refused_before_they_are_alloc
         (lambda weight: {FIRST: weight.to(torch.int8)}, f"{FIRST!r} is torch.int8"),
         (lambda weight: {FIRST: weight * torch.nan}, "is not finite"),
         (lambda weight: {FIRST: weight[:-1]}, f"{FIRST} has the shape [47, 32]"),
-        (lambda weight: {"model.evil": weight}, "the folder's weights have model.evil"),
+        (lambda weight: {"model.evil": weight.clone()}, "the folder's weights have model.evil"),
     ],
 )
 def test_other_weights_are_refused_by_name(marian, changed, change, wanted):

@@ -462,7 +462,7 @@ def test_a_command_without_its_checkpoint_says_which_key_it_needs(say):
 
 
 def test_a_format_that_is_unknown_or_cannot_hold_the_model_is_refused(say):
-    assert "format='onnx': must be ctranslate2 or huggingface or safetensors" in say(
+    assert "format='onnx': must be ctranslate2 or huggingface or peft or safetensors" in say(
         "checkpoint=x", "format=onnx", command="export"
     )
     assert "check='few': must be an integer" in say("checkpoint=x", "check=few", command="export")
