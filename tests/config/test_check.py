@@ -466,7 +466,7 @@ def test_a_format_that_is_unknown_or_cannot_hold_the_model_is_refused(say):
         "checkpoint=x", "format=onnx", command="export"
     )
     assert "check='few': must be an integer" in say("checkpoint=x", "check=few", command="export")
-    assert "export='onnx': must be ctranslate2 or huggingface or safetensors or null" in say("export=onnx")
+    assert "export='onnx': must be ctranslate2 or huggingface or peft or safetensors or null" in say("export=onnx")
     line = say("export=huggingface")
     assert line.startswith("diglot-train: export=huggingface: model.position=rotary: no stock class has it; nearest: ")
     line = say("export=ctranslate2", "model.qk_norm=true", "model/position=alibi")

@@ -131,7 +131,7 @@ def test_two_processes_make_the_updates_and_the_translations_of_one(tmp_path: Pa
 @pytest.mark.parametrize(
     "words",
     [
-        ("freeze=[encoder,embeddings]", "learning_rates={decoder.norms:3}"),
+        ("freeze=[encoder,embeddings]", "learning_rates={decoder.norms:3}", "callbacks=[ema]"),
         ("lora={rank:2,on:[attention,up],train:[norms]}", "learning_rates={decoder:2}"),
     ],
     ids=["frozen", "lora"],

@@ -3,8 +3,10 @@
 import json
 import logging
 import math
+import threading
 import warnings
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -251,6 +253,34 @@ def test_samples_are_compared_with_placeholders_filled_in(
     assert search.ranked(samples, tokenizer.decode)[0].tokens != as_translator[0].tokens
     made.search = type("Drawn", (), {"__call__": lambda *_: [samples], "ranked": staticmethod(search.ranked)})()
     assert made.translate(batch_of([1]))[0].tokens == as_translator[0].tokens
+
+
+def test_a_copy_for_weight_averaging_does_not_copy_the_data(
+    build_model: Callable[..., Transformer], tokenizer: Tokenizer
+) -> None:
+    class Data:
+        def __init__(self) -> None:
+            self.own_lock = threading.Lock()  # cannot be copied, like Lightning's processes
+
+        def decode(self, pair: int, tokens: list[int]) -> str:
+            return tokenizer.decode(tokens)
+
+    made = TranslationTask(
+        model=build_model(src_vocab_size=V, tgt_vocab_size=V),
+        tokenizer=tokenizer,
+        search=BeamSearch(beam_size=1),
+        optimizer=torch.optim.SGD,
+        scheduler=partial(Constant, lr=0.25),
+        total_updates=100,
+        label_smoothing=SMOOTHING,
+        seed=1,
+        record={},
+        decode_pair=Data().decode,
+    )
+    copied = deepcopy(made)
+    assert copied.model is not made.model
+    batch = batch_of([1])
+    assert copied.translate(batch)[0].tokens == made.translate(batch)[0].tokens
 
 
 def test_dropout_is_a_function_of_seed_and_place_in_the_run(task: TranslationTask) -> None:

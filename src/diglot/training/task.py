@@ -24,6 +24,16 @@ from diglot.training.loss import batch_loss, token_loss
 from diglot.training.state import RunState
 
 
+class _Shared:
+    """Holder of a function that deep copies of its owner share, because copying what the function needs may fail."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Shared":
+        return self
+
+
 class TranslationTask(L.LightningModule):
     """LightningModule that trains an encoder-decoder with teacher forcing.
 
@@ -70,10 +80,11 @@ class TranslationTask(L.LightningModule):
         self.gradient_check = GradientCheck(self.state, skip_non_finite)
         self._pairs: list[Tensor] = []  # numbers of the pairs of the current update
         self.model, self.search = model, search
-        self.decode_pair = decode_pair or (lambda pair, tokens: tokenizer.decode(tokens))
+        # Weight averaging copies the task. The copy must not contain the data, with Lightning's trainer and processes.
+        self._decode_pair = _Shared(decode_pair or (lambda pair, tokens: tokenizer.decode(tokens)))
         self.special, self._n_prefix = tokenizer.special, tokenizer.n_tgt_prefix
         self.make_optimizer, self.make_scheduler, self.total_updates = optimizer, scheduler, total_updates
-        self.label_smoothing, self.seed, self.record, self.factors = label_smoothing, seed, record, factors
+        self.label_smoothing, self.seed, self.record, self.factors = label_smoothing, seed, record, dict(factors)
         self._sums: Tensor | None = None  # smoothed loss, nll and tokens of the current update
         self._newest: tuple[Tensor, float] | None = None  # sums and learning rate of the last complete update
         self._gradient_norm: Tensor | None = None  # of the newest update, before clipping
@@ -196,7 +207,7 @@ class TranslationTask(L.LightningModule):
         with packed_for_decoding(self.model):
             results = self.search(self.model, batch.src, batch.src_mask, self.special, prefixes)
         return [
-            self.search.ranked(hypotheses, partial(self.decode_pair, pair))[0]
+            self.search.ranked(hypotheses, partial(self._decode_pair.function, pair))[0]
             for pair, hypotheses in zip(batch.pairs.tolist(), results, strict=True)
         ]
 
