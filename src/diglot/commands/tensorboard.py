@@ -42,12 +42,12 @@ def main() -> None:
     folder, *options = sys.argv[1:]
     if not Path(folder).is_dir():
         sys.exit(f"tensorboard: LOGDIR={folder}: no such folder; make train creates runs/")
-    try:
-        url = address(folder, *options)
-    except program.TensorBoardServerException as error:
-        sys.exit(f"tensorboard: {' '.join(error.msg.split())}")
-    print(f"TensorBoard shows the runs under {folder}/ until you type Ctrl-C, here:\n{url}", flush=True)
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt):  # it may come as soon as the address is printed
+        try:
+            url = address(folder, *options)
+        except program.TensorBoardServerException as error:
+            sys.exit(f"tensorboard: {' '.join(error.msg.split())}")
+        print(f"TensorBoard shows the runs under {folder}/ until you type Ctrl-C, here:\n{url}", flush=True)
         threading.Event().wait()
 
 
