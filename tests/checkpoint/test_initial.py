@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.initial import initial_weights
+from diglot.checkpoint.weights import load_weights
 from diglot.config import build
 from diglot.data.corpus import Sample
 from diglot.data.extension import TokenizerExtension, added_ids
@@ -44,7 +45,7 @@ def test_old_logits_stay_and_new_rows_are_means(
     initial = checkpoints.load(path)
     new = extended(tokenizer, tmp_path)
     model = build(config.model, "model", **new.vocab_sizes).eval()
-    checkpoints.load_weights(model, initial_weights(initial, new))
+    load_weights(model, initial_weights(initial, new))
     dev = Sample().read(tmp_path)["dev"].load().src[:4]
     n_old = tokenizer.src_vocab_size
     for line in dev:
@@ -98,4 +99,4 @@ def test_another_tokenizer_is_refused_by_its_size(
     initial = checkpoints.load(write_checkpoint(tmp_path / "a.ckpt", checkpoint_content(config, new)))
     model = build(config.model, "model", **tokenizer.vocab_sizes)
     with pytest.raises(UserError, match="its weights do not fit this model"):
-        checkpoints.load_weights(model, initial_weights(initial, tokenizer))
+        load_weights(model, initial_weights(initial, tokenizer))

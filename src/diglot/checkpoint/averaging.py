@@ -16,6 +16,7 @@ from diglot import __version__
 from diglot.checkpoint import file as checkpoint
 from diglot.checkpoint.huggingface_folder import is_huggingface
 from diglot.checkpoint.merging import merged_weights
+from diglot.checkpoint.weights import refuse_other_model
 from diglot.config import without_folders
 from diglot.config.composed import CONFIG
 from diglot.data.text import refuse_address
@@ -178,7 +179,7 @@ class Mean:
         if loaded.tokenizer.digest() != self._tokenizer:
             raise UserError(f"its tokenizer differs from the one in {first_file}")
         try:
-            checkpoint.refuse_other_model(first_record["model"], record["model"])
+            refuse_other_model(first_record["model"], record["model"])
         except UserError as error:
             raise UserError(f"{error} (in {first_file})") from None
         if different_weights := weights.keys() ^ self._sums.keys():

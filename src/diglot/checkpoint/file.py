@@ -1,19 +1,18 @@
 """Self-contained checkpoints: the file alone suffices to rebuild model, tokenizer and search. Loading runs no code."""
 
-import math
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from omegaconf import DictConfig
-from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from diglot import __version__
 from diglot.checkpoint import container, format1, huggingface_folder
 from diglot.checkpoint.merging import adapter_record, merged_weights
+from diglot.checkpoint.weights import check_weights, limit_parameters, load_weights
 from diglot.config import (
     FROM_ENVIRONMENT,
     FineTuning,
@@ -23,7 +22,6 @@ from diglot.config import (
     check_search,
     check_tokenizer,
     check_trust,
-    different_values,
     resolved,
     without_folders,
     without_secrets,
@@ -46,7 +44,6 @@ from diglot.system.quoting import printable, reading
 FORMAT = 2  # one safetensors file, see diglot.checkpoint.container
 OLD_FORMAT = 1  # written by torch.save
 RESUME_ORDER = ("last.ckpt", "previous.ckpt", "best.ckpt")  # newest first
-_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 # Keys of a checkpoint's record, and the types of their values.
 KINDS: dict[str, tuple[type, ...]] = {
@@ -355,8 +352,8 @@ def rebuild(content: dict[str, Any], file: Path, trust: Collection[str] = ()) ->
     try:
         tokenizer, search = tokenizer_of(record), _search(record, trust)
         sizes, weights = tokenizer.vocab_sizes, merged_weights(content)
-        with meta_device(), _limit_parameters(weights):  # a model that does not fit is never allocated
-            _check_weights(_model(record, sizes), weights)
+        with meta_device(), limit_parameters(weights):  # a model that does not fit is never allocated
+            check_weights(_model(record, sizes), weights)
         model = _model(record, sizes)
         load_weights(model, weights)
     except UserError as error:
@@ -442,160 +439,3 @@ def _model(record: dict[str, Any], sizes: dict[str, int]) -> EncoderDecoder:
     if not isinstance(model, EncoderDecoder):
         raise UserError("it holds no model")
     return model
-
-
-@contextmanager
-def _limit_parameters(weights: dict[str, Any]) -> Iterator[None]:
-    """Refuse to build a model with more parameters than there are weights, before it becomes large."""
-    tensors = [weight for weight in weights.values() if isinstance(weight, torch.Tensor)]
-    n = len({tensor.data_ptr() for tensor in tensors})
-    n_remaining = n + 50  # a few parameters may be tied, replaced or temporary
-
-    def count(*_: Any) -> None:
-        nonlocal n_remaining
-        n_remaining -= 1
-        if n_remaining < 0:
-            raise UserError(f"its model has more parameters than the {n:,} weights in the file")
-
-    hook = register_module_parameter_registration_hook(count)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-def check_training_state(content: dict[str, Any], file: Path, *, may_have_failed: bool = False) -> None:
-    """Check that a run can resume from the content of a checkpoint.
-
-    Counts must be non-negative integers, and weights must be finite. Moments must not be NaN. They must be of
-    a floating type, because converting others to the weight's type could take several times their memory.
-
-    Args:
-        content: the content.
-        file: the checkpoint, for messages.
-        may_have_failed: whether numbers that are not finite are accepted, to find out where they come from.
-
-    Raises:
-        UserError: a part is wrong; the message names it.
-    """
-    record = content["diglot"]
-    position = record.get("place") or []
-    due_since = record.get("validation_due_since")
-    is_valid = {
-        "global_step": _is_count(content.get("global_step")),
-        "loops": isinstance(content.get("loops"), dict) and _counts_only(content["loops"]),
-        "optimizer_states": isinstance(content.get("optimizer_states"), list)
-        and len(content["optimizer_states"]) == 1
-        and all(_has_float_dtype(tensor) for tensor in _tensors(content["optimizer_states"])),
-        "lr_schedulers": isinstance(content.get("lr_schedulers"), list),
-        "place": isinstance(position, list) and len(position) in (0, 3) and all(map(_is_count, position)),
-        "validation_due_since": isinstance(due_since, (float, type(None))),
-        "has_stopped": isinstance(record.get("has_stopped", False), bool),
-    }
-    if malformed := [name for name, valid in is_valid.items() if not valid]:
-        raise UserError(f"checkpoint {file}: no run can resume from it, because its {malformed[0]} is malformed")
-    if may_have_failed:
-        return
-    try:
-        for part in ("state_dict", "current_model_state"):  # the latter exists beside a weight average
-            _check_finite(content.get(part, {}))
-    except UserError as error:
-        raise UserError(f"checkpoint {file}: no run can resume from it: {error}") from None
-    if any(tensor.isnan().any() for tensor in _tensors(content["optimizer_states"])):
-        raise UserError(f"checkpoint {file}: no run can resume from it, because its optimizer's moments contain NaN")
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**53
-
-
-def _counts_only(node: Any) -> bool:
-    """Return whether the state of Lightning's loops holds only counts, flags and None."""
-    if isinstance(node, dict):
-        return all(map(_counts_only, node.values()))
-    return node is None or isinstance(node, bool) or _is_count(node)
-
-
-def _tensors(node: Any) -> Iterator[torch.Tensor]:
-    if isinstance(node, torch.Tensor):
-        yield node
-    elif isinstance(node, (dict, list, tuple)):
-        for value in node.values() if isinstance(node, dict) else node:
-            yield from _tensors(value)
-
-
-def _has_float_dtype(tensor: torch.Tensor) -> bool:
-    """Return whether an optimizer's tensor takes little more memory when it is converted to its weight's type."""
-    return tensor.numel() <= 1 or tensor.dtype in _FLOATS
-
-
-def _check_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
-    """Check weights before a model is allocated for them.
-
-    They must have the model's shapes and types, hold as many numbers as it needs, and be finite.
-
-    Raises:
-        UserError: some weights do not fit; the message names them.
-    """
-    weights = _fitting_weights(model, state_dict)
-    expected = model.state_dict(keep_vars=True)
-    for name, weight in weights.items():
-        if weight.dtype != expected[name].dtype and not (weight.dtype in _FLOATS and expected[name].dtype in _FLOATS):
-            raise UserError(f"its weight {name} is {weight.dtype}, but the model's is {expected[name].dtype}")
-    n_needed = sum({id(weight): weight.numel() for weight in expected.values()}.values())
-    n_stored = sum({weight.data_ptr(): weight.numel() for weight in weights.values()}.values())
-    if n_needed > n_stored:
-        raise UserError(f"its model needs {n_needed:,} numbers, but the file has {n_stored:,}: other weights are tied")
-    _check_finite(weights)
-
-
-def _check_finite(weights: dict[str, Any]) -> None:
-    """Check that all weights are finite.
-
-    Raises:
-        UserError: a weight is not finite; the message names it.
-    """
-    for name, weight in weights.items():
-        if isinstance(weight, torch.Tensor) and weight.dtype in _FLOATS and weight.numel():
-            minimum, maximum = (float(extreme) for extreme in weight.aminmax())  # allocates no memory
-            if not math.isfinite(minimum) or not math.isfinite(maximum):
-                raise UserError(f"its weight {name} is not finite: the training had failed when it was written")
-
-
-def load_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> None:
-    """Load the weights of a task's state into a model.
-
-    Raises:
-        UserError: some weights do not fit; the message names them.
-    """
-    model.load_state_dict(_fitting_weights(model, state_dict))
-
-
-def _fitting_weights(model: EncoderDecoder, state_dict: dict[str, Any]) -> dict[str, torch.Tensor]:
-    weights = {name.removeprefix("model."): value for name, value in state_dict.items()}
-    expected = model.state_dict()
-    differences = [f"{name} is not a tensor" for name in weights if not isinstance(weights[name], torch.Tensor)]
-    differences += [
-        f"{name} is {tuple(weights[name].shape)} in the checkpoint, but {tuple(expected[name].shape)} here"
-        for name in expected
-        if isinstance(weights.get(name), torch.Tensor) and weights[name].shape != expected[name].shape
-    ]
-    differences += [f"{name} is missing in the checkpoint" for name in expected if name not in weights]
-    differences += [f"{name} is missing here" for name in weights if name not in expected]
-    if differences:
-        remainder = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
-        raise UserError(f"its weights do not fit this model: {'; '.join(differences[:3])}{remainder}")
-    return weights
-
-
-def refuse_other_model(current: dict[str, Any], stored: dict[str, Any]) -> None:
-    """Check that two configs describe the same model, apart from dropout.
-
-    Weights can be loaded into any model with the same shapes, but another model would compute something else with them.
-
-    Raises:
-        UserError: the configs differ; the message names the first key.
-    """
-    for key, a, b in different_values(stored, current, "model"):
-        if "dropout" not in key:
-            raise UserError(f"{key} is {a} in the checkpoint, but {b} here")

@@ -7,6 +7,7 @@ from omegaconf import DictConfig, open_dict
 
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.file import Checkpoint
+from diglot.checkpoint.weights import refuse_other_model
 from diglot.config import (
     EXTENSION,
     build_corpus,
@@ -98,7 +99,7 @@ def inherit(config: DictConfig) -> None:
         node = _laid_over(node, model, path)
     if own is None:
         try:
-            checkpoints.refuse_other_model(node, source["model"])
+            refuse_other_model(node, source["model"])
         except UserError as error:
             raise UserError(f"init_from={config.init_from}: {error}") from None
     with open_dict(config):

@@ -8,9 +8,9 @@ import lightning as L
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.file import Checkpoint
 from diglot.checkpoint.initial import initial_weights
+from diglot.checkpoint.weights import load_weights, refuse_other_model
 from diglot.config import (
     FineTuning,
     build,
@@ -125,8 +125,8 @@ class Plan:
         check_lengths(model, self.data, self.config.model)
         if self.initial:
             try:
-                checkpoints.load_weights(model, initial_weights(self.initial, self.data.tokenizer))
-                checkpoints.refuse_other_model(resolved(self.config.model), self.initial.record["model"])
+                load_weights(model, initial_weights(self.initial, self.data.tokenizer))
+                refuse_other_model(resolved(self.config.model), self.initial.record["model"])
             except UserError as error:
                 raise UserError(f"init_from={self.config.init_from}: {error}") from None
         FineTuning.of(self.config).apply(model)

@@ -16,6 +16,8 @@ from diglot import __version__
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.atomic_io import AtomicCheckpointIO
 from diglot.checkpoint.initial import initial_weights
+from diglot.checkpoint.training_state import check_training_state
+from diglot.checkpoint.weights import load_weights
 from diglot.config import (
     FineTuning,
     build,
@@ -178,7 +180,7 @@ class Replay:
         if str(config.trainer.precision) in ("64", "64-true"):
             model.double()
         if initial is not None:
-            checkpoints.load_weights(model, initial_weights(initial, self.tokenizer))
+            load_weights(model, initial_weights(initial, self.tokenizer))
         FineTuning.of(config).apply(model)
         return model
 
@@ -321,7 +323,7 @@ def _read_checkpoint(file: Path, record: Record) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"record {file}: its checkpoint {path.name} is gone")
     content = checkpoints.read(path)
-    checkpoints.check_training_state(content, path, may_have_failed=True)
+    check_training_state(content, path, may_have_failed=True)
     if content["global_step"] != record.start:
         raise UserError(f"record {file}: {path.name} is of update {content['global_step']}, not of {record.start}")
     if content["diglot"].get("data", record.data_key) != record.data_key:

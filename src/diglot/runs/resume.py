@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from diglot.checkpoint import file as checkpoints
+from diglot.checkpoint.training_state import check_training_state
 from diglot.config import (
     Change,
     changes,
@@ -184,7 +185,7 @@ def load_resume_point(
     if newest is None:
         return ResumePoint(changed=tuple(changed))
     checkpoint, content, damaged = newest
-    checkpoints.check_training_state(content, checkpoint)
+    check_training_state(content, checkpoint)
     record, update, updates = content["diglot"], content["global_step"], config["run"]["updates"]
     since_checkpoint = changes(without_folders(record["config"]), without_folders(config), unchanged)
     refuse_other_run(f"{checkpoint}: this checkpoint belongs to another run", since_checkpoint)
