@@ -4,6 +4,7 @@ import io
 import json
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import sentencepiece
@@ -17,7 +18,13 @@ _T5_SIZES = {"d_model": 32, "d_kv": 8, "num_heads": 3, "d_ff": 48, "num_layers":
 _T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 _CODES = ["eng_Latn", "deu_Latn", "zho_Hans"]
 _MBART_CODES = ["en_XX", "de_DE", "zh_CN"]
-FAMILIES = ("marian", "pegasus", "m2m100", "nllb", "bart", "mbart50", "t5", "mt5")
+FAMILIES = ("marian", "pegasus", "m2m100", "nllb", "bart", "byte_level", "mbart50", "t5", "mt5")
+
+# Text with contractions, digits, runs of spaces and signs, and characters of several bytes.
+BYTE_LEVEL_TEXT = 2 * (
+    *("It's 2,500  or   3½ -- they're ===fine===", "Ünï's  ＂中文＂ 🎉🎉 don't -----"),
+    *("\t a\u0301  don’t  ²²", "aaaa''''''  "),
+)
 
 
 @cache
@@ -77,7 +84,30 @@ def _files(family: str) -> tuple[dict[str, Any], str, dict[str, Any]]:
         settings |= {"added_tokens_decoder": _tokens(_MBART_CODES, 301)}
         files = {"sentencepiece.bpe.model": both, "tokenizer_config.json": settings}
         return files, "MBart", {"vocab_size": 301 + len(_MBART_CODES) + 1, "scale_embedding": True, **fairseq}
+    if family == "byte_level":
+        files = {**byte_level_files(), "tokenizer_config.json": {"tokenizer_class": "BartTokenizer"}}
+        return files, "Bart", {"vocab_size": 700, **fairseq}
     return _bart(both), "Bart", {"vocab_size": 304, **fairseq}
+
+
+@cache
+def _byte_level_merges() -> tuple[str, str]:
+    import tokenizers
+
+    train = Sample().read(Path())["train"].load()
+    trained = tokenizers.ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    text = [*train.src[:400], *train.tgt[:400], *BYTE_LEVEL_TEXT]
+    trained.train_from_iterator(text, vocab_size=700, min_frequency=2, special_tokens=special)
+    with TemporaryDirectory() as folder:
+        trained.save_model(folder)
+        return tuple((Path(folder) / name).read_text(encoding="utf-8") for name in ("vocab.json", "merges.txt"))
+
+
+def byte_level_files() -> dict[str, Any]:
+    """Return the vocab.json and merges.txt of a byte-level BPE, as in the folders of BART."""
+    vocabulary, merges = _byte_level_merges()
+    return {"vocab.json": json.loads(vocabulary), "merges.txt": merges.encode()}
 
 
 def _bart(model: bytes) -> dict[str, Any]:

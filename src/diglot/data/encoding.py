@@ -11,6 +11,7 @@ from functools import cache
 from itertools import repeat
 from typing import Any, NamedTuple
 
+from diglot.data.byte_level import ByteLevelBpe, is_byte_level
 from diglot.data.capitals import CAPITALS, is_in_capitals
 from diglot.data.forms import comparable
 from diglot.data.language import find_language
@@ -336,6 +337,7 @@ class _SideModel:
         self.processor = load_processor(model)
         self._composes, self._type = is_composing(model), model_type_of(model)
         processor = self.processor
+        self._byte_level = ByteLevelBpe(processor, model) if is_byte_level(model) else None
         ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
         self.bos_id = ids[2]
         if self.bos_id not in (PAD, BOS, EOS) or [*ids[:2], BOS, ids[3]] != [PAD, UNK, BOS, EOS]:
@@ -365,6 +367,8 @@ class _SideModel:
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of texts."""
+        if self._byte_level is not None:
+            return self._byte_level.encode(texts)
         if self._composes:
             texts = [unicodedata.normalize("NFC", text) for text in texts]
         if self._type == "word":
@@ -382,5 +386,6 @@ class _SideModel:
 
     def decode(self, ids: list[int]) -> str:
         """Return the text of ids. A line break, which a model can spell with byte tokens, becomes a space."""
-        text = self.processor.decode(ids).replace("\n", " ")
+        decode = self.processor.decode if self._byte_level is None else self._byte_level.decode
+        text: str = decode(ids).replace("\n", " ").replace("\r", " ")
         return text.lstrip(" ") if self._type == "word" else text  # the text of an unknown word begins with a space

@@ -5,12 +5,14 @@ The old pieces keep their ids. A text without a new piece is segmented as before
 
 import math
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import sentencepiece
 
+from diglot.data.byte_level import ByteLevelBpe, is_byte_level, spelt, text_of
 from diglot.data.line_sample import Side
 from diglot.data.pieces import (
     CONTROL,
@@ -239,13 +241,22 @@ def added_ids(old: Tokenizer, new: Tokenizer, side: Side) -> list[list[int]]:
     if new.pieces(range(n_old) if n_new >= n_old else [], side) != old.pieces(range(n_old), side):
         return []
     model = old.model if side == "src" or old.tgt_model is None else old.tgt_model
-    processor = load_processor(model)
+    processor, segment = load_processor(model), _segmentation(model)
     tags = {tag(language) for language in new.languages}
     old_tags = [processor.piece_to_id(tag(language)) for language in old.languages]
     return [
-        old_tags if piece in tags else [i for i in old_ids(processor, piece) if i != UNK]
+        old_tags if piece in tags else [i for i in segment(piece) if i != UNK]
         for piece in new.pieces(range(n_old, n_new), side)
     ]
+
+
+def _segmentation(model: bytes) -> Callable[[str], list[int]]:
+    """Return a function that returns the ids of a piece's text in a model."""
+    processor = load_processor(model)
+    if not is_byte_level(model):
+        return partial(old_ids, processor)
+    bpe = ByteLevelBpe(processor, model)
+    return lambda piece: bpe.encode([text_of(piece)])[0]
 
 
 def old_ids(processor: sentencepiece.SentencePieceProcessor, piece: str) -> list[int]:
@@ -259,6 +270,8 @@ def _given_pieces(model: bytes, texts: Sequence[str]) -> list[Piece]:
     """Return the given texts that a model file lacks, as pieces of a type and a score with which they match."""
     kind, known = model_type_of(model), {piece.piece for piece in read_model(model).pieces}
     names = [f"{_BLANK}{text}" if kind == "word" else text for text in dict.fromkeys(texts)]
+    if is_byte_level(model):
+        names = list(map(spelt, names))
     missing = [name for name in names if name not in known]
     if kind == "unigram":  # SentencePiece's own score of user-defined pieces may lose against a piece that overlaps
         return [Piece(name, _GIVEN_SCORE * len(name) + len(name) ** 2, NORMAL) for name in missing]

@@ -44,6 +44,7 @@ _MORE_FIELDS = {
     },
 }
 COMPOSING_NAME = "diglot_nfc"  # name of the normalisation in a model for composed text; only diglot interprets it
+BYTE_LEVEL_NAME = "diglot_byte_level"  # the same, for a byte-level BPE; see diglot.data.byte_level
 
 
 class Piece(NamedTuple):

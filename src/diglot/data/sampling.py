@@ -10,6 +10,7 @@ from itertools import accumulate
 from random import Random
 from typing import NamedTuple
 
+from diglot.data.byte_level import is_byte_level
 from diglot.data.pieces import BLANK_MARK, MODEL_TYPES, NORMAL, read_model
 from diglot.errors import UserError
 
@@ -40,7 +41,7 @@ class Sampler:
         alpha: amount of randomness; see `Sampling`.
 
     Raises:
-        UserError: the model is of another type, or alpha is above 1 for BPE.
+        UserError: the model is of another type or a byte-level BPE, or alpha is above 1 for BPE.
     """
 
     def __init__(self, model: bytes, alpha: float) -> None:
@@ -48,6 +49,8 @@ class Sampler:
         model_type = MODEL_TYPES[content.trainer_spec.model_type]
         if model_type not in ("unigram", "bpe"):
             raise UserError(f"tokenizer.samples: a {model_type} model has only one segmentation of each text")
+        if is_byte_level(model):
+            raise UserError("tokenizer.samples: a byte-level BPE is not segmented at random; type tokenizer.samples=0")
         if model_type == "bpe" and alpha > 1:
             raise UserError(f"tokenizer.alpha={alpha:g}: the share of dropped merges of a bpe model must be at most 1")
         # Pieces other than subwords (bytes, slots, the unknown piece) have no text here, and are never resegmented.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diglot import __version__
+from diglot.data.byte_level import is_byte_level
 from diglot.data.capitals import CAPITALS
 from diglot.data.pieces import is_composing, tag
 from diglot.data.text import refuse_address, write_bytes
@@ -134,6 +135,12 @@ def tokenizer_metadata(tokenizer: Tokenizer, record: dict[str, Any], names: dict
         # Whether text must be composed (NFC) first. The SentencePiece models' own rules do so except for some rare
         # orders of combining marks.
         "nfc": {"src": is_composing(tokenizer.model), "tgt": is_composing(tokenizer.tgt_model or tokenizer.model)},
+        # Whether the pieces are those of a byte-level BPE: text must be split into words, and each byte spelt by a
+        # character, as GPT-2 does.
+        "byte_level": {
+            side: is_byte_level(model)
+            for side, model in (("src", tokenizer.model), ("tgt", tokenizer.tgt_model or tokenizer.model))
+        },
         # The piece that precedes a source in capitals, which is then encoded in lower case; null: there is none.
         "capitals": CAPITALS if tokenizer.marks_capitals else None,
         "special_ids": ids,

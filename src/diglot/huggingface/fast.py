@@ -9,6 +9,7 @@ from typing import Any
 
 from diglot.data.pieces import BYTE, COMPOSING_NAME, MODEL_TYPES, NORMAL, UNKNOWN, USER_DEFINED, ImportedModel
 from diglot.errors import UserError
+from diglot.huggingface.merges import byte_level_vocabulary
 from diglot.huggingface.vocabulary import Piece, Vocabulary
 
 FILE = "tokenizer.json"
@@ -25,6 +26,8 @@ def read_fast(content: dict[str, Any]) -> Vocabulary:
         UserError: a SentencePiece model cannot hold it; the message names the part.
     """
     model, options = content["model"], ImportedModel()
+    if byte_level := _byte_level_node(content.get("pre_tokenizer")):
+        return _byte_level(content, byte_level)
     if model["type"] not in ("Unigram", "BPE"):
         raise UserError(f"{FILE}: its model is {model['type']}; only Unigram and BPE of SentencePiece can be read")
     spec, normalizer = options.trainer_spec, options.normalizer_spec
@@ -60,14 +63,43 @@ def _unigram(model: dict[str, Any]) -> dict[int, Piece]:
 def _bpe(model: dict[str, Any]) -> dict[int, Piece]:
     """Return pieces whose scores are their ranks: SentencePiece merges the pair with the highest score first."""
     ranks: dict[str, int] = {}
-    for merge in model["merges"]:
-        left, right = merge.split(" ") if isinstance(merge, str) else merge
+    for left, right in _merges(model):
         ranks.setdefault(left + right, len(ranks))
     pieces = {int(i): Piece(text, -float(ranks.get(text, len(ranks))), NORMAL) for text, i in model["vocab"].items()}
     unk = str(model.get("unk_token"))
     if unk in model["vocab"]:
         pieces[model["vocab"][unk]] = Piece(unk, kind=UNKNOWN)
     return pieces
+
+
+def _merges(model: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for merge in model["merges"]:
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        yield left, right
+
+
+def _byte_level_node(pre_tokenizer: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the pre_tokenizer of a byte-level BPE; None if it is another one."""
+    return next((node for node in _flat(pre_tokenizer, "pretokenizers") if node["type"] == "ByteLevel"), None)
+
+
+def _byte_level(content: dict[str, Any], node: dict[str, Any]) -> Vocabulary:
+    """Return the vocabulary of a byte-level BPE.
+
+    Raises:
+        UserError: it splits text in another way than GPT-2 and BART; the message names the part.
+    """
+    model, pre_tokenizer = content["model"], content["pre_tokenizer"]
+    if model["type"] != "BPE":
+        raise UserError(f"{FILE}: its model is {model['type']} with a byte-level pre_tokenizer; only BPE can be read")
+    if pre_tokenizer["type"] != "ByteLevel" or not node.get("use_regex", True):
+        raise UserError(f"{FILE}: its pre_tokenizer splits text into words in another way than GPT-2 and BART")
+    if (normalizer := content.get("normalizer")) is not None:
+        raise UserError(f"{FILE}: its normalizer {normalizer['type']} has no counterpart in a byte-level BPE")
+    for key in ("ignore_merges", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(key):
+            raise UserError(f"{FILE}: its {key}={model[key]} has no counterpart")
+    return byte_level_vocabulary(model["vocab"], _merges(model), bool(node.get("add_prefix_space", True)))
 
 
 def _is_byte(text: str) -> bool:
@@ -86,8 +118,6 @@ def _flat(node: dict[str, Any] | None, parts: str) -> Iterator[dict[str, Any]]:
 def _adds_space(pre_tokenizer: dict[str, Any] | None) -> bool:
     """Return whether a space is put before each text."""
     for node in _flat(pre_tokenizer, "pretokenizers"):
-        if node["type"] == "ByteLevel":
-            raise UserError(BYTE_LEVEL)
         if node["type"] not in ("Metaspace", "WhitespaceSplit"):
             raise UserError(f"{FILE}: its pre_tokenizer {node['type']} has no counterpart in SentencePiece")
         if node["type"] == "Metaspace":
@@ -106,9 +136,3 @@ def _add_rule(normalizer: Any, node: dict[str, Any]) -> None:
         normalizer.name = COMPOSING_NAME
     elif kind not in ("Strip", "Replace") or (kind == "Replace" and node["content"] != " "):
         raise UserError(f"{FILE}: its normalizer {kind} has no counterpart in SentencePiece")
-
-
-BYTE_LEVEL = (
-    "its tokenizer is a byte-level BPE (as in vocab.json with merges.txt), which is not a SentencePiece model; models "
-    "with a SentencePiece tokenizer fit, such as mBART-50 and BARThez"
-)

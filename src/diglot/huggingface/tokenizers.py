@@ -15,10 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from diglot.data.pieces import BOS, CONTROL, EOS, PAD, UNKNOWN, ImportedModel, load_processor
+from diglot.data.byte_level import spelt
+from diglot.data.pieces import BOS, CONTROL, EOS, PAD, UNKNOWN, USER_DEFINED, ImportedModel, load_processor
 from diglot.data.tokenizer import Prefixes, Tokenizer
 from diglot.errors import UserError
-from diglot.huggingface.fast import BYTE_LEVEL, FILE, added_pieces, read_fast
+from diglot.huggingface.fast import FILE, added_pieces, read_fast
+from diglot.huggingface.merges import byte_level_vocabulary, merges_of_lines
 from diglot.huggingface.vocabulary import (
     OF_TEXT,
     Piece,
@@ -107,6 +109,10 @@ class _Reader:
         """Return the tokenizer."""
         self._refuse_other_order()
         src, tgt = self._vocabularies()
+        if src.is_byte_level and self.model_type != "bart":
+            raise UserError(
+                f"its tokenizer is a byte-level BPE, which is read only for model_type=bart, not {self.model_type}"
+            )
         for vocabulary in (src, tgt):
             self._add_tokens(vocabulary)
         names = self._special_names()
@@ -151,7 +157,7 @@ class _Reader:
         elif self.fast:
             both = read_fast(self.fast)
         elif self._has("vocab.json", "merges.txt"):
-            raise UserError(BYTE_LEVEL)
+            both = self._byte_level()
         else:
             raise UserError(
                 "it has no tokenizer: needed are source.spm, target.spm and vocab.json, or sentencepiece.bpe.model, or "
@@ -202,6 +208,10 @@ class _Reader:
         sentinels = {i: Piece(f"<extra_id_{last - i}>") for i in range(len(pieces), last + 1)}
         return Vocabulary(pieces | sentinels, options, {})
 
+    def _byte_level(self) -> Vocabulary:
+        merges = merges_of_lines((self.folder / "merges.txt").read_text(encoding="utf-8").split("\n"))
+        return byte_level_vocabulary(self._ids("vocab.json"), merges, bool(self.settings.get("add_prefix_space")))
+
     def _with_ids(self, name: str, ids: dict[str, int]) -> Vocabulary:
         """Return the vocabulary of a SentencePiece model whose pieces another file numbers."""
         pieces, options = self._sentencepiece(name)
@@ -218,6 +228,8 @@ class _Reader:
         if vocabulary.languages:  # of both sides, done for the source
             return
         for i, piece in added_pieces(self._tokens_with_ids()).items():
+            if vocabulary.is_byte_level and piece.kind == USER_DEFINED:
+                piece = piece._replace(text=spelt(piece.text))
             if vocabulary.pieces.get(i, piece).text == piece.text and vocabulary.pieces.get(i, piece).kind != UNKNOWN:
                 vocabulary.pieces[i] = piece if piece.kind == CONTROL else vocabulary.pieces.get(i, piece)
         for i, piece in sorted(vocabulary.pieces.items()):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from diglot.data.pieces import (
     BYTE,
+    BYTE_LEVEL_NAME,
     CONTROL,
     EOS,
     NORMAL,
@@ -47,6 +48,11 @@ class Vocabulary:
     pieces: dict[int, Piece]
     options: Any
     languages: dict[str, int]
+
+    @property
+    def is_byte_level(self) -> bool:
+        """Whether this is the vocabulary of a byte-level BPE."""
+        return bool(self.options.normalizer_spec.name == BYTE_LEVEL_NAME)
 
     def ids(self) -> dict[str, int]:
         """Return the ids of all pieces by their texts."""
