@@ -19,7 +19,7 @@ from diglot.commands.output import refuse_unwritable
 from diglot.commands.translate import load_translator
 from diglot.config import build_corpus, check_language, resolved, trusted
 from diglot.data.corpus import SPLITS, Corpus, Files
-from diglot.data.encoding import listed
+from diglot.data.encoding import to_select
 from diglot.data.held_out import FurtherDev, split_of
 from diglot.data.language import BleuTokenizer
 from diglot.data.options import DataOptions
@@ -156,14 +156,11 @@ def translator_of(
     find = loaded.tokenizer.find_language
     of_text: str | None = corpus.tgt_lang if corpus else None
     requested = tgt_lang or of_text
-    supported = f"this model translates into {listed(languages)}"
     is_known = requested is not None and find(requested) is not None
-    if tgt_lang and not is_known:
-        raise UserError(f"tgt_lang={requested}: {supported}")
     if requested is not None and not is_known:
-        raise UserError(
-            f"the target language of the text is {requested}, but {supported}: select one with tgt_lang=CODE"
-        )
+        typed = f"tgt_lang={requested}" if tgt_lang else f"the target language of the text is {requested}"
+        select = to_select("tgt_lang", languages, requested)
+        raise UserError(f"{typed}: this model does not translate into {requested}; {select}")
     if of_text is not None and find(of_text) is not None and find(str(requested)) != find(of_text):
         raise UserError(
             f"tgt_lang={requested}: the text is in {of_text}; if that is wrong, type data.tgt_lang={requested}"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from torch import nn
 
 from diglot.errors import UserError
@@ -31,7 +31,7 @@ class FineTuning:
     lora: Lora | None = None
 
     @classmethod
-    def of(cls, config: DictConfig) -> "FineTuning":
+    def of(cls, config: Mapping[Any, Any]) -> "FineTuning":
         """Read the keys of a run's config. A config from before they existed trains all weights.
 
         Raises:
