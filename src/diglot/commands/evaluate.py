@@ -260,6 +260,7 @@ def further_text(split: str, corpus: Corpus, cache_dir: Path, nodes: Mapping[str
     if found is None:
         names = ", ".join([*SPLITS, *(each.dev_set.name for each in sets)])
         raise UserError(f"split={split}: there is no such text; there are {names}")
+    found.prepare(cache_dir)
     src_lang = found.dev_set.src_lang if found.dev_set.src_lang != "src" else None
     return EvaluationSet(corpus.name, found.dev_set.name, found.read(cache_dir), src_lang=src_lang)
 

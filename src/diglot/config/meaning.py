@@ -103,7 +103,7 @@ MEANINGS: dict[str, Meaning] = {
     "data.further_dev": Meaning(hashed="if given"),
     **{
         f"data.further_dev.*.{key}": Meaning(content="text")
-        for key in ("src", "tgt", "tsv", "csv", "jsonl", "file", "references")
+        for key in ("src", "tgt", "tsv", "csv", "jsonl", "file", "references", "hub", "data_files.**")
     },
     "data.reader": Meaning(hashed="if given"),
     **{f"data.{key}": Meaning(hashed="if given") for key in ("dev_size", "test_size", "split_seed")},  # null: data=hub

@@ -120,7 +120,8 @@ class TranslationData(L.LightningDataModule):
                 which this takes two minutes.
         """
         limit = MAX_DIAGNOSED_PAIRS if max_diagnosed_pairs is None else max_diagnosed_pairs
-        self.corpus.prepare(self.cache_dir)
+        for corpus in (self.corpus, *self.further_dev):
+            corpus.prepare(self.cache_dir)
         self._read()
         try:
             may_take_long = self.shards.count("read") <= limit
