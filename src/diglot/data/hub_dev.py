@@ -34,7 +34,7 @@ class HubDev(Hub):
         known = (KEY, "split", *_OPTIONS)
         if unknown := [name for name in node if name not in known]:
             raise UserError(f"{key}.{unknown[0]} is not known; the keys of a set of the Hub are {', '.join(known)}")
-        options = {"src_lang": None, "tgt_lang": None, **languages}
+        options: dict[str, Any] = {"src_lang": None, "tgt_lang": None, **languages}
         options |= {name: node[name] for name in _OPTIONS if name in node}
         with self._renamed():
             super().__init__(path=node[KEY], splits={"dev": node.get("split") or _SPLIT}, **options)

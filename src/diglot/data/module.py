@@ -120,8 +120,9 @@ class TranslationData(L.LightningDataModule):
                 which this takes two minutes.
         """
         limit = MAX_DIAGNOSED_PAIRS if max_diagnosed_pairs is None else max_diagnosed_pairs
-        for corpus in (self.corpus, *self.further_dev):
-            corpus.prepare(self.cache_dir)
+        self.corpus.prepare(self.cache_dir)
+        for further in self.further_dev:
+            further.prepare(self.cache_dir)
         self._read()
         try:
             may_take_long = self.shards.count("read") <= limit
