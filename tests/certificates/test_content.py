@@ -26,6 +26,12 @@ def test_a_certificate_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_certificate(tmp_path / "certificate.json") == read_certificate(tmp_path) == certificate()
 
 
+def test_a_certificate_of_an_earlier_version_does_not_say_what_was_trained(tmp_path: Path) -> None:
+    content = changed(lambda c: c["runs"][0].pop("training"))
+    (tmp_path / "certificate.json").write_bytes(content)
+    assert "training" not in read_certificate(tmp_path)["runs"][0]
+
+
 BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "format": (lambda c: c.update(diglot_certificate=2), "diglot_certificate must be 1"),
     "no runs": (lambda c: c.update(runs=[]), "it has no runs"),
@@ -48,6 +54,11 @@ BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "two runs of a seed": (lambda c: c["runs"].append(c["runs"][0]), "two runs have the same seed"),
     "long text": (lambda c: c["runs"][0].update(command="x" * 20_000), "runs[0].command must be a text of at most"),
     "many items": (lambda c: c.update(dev=[1] * 20_000), "dev must be a list of at most 10,000 items"),
+    "trained weights": (
+        lambda c: c["runs"][0]["training"].update(trained_parameters=1.5),
+        "runs[0].training.trained_parameters must be a count",
+    ),
+    "adapters": (lambda c: c["runs"][0]["training"]["lora"].pop("on"), "runs[0].training.lora has no on"),
     "device": (
         lambda c: c["runs"][0]["first_updates"].update(device="tpu"),
         "first_updates.device must be cpu or cuda",

@@ -47,6 +47,9 @@ def test_the_page_has_the_scores_the_hashes_the_losses_and_the_commands() -> Non
         assert all(digest in shown.text for digest in [*run["files"].values(), *run["text"].values()])
     for value in ("8.5", "3.2500", "AVX2", "Abacus 9", "diglot-train 1", "0123456789ab", "nrefs:1|tok:13a"):
         assert value in shown.text
+    for value in ("40,000", "encoder x 0.5", "LoRA of rank 8 (alpha 16) on query, value", "norms", "4" * 64):
+        assert value in shown.text
+    assert "frozen" not in shown.text
     assert "script" not in shown.elements
     assert not re.search(r"https?:|url\(", page(content))
     assert page(content) == page(certificate(30.0, 31.0, 35.0))
@@ -64,6 +67,7 @@ def test_hostile_text_is_shown_as_text() -> None:
 def test_missing_parts_are_left_out() -> None:
     content = certificate()
     run = content["runs"][0]
+    del run["training"]
     run["test"], run["validations"], content["test"] = None, [], []
     run["first_updates"]["losses"], run["first_updates"]["missing"] = [], "the text is gone"
     run["environment"]["machine"] = run["environment"]["sources"] = run["environment"]["commit"] = None
@@ -71,6 +75,7 @@ def test_missing_parts_are_left_out() -> None:
     assert "No losses of the first updates: the text is gone" in shown.text
     assert "not recorded" in shown.text
     assert "dev loss" not in shown.text
+    assert "trained" not in shown.text
 
 
 @pytest.mark.parametrize(("bleu", "expected"), [((30.0,), "30.00"), ((30.0, 31.0, 35.0), "32.00 ± 2.65")])

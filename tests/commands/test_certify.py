@@ -101,7 +101,7 @@ def test_a_changed_loss_is_found_by_training_again(work: Path, tmp_path: Path) -
     done = type_command("diglot-verify", *words, cwd=work, code=1).stdout.decode()
     (line,) = [line for line in done.splitlines() if line.startswith("DIFFERENT  ")]
     assert line.startswith("DIFFERENT    losses of the first 20 updates (update 18: ")
-    assert "\nDIFFERENT: 1 of 24 that were checked: losses of the first 20 updates\n" in done
+    assert "\nDIFFERENT: 1 of 25 that were checked: losses of the first 20 updates\n" in done
 
 
 def flip(name: str) -> Callable[[Path, Any], None]:
@@ -171,6 +171,43 @@ def test_a_change_of_one_byte_is_named_and_nothing_else(
     assert differing(tmp_path / "run", run) == []
     CHANGES[name](tmp_path / "run", run)
     assert differing(tmp_path / "run", run) == [name]
+
+
+def test_a_certificate_says_which_weights_were_trained_and_from_which_start(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*SMALL, "data=files", *TEXT, "data.tokens_per_batch=600", "run.updates=2", "run.validate_every=2"]
+    words += ["logger=csv", "run.test=false", "run.folder=runs/lora", "init_from=runs/1"]
+    words += ["lora={rank:2,train:[norms]}", "learning_rates={encoder:0.5}"]
+    type_command("diglot-train", *words, cwd=work)
+    monkeypatch.chdir(work)
+    content: Any = making.certify([Path("runs/lora")])
+    run = content["runs"][0]
+    results = json.loads((work / "runs/lora/results.json").read_text())
+    assert run["training"] == {
+        "trained_parameters": results["trained_parameters"],
+        "freeze": [],
+        "learning_rates": {"encoder": 0.5},
+        "lora": {"rank": 2, "alpha": 16.0, "dropout": 0.0, "on": ["query", "value"], "train": ["norms"]},
+        "init_from": file_hash(work / "runs/1/best.ckpt"),
+    }
+    found = {check.name: (check.status, check.note) for check in RunChecks(run, Path("runs/lora"), True, None, ())}
+    assert found["trained weights"] == ("ok", f"{results['trained_parameters']:,} of {results['parameters']:,}")
+    assert found["init_from"] == ("ok", "runs/1")
+    assert found["losses of the first 20 updates"] == ("ok", "2 equal bit for bit")
+    run["first_updates"]["losses"] = []
+    for key, value, name in (
+        ("trained_parameters", 1, "trained weights"),
+        ("lora", None, "trained weights"),
+        ("init_from", "0" * 64, "init_from"),
+    ):
+        before, run["training"][key] = run["training"][key], value
+        assert differing(Path("runs/lora"), run) == [name]
+        run["training"][key] = before
+    shutil.copytree("runs/lora", tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    found = {check.name: (check.status, check.note) for check in RunChecks(run, Path("moved"), True, None, ())}
+    assert found["init_from"] == ("not checked", "checkpoint runs/1: no such file")
 
 
 @pytest.mark.usefixtures("without_training")

@@ -321,6 +321,7 @@ def test_a_mistake_has_the_same_message_typed_or_in_a_config(say, answer):
         ("model/norm@model.residual=rms_norm", "did you mean model/residual=..."),
         ("model/position@model.decoder_position=null", "leave it out to give the decoder the same as the encoder"),
         ("~model.d_head", "model.d_head is null already"),
+        ("+model.position.base=5", "model.position.base exists already: type model.position.base=5, without the +"),
         ("~model.decoder_position", "model.decoder_position is null already"),
         ("experiment=home_assistant_gpu model=gru_attention", "GruAttention has no model.n_encoder_layers"),
         # targets that are not a model, and models that do not work

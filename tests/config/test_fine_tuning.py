@@ -98,7 +98,8 @@ def test_the_start_states_adapters_and_rates(build_model: Build) -> None:
     layers = 2 * (len(model.encoder) + 2 * len(model.decoder))  # query and value of each attention
     n_norms = sum(weight.numel() for name, weight in model.named_parameters() if "norm" in name)
     assert tuning.describe(model) == [
-        f"LoRA of rank 4 on query, value, and norms: {layers * 4 * (24 + 24) + n_norms:,} of {n_all:,} weights",
+        f"training {layers * 4 * (24 + 24):,} weights of adapters: LoRA of rank 4 on query, value",
+        f"training {n_norms:,} of {n_all:,} weights: norms",
         "learning rates: encoder x 0.5",
     ]
     assert {factor for name, factor in tuning.factors(model).items() if name.startswith("encoder")} == {0.5}

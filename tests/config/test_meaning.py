@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from diglot.choices import choices, groups_of
 from diglot.commands.start import COMMANDS
 from diglot.config import CONF, MEANINGS, config_hash, known_keys, meaning_of
+from diglot.config.differences import changes
 from diglot.config.keys import flat_keys, plain_config
 from diglot.config.meaning import FOREIGN_NAMES, foreign
 from diglot.data.noise import Noise
@@ -74,6 +75,23 @@ def test_the_hashes_of_half_done_sweeps_stay(tmp_path, monkeypatch, changed, wan
     for key, value in changed.items():
         OmegaConf.update(config, key, value, force_add=True)
     assert config_hash(config) == wanted
+
+
+@pytest.mark.parametrize("part", ["position", "decoder_position"])
+@pytest.mark.parametrize(
+    ("target", "options", "is_same"),
+    [
+        ("Sinusoidal", {"base": 10_000.0, "offset": 0}, True),
+        ("Sinusoidal", {"base": 10_000.0, "offset": 2}, False),
+        ("Sinusoidal", {"base": 9_000.0, "offset": 0}, False),
+        ("Rotary", {"base": 10_000.0}, False),  # its config always had the base, and the hashes contain it
+    ],
+)
+def test_new_keys_of_a_class_leave_hashes_and_resuming_as_they_were(part, target, options, is_same):
+    before = {"model": {part: {"_target_": f"diglot.model.position.{target}", "_partial_": True}}}
+    now = {"model": {part: {**before["model"][part], **options}}}
+    assert (config_hash(OmegaConf.create(before)) == config_hash(OmegaConf.create(now))) == is_same
+    assert (not changes(before, now)) == (is_same or target == "Rotary")
 
 
 def written_keys() -> set[str]:

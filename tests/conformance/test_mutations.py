@@ -373,7 +373,7 @@ def the_base_of_angles_is_always_the_same(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rotary, "base", property(lambda self: 10_000.0, lambda self, base: None), raising=False)
 
 
-@breaks(promises.a_model_computes_what_the_papers_say, "+model.position.offset=2")
+@breaks(promises.a_model_computes_what_the_papers_say, "model.position.offset=2")
 def the_first_position_is_always_zero(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sinusoidal, "offset", property(lambda self: 0, lambda self, offset: None), raising=False)
 

@@ -97,7 +97,7 @@ PRESETS = [_variant(preset) for preset in _unlike()]
 # Models that no file of conf/model describes.
 OTHERS = [
     *(_variant("gru_attention", f"model.tying={tying}") for tying in ("none", "target", "inputs")),
-    _variant("base", "+model.position.base=30.0", "+model.position.offset=3"),
+    _variant("base", "model.position.base=30.0", "model.position.offset=3"),
     _variant("base", "model/residual=deep_norm", "model.residual.alpha=1.7", "model.residual.beta=0.4"),
     _variant(
         "base",

@@ -52,7 +52,7 @@ def test_a_model_of_several_language_pairs_is_told_which_it_is_to_write(tmp_path
     made = diglot.load(tmp_path / "run")
     assert (made.tgt_lang, made.tokenizer.languages) == ("bol", ("avi", "bol"))
     refused = type_command("diglot-translate", "checkpoint=run", "tgt_lang=fr", cwd=tmp_path, stdin="a\n", code=2)
-    assert "tgt_lang=fr: this model translates into avi, bol" in refused.stderr.decode()
+    assert "tgt_lang=fr: this model does not translate into fr; its languages are avi, bol" in refused.stderr.decode()
     # The target language is taken from the extension of the reference file.
     other = ["data=files", f"data.test.src={SAMPLE / 'dev.bol'}", f"data.test.tgt={SAMPLE / 'dev.avi'}", "split=test"]
     type_command("diglot-evaluate", "checkpoint=run", *other, "output=out", cwd=tmp_path)

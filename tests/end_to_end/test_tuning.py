@@ -93,9 +93,13 @@ def test_a_resumed_run_is_the_same_bit_for_bit(
 def test_a_run_with_adapters_is_read_by_all_commands(folder: Path) -> None:
     said = train(folder, "lora", *LORA, "run.keep_last=2")
     results = json.loads((folder / "lora" / "results.json").read_text())
-    line = "LoRA of rank 4 on attention, up, and decoder.norms: "
-    assert f"{line}{results['trained_parameters']:,} of {results['parameters']:,} weights" in said
     raw, before = content(folder / "lora")["state_dict"], content(folder / "base")["state_dict"]
+    n_adapters = sum(weight.numel() for name, weight in raw.items() if "lora" in name)
+    assert f"base/last.ckpt, {results['parameters']:,} weights, and {n_adapters:,} weights of adapters" in said
+    assert f"{results['parameters']:,} parameters\n" in said
+    assert f"training {n_adapters:,} weights of adapters: LoRA of rank 4 on attention, up\n" in said
+    n_others = results["trained_parameters"] - n_adapters
+    assert f"training {n_others:,} of {results['parameters']:,} weights: decoder.norms\n" in said
     for name, weight in before.items():
         assert torch.equal(weight, raw[name]) != (name.startswith("model.decoder") and "norm" in name), name
     assert any(name.endswith("lora_b") and weight.any() for name, weight in raw.items())

@@ -449,7 +449,9 @@ def test_a_multilingual_model_is_scored_on_text_in_its_target_language(tmp_path,
     write_evaluation_set(tmp_path / "text", EvaluationSet("few", "dev", ParallelText(SOURCES, FIRST)), "en", "de")
     said = say("checkpoint=best.ckpt", "tgt_lang=fr")
     assert "tgt_lang=fr: the dev text beside best.ckpt is in de; name the text to score on, data=files" in said
-    assert "tgt_lang=it: this model translates into de, fr" in say("checkpoint=best.ckpt", "tgt_lang=it")
+    advice = "its languages are de, fr: type one of them, such as tgt_lang=de"
+    said = say("checkpoint=best.ckpt", "tgt_lang=it")
+    assert f"tgt_lang=it: this model does not translate into it; {advice}" in said
     for name in ("x.en", "x.de", "x.fra", "x.ita", "x.txt"):
         write_lines(tmp_path / name, SOURCES if name == "x.en" else FIRST)
 
@@ -458,7 +460,7 @@ def test_a_multilingual_model_is_scored_on_text_in_its_target_language(tmp_path,
 
     for tgt, code in (("x.ita", "ita"), ("x.txt", "tgt")):
         said = of_files(tgt)
-        assert f"the target language of the text is {code}, but this model translates into de, fr: select one" in said
+        assert f"the target language of the text is {code}: this model does not translate into {code}; {advice}" in said
     assert "tgt_lang=fr: the text is in de; if that is wrong, type data.tgt_lang=fr" in of_files("x.de", "tgt_lang=fr")
     write_lines(tmp_path / "two.bol", ["a", "b"])  # if the languages are accepted, this file is rejected next
     for words in (

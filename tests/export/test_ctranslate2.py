@@ -178,7 +178,7 @@ def test_every_model_except_the_recurrent_one_can_be_exported(compose_train, fil
         "model.output_bias=true model.tying=all",
         "model.bias=false model.n_heads=4 model.n_kv_heads=2",
         "model.bias=false model/feed_forward=swiglu model/norm=rms_norm model/position=relative_bias",
-        "model.scale_embeddings=false model/position=sinusoidal +model.position.offset=2 +model.position.base=30",
+        "model.scale_embeddings=false model/position=sinusoidal model.position.offset=2 model.position.base=30",
         "model.embedding_norm=true model/residual=post_norm model/position=learned",
         "model.embedding_norm=true model/norm=rms_norm model.scale_embeddings=false model/position=sinusoidal",
         "model.embedding_norm=true model/residual=deep_norm model.residual.alpha=3 model.norm.eps=0.1",

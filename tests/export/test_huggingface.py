@@ -31,7 +31,7 @@ transformers = pytest.importorskip("transformers")
 
 CLOSE = 5e-5  # tolerance of log-probabilities
 SINUSOIDAL = "model/position=sinusoidal"
-M2M100_POSITIONS = f"{SINUSOIDAL} +model.position.offset=2 +model.position.base={10_000 ** (24 / 22)}"
+M2M100_POSITIONS = f"{SINUSOIDAL} model.position.offset=2 model.position.base={10_000 ** (24 / 22)}"
 T5_LIKE = "model/position=relative_bias model/norm=rms_norm model.bias=false model.scale_embeddings=false"
 
 
@@ -90,7 +90,7 @@ def parity(build_model: Callable[..., Any], compose_train: Callable[..., Any], t
         (f"{SINUSOIDAL} model/residual=post_norm model.tying=target", MARIAN),
         (f"{SINUSOIDAL} model/residual=post_norm model.tying=none", MARIAN),
         (f"{SINUSOIDAL} model.output_bias=true model.scale_embeddings=false", PEGASUS),
-        (f"{SINUSOIDAL} +model.position.offset=5", PEGASUS),
+        (f"{SINUSOIDAL} model.position.offset=5", PEGASUS),
         (f"{M2M100_POSITIONS} model/residual=post_norm", MARIAN),
         (M2M100_POSITIONS, M2M100),
         ("model/position=learned model.embedding_norm=true model/feed_forward=gelu", MBART),

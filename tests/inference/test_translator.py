@@ -171,15 +171,24 @@ def test_scores_leave_out_the_tokenizer_s_own_prefix_and_search_errors_count_it(
 
 
 def test_a_source_language_that_the_model_has_no_tag_for_is_refused(compose_train, tokenizer, tmp_path):
+    advice = "its languages are avi, bol: type one of them, such as "
     tagged = write_checkpoint(
         tmp_path / "tags.ckpt", checkpoint_content(compose_train(*SIZES), of_kind(tokenizer, "tags"))
     )
     assert Translator.load(tagged, "cpu").src_lang == "avi"
     assert Translator.load(tagged, "cpu", src_lang="bol", tgt_lang="avi").src_lang == "bol"
-    with pytest.raises(UserError, match=r"^src_lang=fr: this model translates from avi, bol$"):
-        Translator.load(tagged, "cpu", src_lang="fr")
+    with pytest.raises(UserError, match=rf"^src_lang=bo: this model does not translate from bo; {advice}src_lang=bol$"):
+        Translator.load(tagged, "cpu", src_lang="bo")
+    content = checkpoint_content(compose_train(*SIZES), of_kind(tokenizer, "tags"), languages=("avi", "tgt"))
+    unknown = write_checkpoint(tmp_path / "unknown.ckpt", content)
+    with pytest.raises(
+        UserError, match=rf"^tgt_lang: .* not say into which language to translate; {advice}tgt_lang=avi$"
+    ):
+        Translator.load(unknown, "cpu")
     plain = write_checkpoint(tmp_path / "plain.ckpt", checkpoint_content(compose_train(*SIZES), tokenizer))
-    with pytest.raises(UserError, match=r"^src_lang=fr: this model translates from avi$"):
+    with pytest.raises(
+        UserError, match=r"^src_lang=fr: this model has only one source language, avi: leave src_lang out$"
+    ):
         Translator.load(plain, "cpu", src_lang="fr")
 
 

@@ -25,6 +25,13 @@ def test_metrics_csv_gives_the_dev_scores_and_the_training_time(tmp_path: Path) 
     assert curves.minutes == pytest.approx([seconds / 60, (seconds + 110 / 4) / 60], abs=0.006)
 
 
+def test_further_dev_sets_have_curves_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("dev/bleu,dev_old/bleu,heads/x,step\n1.5,7.0,1.0,100\n2.5,,1.0,200\n")
+    curves = read_curves(tmp_path)
+    assert curves is not None
+    assert curves.values == {"bleu": [1.5, 2.5], "dev_old/bleu": [7.0, None]}
+
+
 def test_event_files_give_the_same_without_what_a_resumed_run_replaced(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path)) as writer:
         for update, bleu in ((100, 1.5), (200, 9.0)):

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 from diglot.config import resolved
 from diglot.data.text import ParallelText
 from diglot.model import Transformer
+from diglot.model.lora import Lora, add
 from diglot.runs.report import hyper_parameters, parameters_by_part, samples
 
 
@@ -24,6 +25,13 @@ def test_the_parts_of_a_model_add_up_to_the_whole(build_model: Callable[..., Tra
     }
     shared = [name for name in ("src_embedding", "tgt_embedding", "output") if parts[name] == 0]
     assert len(shared) == {"none": 0, "target": 1, "all": 2}[tying]
+
+
+def test_adapters_do_not_count_for_the_parts_of_a_model(build_model: Callable[..., Transformer]) -> None:
+    model = build_model()
+    parts = parameters_by_part(model)
+    add(model, Lora(rank=4))
+    assert parameters_by_part(model) == parts
 
 
 def test_samples_are_the_same_sentences_whoever_translates() -> None:

@@ -32,6 +32,13 @@ def run(seed: int = 1, bleu: float = 30.0) -> Run:
         "command": f"make train data=sample seed={seed}",
         "languages": ["de", "en"],
         "parameters": 3_600_000,
+        "training": {
+            "trained_parameters": 40_000,
+            "freeze": [],
+            "learning_rates": {"encoder": 0.5},
+            "lora": {"rank": 8, "alpha": 16.0, "dropout": 0.0, "on": ["query", "value"], "train": ["norms"]},
+            "init_from": "4" * 64,
+        },
         "updates": 3000,
         "best_update": 2500,
         "environment": environment(),

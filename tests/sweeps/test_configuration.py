@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from diglot.config import hash_without_seed
-from diglot.sweeps.configuration import configurations
+from diglot.sweeps.configuration import configurations, metric_columns
 from diglot.sweeps.sweep import Objective, Sweep
 from support.jobs import make_job
 
@@ -28,6 +28,13 @@ def test_jobs_that_differ_by_their_seed_alone_are_one_row(tmp_path: Path) -> Non
     assert first.checkpoint("bleu", True) == str(tmp_path / "04" / "best.ckpt")
     assert first.checkpoint("bleu", False) == str(tmp_path / "01" / "best.ckpt")
     assert configurations(jobs)[0].numbers == "1,3-4,6"
+
+
+def test_the_scores_of_further_dev_sets_have_columns(tmp_path: Path) -> None:
+    names = ["dev_old/chrf", "dev_old/loss", "dev_old/perplexity", "dev_old/cut", "bleu", "chrf", "loss", "update"]
+    job = make_job(tmp_path, 1, best=dict.fromkeys(names, 1.0))
+    assert metric_columns([job]) == {"bleu": "dev BLEU", "chrf": "chrF++", "dev_old/chrf": "dev_old chrF++"}
+    assert list(metric_columns([job], "dev_old/chrf").values()) == ["dev_old chrF++", "BLEU", "chrF++"]
 
 
 def test_the_status_of_a_row_is_that_of_its_jobs(tmp_path: Path) -> None:

@@ -40,8 +40,9 @@ def accuracy(compose_train) -> DictConfig:
 
 
 def write_curves(job: Job, n: int = 4) -> None:
-    rows = "".join(f"{100 * i},{10.0 * i * job.number},{4.0 / i},2.0\n" for i in range(1, n + 1))
-    (job.folder / "metrics.csv").write_text(f"step,dev/accuracy,dev/loss,speed/updates_per_second\n{rows}")
+    names = "step,dev/accuracy,dev/loss,dev_old/accuracy,dev_old/cut,speed/updates_per_second"
+    rows = "".join(f"{100 * i},{10.0 * i * job.number},{4.0 / i},{i}.0,0.0,2.0\n" for i in range(1, n + 1))
+    (job.folder / "metrics.csv").write_text(f"{names}\n{rows}")
 
 
 def translate(job: Job, lines: Sequence[str]) -> None:
@@ -133,7 +134,10 @@ def test_every_row_and_every_job_without_results_is_listed(tmp_path: Path, accur
     assert "Jobs: 1 failed, 6 finished." in text
     assert "Test opened by no run of this sweep" in text
     assert [curve["job"] for curve in parts.data["curves"]] == [1, 2, 3, 4, 5, 6]
-    assert parts.data["curves"][2]["values"]["accuracy"] == [30.0, 60.0, 90.0, 120.0]
+    values = parts.data["curves"][2]["values"]
+    assert values["accuracy"] == [30.0, 60.0, 90.0, 120.0]
+    assert values["dev_old/accuracy"] == [1.0, 2.0, 3.0, 4.0]
+    assert "dev_old/cut" not in values
     assert parts.data["sentences"]["jobs"] == [2, 4, 6]
     assert parts.data["rows"][1]["fronts"] == ["parameters"]
 

@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from diglot.certificates.content import Certificate, Environment, Run, Score
-from diglot.certificates.facts import BEST, TOKENIZERS, RunFolder, different_texts, environment_of
+from diglot.certificates.facts import BEST, TOKENIZERS, RunFolder, different_texts, environment_of, training_of
 from diglot.certificates.making import means, note
 from diglot.checkpoint import file as checkpoints
 from diglot.config import build_corpus, check_run_config, read_config
@@ -21,7 +21,7 @@ from diglot.errors import UserError
 from diglot.runs.first_updates import N_UPDATES, first_losses
 from diglot.runs.folder import CONFIG, environment, refuse_links
 from diglot.system.machine import rounds_alike, using_threads
-from diglot.system.masking import in_one_line
+from diglot.system.masking import in_one_line, shortened
 from diglot.system.progress import step
 
 DIGITS = 9  # decimal digits of scores that must agree; the last ones of a float depend on the system's library
@@ -83,6 +83,8 @@ class RunChecks:
     def __iter__(self) -> Iterator[Check]:
         """Yield the checks as they are done, the fast ones first."""
         checks: list[tuple[str, Callable[[], Check | None]]] = [
+            ("trained weights", self._training),
+            ("init_from", self._initial),
             ("dev scores", lambda: self._scores("dev")),
             ("test scores", lambda: self._scores("test")),
             ("test openings", self._openings),
@@ -137,6 +139,32 @@ class RunChecks:
                 raise UserError(f"the certificate has no hash of {path}")
             if self.status[path] != OK:
                 raise UserError(f"{path} is not that of the certificate")
+
+    def _training(self) -> Check | None:
+        """Compare what was trained with the config, and count the weights in the checkpoint's model."""
+        stated = self.run.get("training")
+        if stated is None:  # a certificate of an earlier version
+            return None
+        self._need(CONFIG, BEST)
+        config = read_config(self.kept.path / CONFIG)
+        check_run_config(config, self.trust)
+        model = checkpoints.load(self.kept.path / BEST, self.trust).model
+        found = training_of(config, model, stated["init_from"])
+        if differing := [key for key, value in stated.items() if found[key] != value]:  # type: ignore[literal-required]
+            key = differing[0]
+            note = f"{key} is {found[key]}, but {stated[key]} in the certificate"  # type: ignore[literal-required]
+            return Check("", DIFFERENT, shortened(note, 200))
+        return Check("", OK, f"{stated['trained_parameters']:,} of {self.run['parameters']:,}")
+
+    def _initial(self) -> Check | None:
+        """Compare the checkpoint that the run started from, if it is here."""
+        stated = self.run.get("training")
+        if stated is None or stated["init_from"] is None:
+            return None
+        self._need(CONFIG)
+        path = str(read_config(self.kept.path / CONFIG).get("init_from"))
+        is_same = checkpoints.digest(checkpoints.find(path)) == stated["init_from"]
+        return Check("", OK if is_same else DIFFERENT, path)
 
     def _need_text(self, split: str) -> None:
         self._need(*self.kept.text(split))

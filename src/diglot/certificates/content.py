@@ -6,7 +6,7 @@ import re
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from diglot.config import check_language
 from diglot.data.text import refuse_address
@@ -87,6 +87,35 @@ class FirstUpdates(TypedDict):
     missing: str | None
 
 
+class Adapters(TypedDict):
+    """Options of low-rank adapters; see `diglot.model.lora.Lora`."""
+
+    rank: int
+    alpha: float
+    dropout: float
+    on: list[str]
+    train: list[str]
+
+
+class Training(TypedDict):
+    """The weights that a run has trained, and where it started.
+
+    Attributes:
+        trained_parameters: number of weights that were trained, those of adapters included.
+        freeze: parts whose weights were not trained.
+        learning_rates: factors of the learning rate by part.
+        lora: options of the adapters; None: there were none.
+        init_from: hash of the checkpoint that the run started from; None: it started from random weights, or the hash
+            was not recorded.
+    """
+
+    trained_parameters: int
+    freeze: list[str]
+    learning_rates: dict[str, float]
+    lora: Adapters | None
+    init_from: Hash | None
+
+
 class Run(TypedDict):
     """One run.
 
@@ -96,6 +125,7 @@ class Run(TypedDict):
         command: the command that trained it, to be typed again.
         languages: codes of source and target language.
         parameters: number of parameters.
+        training: what was trained; missing: an earlier version has made the certificate.
         updates: number of updates.
         best_update: number of updates of the best checkpoint.
         environment: code, packages and machine at the start of its training.
@@ -112,6 +142,7 @@ class Run(TypedDict):
     command: str
     languages: list[str]
     parameters: int
+    training: NotRequired[Training]
     updates: int
     best_update: int
     environment: Environment
@@ -197,6 +228,8 @@ def mistake(value: Any, annotation: Any, path: str = "the certificate") -> str |
         path: names the value in the message.
     """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is NotRequired:
+        return mistake(value, arguments[0], path)
     if origin is Annotated or annotation is str:
         return _wrong_text(value, arguments[1] if arguments else None, path)
     if typing.is_typeddict(annotation):
@@ -227,12 +260,12 @@ def _wrong_keys(value: Any, annotation: Any, path: str) -> str | None:
     fields = typing.get_type_hints(annotation, include_extras=True)
     if not isinstance(value, dict):
         return f"{path} must be a mapping"
-    if missing := [key for key in fields if key not in value]:
+    if missing := [key for key in fields if key in annotation.__required_keys__ and key not in value]:
         return f"{path} has no {missing[0]}"
     if unknown := [key for key in value if key not in fields]:
         return f"{path} has an unknown key {shortened(unknown[0], 50)!r}"
     prefix = "" if path == "the certificate" else f"{path}."
-    reasons = (mistake(value[key], fields[key], f"{prefix}{key}") for key in fields)
+    reasons = (mistake(value[key], fields[key], f"{prefix}{key}") for key in fields if key in value)
     return next((reason for reason in reasons if reason), None)
 
 

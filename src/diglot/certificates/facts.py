@@ -8,9 +8,10 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from diglot.certificates.content import Environment, Score, Validation
+from diglot.certificates.content import Adapters, Environment, Score, Training, Validation
 from diglot.checkpoint import file as checkpoints
-from diglot.config import check_tokenizer
+from diglot.config import FineTuning, check_tokenizer
+from diglot.config.fine_tuning import n_weights
 from diglot.data.corpus import SPLITS
 from diglot.data.references import check_count
 from diglot.data.text import ParallelText, ending_of, file_hash, read_lines, side_endings
@@ -20,6 +21,7 @@ from diglot.evaluation.evaluate import read_evaluation_set
 from diglot.evaluation.openings import openings_in, text_hash
 from diglot.evaluation.scorer import Scorer, recorded_metrics, recorded_tokenizer
 from diglot.inference.translator import Translator
+from diglot.model import EncoderDecoder
 from diglot.runs.folder import CONFIG, dev_outputs
 from diglot.training.logged import logged
 
@@ -134,6 +136,37 @@ class RunFolder:
         translations = translator.translate_all([pairs.src[i] for i in chosen])
         differing = [t.near_tie for i, t in zip(chosen, translations, strict=True) if t.text != kept[i]]
         return Retranslation(len(chosen), len(differing), sum(differing))
+
+
+def training_of(config: Mapping[str, Any], model: EncoderDecoder, init_from: str | None) -> Training:
+    """Return what a run has trained.
+
+    Args:
+        config: the run's config.
+        model: the model of a checkpoint of the run, without adapters; it is changed.
+        init_from: hash of the checkpoint that the run started from, if it is known.
+
+    Raises:
+        UserError: the config does not fit the model.
+    """
+    tuning = FineTuning.of(config)
+    tuning.apply(model)
+    lora: Adapters | None = None
+    if (chosen := tuning.lora) is not None:
+        lora = {
+            "rank": chosen.rank,
+            "alpha": float(chosen.alpha),
+            "dropout": float(chosen.dropout),
+            "on": list(chosen.on),
+            "train": list(chosen.train),
+        }
+    return {
+        "trained_parameters": n_weights(model, trained=True),
+        "freeze": list(tuning.freeze),
+        "learning_rates": {part: float(factor) for part, factor in tuning.learning_rates.items()},
+        "lora": lora,
+        "init_from": init_from,
+    }
 
 
 class Retranslation(NamedTuple):

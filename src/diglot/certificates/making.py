@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from diglot.certificates.content import FORMAT, Certificate, FirstUpdates, Mean, Run, Score, Test
-from diglot.certificates.facts import BEST, RunFolder, device_of, different_texts, environment_of
+from diglot.certificates.facts import BEST, RunFolder, device_of, different_texts, environment_of, training_of
 from diglot.checkpoint import file as checkpoints
 from diglot.config import build_corpus, changes, check_run_config, read_config
 from diglot.data.corpus import SPLITS
@@ -154,6 +154,7 @@ def _run(folder: Path, trust: Collection[str]) -> Run:
         "command": command_of(folder, stored),
         "languages": [run.src_lang, run.tgt_lang],
         "parameters": results["parameters"],
+        "training": training_of(config, loaded.model, contents_in(folder).get("init_from")),
         "updates": results["updates"],
         "best_update": record["update"],
         "environment": environment_of(stored),

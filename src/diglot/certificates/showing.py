@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from diglot.certificates.content import CERTIFICATE, Certificate, Environment, Mean, Run
+from diglot.certificates.content import CERTIFICATE, Certificate, Environment, Mean, Run, Training
 from diglot.system.console import render
 from diglot.system.pages import escaped, template
 
@@ -69,6 +69,7 @@ def _run(run: Run, n_runs: int) -> Iterator[str]:
     facts: dict[str, Any] = {
         "languages": "-".join(run["languages"]),
         "parameters": f"{run['parameters']:,}",
+        **_training(run.get("training")),
         "updates": f"{run['updates']:,}, the best checkpoint is of update {run['best_update']:,}",
     }
     if run["test"] is not None:
@@ -91,6 +92,19 @@ def _run(run: Run, n_runs: int) -> Iterator[str]:
         yield from _table(["update", "dev loss"], rows, numbers=True)
     yield "<h3>Code, packages and machine of the training</h3>"
     yield from _environment(run["environment"])
+
+
+def _training(training: Training | None) -> dict[str, str]:
+    """Return what was trained, as rows of a table."""
+    if training is None:
+        return {}
+    facts = {"trained parameters": f"{training['trained_parameters']:,}", "frozen": ", ".join(training["freeze"])}
+    facts["learning rates"] = ", ".join(f"{part} x {factor:g}" for part, factor in training["learning_rates"].items())
+    if (lora := training["lora"]) is not None:
+        facts["adapters"] = f"LoRA of rank {lora['rank']} (alpha {lora['alpha']:g}) on {', '.join(lora['on'])}"
+        facts["trained beside adapters"] = ", ".join(lora["train"])
+    facts["started from (SHA-256)"] = training["init_from"] or ""
+    return {name: text for name, text in facts.items() if text}
 
 
 def _environment(environment: Environment) -> Iterator[str]:

@@ -19,7 +19,7 @@ from diglot.commands.output import refuse_unwritable
 from diglot.commands.translate import load_translator
 from diglot.config import build_corpus, check_language, resolved, trusted
 from diglot.data.corpus import SPLITS, Corpus, Files
-from diglot.data.encoding import listed
+from diglot.data.encoding import to_select
 from diglot.data.held_out import FurtherDev, split_of
 from diglot.data.language import BleuTokenizer
 from diglot.data.options import DataOptions
@@ -156,14 +156,11 @@ def translator_of(
     find = loaded.tokenizer.find_language
     of_text: str | None = corpus.tgt_lang if corpus else None
     requested = tgt_lang or of_text
-    supported = f"this model translates into {listed(languages)}"
     is_known = requested is not None and find(requested) is not None
-    if tgt_lang and not is_known:
-        raise UserError(f"tgt_lang={requested}: {supported}")
     if requested is not None and not is_known:
-        raise UserError(
-            f"the target language of the text is {requested}, but {supported}: select one with tgt_lang=CODE"
-        )
+        typed = f"tgt_lang={requested}" if tgt_lang else f"the target language of the text is {requested}"
+        select = to_select("tgt_lang", languages, requested)
+        raise UserError(f"{typed}: this model does not translate into {requested}; {select}")
     if of_text is not None and find(of_text) is not None and find(str(requested)) != find(of_text):
         raise UserError(
             f"tgt_lang={requested}: the text is in {of_text}; if that is wrong, type data.tgt_lang={requested}"
@@ -263,6 +260,7 @@ def further_text(split: str, corpus: Corpus, cache_dir: Path, nodes: Mapping[str
     if found is None:
         names = ", ".join([*SPLITS, *(each.dev_set.name for each in sets)])
         raise UserError(f"split={split}: there is no such text; there are {names}")
+    found.prepare(cache_dir)
     src_lang = found.dev_set.src_lang if found.dev_set.src_lang != "src" else None
     return EvaluationSet(corpus.name, found.dev_set.name, found.read(cache_dir), src_lang=src_lang)
 

@@ -334,6 +334,8 @@ def _cannot_override(key: str, text: str, cause: BaseException, config_name: str
     if f"~{key}" in args and (key in known_keys(config_name) or key.startswith("model.decoder_")):
         return f"{key} is null already: there is nothing to remove"
     detail = str(cause).splitlines()[0]
+    if typed := [arg for arg in args if arg.startswith(f"+{key}=")]:
+        return f"{key} exists already: type {printable(typed[0][1:])}, without the +"
     if "not in struct" in str(cause) or "No match" in text or "does not exist" in text or "not in" in detail:
         return _unknown_key(key, config_name, args)
     return f"{key}: {detail}"

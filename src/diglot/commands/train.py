@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from diglot.commands.frame import command
 from diglot.commands.schema import TrainKeys
 from diglot.config import monitored, trial_build
+from diglot.config.fine_tuning import n_weights
 from diglot.runs.inheritance import inherit
 from diglot.runs.open_run import OpenRun, finished_folder
 from diglot.runs.plan import Plan, build_watchers
@@ -56,8 +57,9 @@ def train(config: DictConfig) -> Path:
     plan.prepare_data()
     model = plan.build_model()
     if plan.initial:
-        weights = sum(parameter.numel() for parameter in model.parameters())
-        say(f"model: from {printable(plan.initial.path)}, {weights:,} weights")
+        n_adapters = n_weights(model, adapters=True)
+        beside = f", and {n_adapters:,} weights of adapters" if n_adapters else ""
+        say(f"model: from {printable(plan.initial.path)}, {n_weights(model):,} weights{beside}")
     plan.settle()
     run = OpenRun.begin(plan)
     if run.finished_line:

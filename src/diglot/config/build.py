@@ -167,17 +167,28 @@ def _as_hashed(node: Any, path: str = "") -> Any:
     """Return the part of a config that enters its hash. Paths to content are in the spelling of `plain_path`."""
     if isinstance(node, dict):
         entries = {key: (f"{path}.{key}" if path else str(key), value) for key, value in node.items()}
+        target = node.get("_target_")
         return {
-            key: _as_hashed(value, key_path) for key, (key_path, value) in entries.items() if _counts(key_path, value)
+            key: _as_hashed(value, key_path)
+            for key, (key_path, value) in entries.items()
+            if _counts(key_path, value, target)
         }
     if isinstance(node, list):
         return [_as_hashed(value, path) for value in node]
     return plain_path(node) if isinstance(node, str) and meaning_of(path).content else node
 
 
-def _counts(key: str, value: Any) -> bool:
+def _counts(key: str, value: Any, target: Any) -> bool:
+    """Return whether a value enters the hash of a config.
+
+    Args:
+        key: the key of the value.
+        value: the value.
+        target: the class of the node that has the key, if it has one.
+    """
     meaning = meaning_of(key)
-    if meaning.formerly is not None and value == meaning.formerly:
+    formerly = meaning.value_before(target)
+    if formerly is not None and value == formerly:
         return False
     return meaning.hashed == "always" or (meaning.hashed == "if given" and value is not None)
 

@@ -33,7 +33,7 @@ def different_values(a: Any, b: Any, path: str = "") -> Iterator[tuple[str, Any,
         defaults = _defaults(target) if is_same_class and a.keys() != b.keys() else {}
         for key in {**a, **b}:
             here = f"{path}.{key}" if path else str(key)
-            formerly = meaning_of(here).formerly
+            formerly = meaning_of(here).value_before(target)
             missing = defaults.get(key) if formerly is None else formerly
             value, other = (config.get(key, missing) for config in (a, b))
             yield from different_values(value, other, here)

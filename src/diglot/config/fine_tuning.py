@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from torch import nn
 
 from diglot.errors import UserError
 from diglot.model import EncoderDecoder
-from diglot.model.lora import A, B, Lora, add
+from diglot.model.lora import Lora, add, is_adapter
 from diglot.model.parts import Parts, factors_of
 from diglot.system.masking import shortened
 
@@ -31,7 +31,7 @@ class FineTuning:
     lora: Lora | None = None
 
     @classmethod
-    def of(cls, config: DictConfig) -> "FineTuning":
+    def of(cls, config: Mapping[Any, Any]) -> "FineTuning":
         """Read the keys of a run's config. A config from before they existed trains all weights.
 
         Raises:
@@ -97,9 +97,12 @@ class FineTuning:
         lines = []
         n_trained, n_all = n_weights(model, trained=True), n_weights(model)
         if self.lora is not None:
-            beside = f", and {', '.join(self.lora.train)}" if self.lora.train else ""
-            adapted = f"LoRA of rank {self.lora.rank} on {', '.join(self.lora.on)}{beside}"
-            lines.append(f"{adapted}: {n_trained:,} of {n_all:,} weights")
+            n_adapters = n_weights(model, adapters=True)
+            adapted = f"LoRA of rank {self.lora.rank} on {', '.join(self.lora.on)}"
+            lines.append(f"training {n_adapters:,} weights of adapters: {adapted}")
+            if self.lora.train:
+                beside = ", ".join(self.lora.train)
+                lines.append(f"training {n_trained - n_adapters:,} of {n_all:,} weights: {beside}")
         elif n_trained < n_all:
             frozen = f"; frozen: {', '.join(self._with_shared(model))}" if self.freeze else ""
             lines.append(f"training {n_trained:,} of {n_all:,} weights{frozen}")
@@ -115,12 +118,18 @@ class FineTuning:
             yield f"{part} (with {', '.join(shared)}, the same matrix)" if shared else part
 
 
-def n_weights(model: nn.Module, trained: bool = False) -> int:
-    """Return the number of weights of a model without adapters, or the number of those that are trained."""
+def n_weights(model: nn.Module, trained: bool = False, adapters: bool = False) -> int:
+    """Return the number of weights of a model without its adapters.
+
+    Args:
+        model: the model.
+        trained: count the weights that are trained instead, those of adapters included.
+        adapters: count the weights of adapters instead.
+    """
     return sum(
         weight.numel()
         for name, weight in model.named_parameters()
-        if (weight.requires_grad if trained else name.rpartition(".")[2] not in (A, B))
+        if (weight.requires_grad if trained else is_adapter(name) == adapters)
     )
 
 

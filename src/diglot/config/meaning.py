@@ -21,6 +21,7 @@ class Meaning:
             is null, which is the same as a missing key. "never". "as typed": not in the job's hash, but an override of
             the key enters the hash of the sweep's folder, so another value starts another sweep.
         formerly: the value that a config from before the key existed stands for. It does not enter the hash.
+        formerly_in: the class whose parameter `formerly` is about, if other classes had the key before.
         content: for a key whose value is a path: the name of the content that a run compares instead, see
             `diglot.runs.contents`.
         in_checkpoints: whether every checkpoint stores the value itself, so that it must not be a secret.
@@ -41,6 +42,7 @@ class Meaning:
     on_resume: Literal["refuse", "take effect", "ignore"] = "refuse"
     hashed: Literal["always", "if given", "as typed", "never"] = "always"
     formerly: Any = None
+    formerly_in: str | None = None
     content: str | None = None
     in_checkpoints: bool = False
     may_rotate: bool = False
@@ -53,8 +55,17 @@ class Meaning:
     in_sweep: str | None = None
     kind: str | None = None
 
+    def value_before(self, target: Any) -> Any:
+        """Return `formerly` for a key of a class, or None if it is about another class.
+
+        Args:
+            target: the class of the node that has the key, if the node has one.
+        """
+        return self.formerly if self.formerly_in in (None, target) else None
+
 
 _LENGTH = "the length of the run"
+_SINUSOIDAL = "diglot.model.position.Sinusoidal"
 
 # `*` matches any one name. `.**` at the end matches the key itself and everything below it. Only the most specific of
 # the patterns that match a key applies.
@@ -92,7 +103,7 @@ MEANINGS: dict[str, Meaning] = {
     "data.further_dev": Meaning(hashed="if given"),
     **{
         f"data.further_dev.*.{key}": Meaning(content="text")
-        for key in ("src", "tgt", "tsv", "csv", "jsonl", "file", "references")
+        for key in ("src", "tgt", "tsv", "csv", "jsonl", "file", "references", "hub", "data_files.**")
     },
     "data.reader": Meaning(hashed="if given"),
     **{f"data.{key}": Meaning(hashed="if given") for key in ("dev_size", "test_size", "split_seed")},  # null: data=hub
@@ -142,6 +153,10 @@ MEANINGS: dict[str, Meaning] = {
             "scale_embeddings": True,
             "output_bias": False,
         }.items()
+    },
+    **{
+        f"model.*.{key}": Meaning(in_checkpoints=True, is_hyper_parameter=True, formerly=value, formerly_in=_SINUSOIDAL)
+        for key, value in {"base": 10_000.0, "offset": 0}.items()
     },
     "model.src_vocab_size": Meaning(instead="use tokenizer.vocab_size"),
     "model.tgt_vocab_size": Meaning(instead="use tokenizer.tgt_vocab_size"),

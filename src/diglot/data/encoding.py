@@ -3,6 +3,7 @@
 A placeholder such as {name} is a single token.
 """
 
+import difflib
 import hashlib
 import re
 import unicodedata
@@ -320,6 +321,18 @@ def listed(languages: Sequence[str]) -> str:
     """Return languages as text for a message, the first ten if there are more."""
     remainder = f" and {len(languages) - 10} more" if len(languages) > 10 else ""
     return ", ".join(languages[:10]) + remainder
+
+
+def to_select(key: str, languages: Sequence[str], code: str | None = None) -> str:
+    """Return which languages a model has tags for, and what to type to select one, as the end of a message.
+
+    Args:
+        key: src_lang or tgt_lang.
+        languages: the languages.
+        code: the language that was requested; the example is the one that is spelled most alike.
+    """
+    nearest = [*difflib.get_close_matches(code or "", languages, 1), languages[0]][0]
+    return f"its languages are {listed(languages)}: type one of them, such as {key}={nearest}"
 
 
 class _SideModel:

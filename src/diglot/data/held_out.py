@@ -51,12 +51,12 @@ def metric_of(score: str) -> str:
 
 
 class FurtherDev:
-    """A further dev set, in files of any format that dev may have.
+    """A further dev set, in files of any format that dev may have, or in a dataset of the Hugging Face Hub.
 
     Args:
         name: its name in the config.
         node: paths and references, as for dev, and optionally src_lang, tgt_lang and columns. Without these, the
-            languages are those of the corpus.
+            languages are those of the corpus. With the key hub: see `HubDev`.
         corpus: the corpus.
 
     Attributes:
@@ -70,17 +70,30 @@ class FurtherDev:
         self._key = f"data.further_dev.{name}"
         if not name.isidentifier() or name.startswith(PREFIX) or name in SPLITS:
             raise UserError(f"{self._key}: the name must consist of letters, digits and _, such as news or old")
+        self._corpus = self._dataset(node, corpus) if _is_of_hub(node) else self._files(node, corpus)
+        for key, language in {**_languages_of(corpus), **_given_languages(self._key, node)}.items():
+            setattr(self._corpus, key, language)
+        self.dev_set = DevSet(split_of(name), self._corpus.src_lang, self._corpus.tgt_lang)
+
+    def _dataset(self, node: Mapping[str, Any], corpus: Corpus) -> Corpus:
+        from diglot.data.hub_dev import HubDev
+
+        return HubDev(self._key, node, _languages_of(corpus))
+
+    def _files(self, node: Any, corpus: Corpus) -> Corpus:
         paths = {key: value for key, value in node.items() if key not in _OPTIONS} if isinstance(node, Mapping) else {}
         if not any(paths.values()):
-            raise UserError(f"{self._key}={node}: must be a mapping with paths, such as {{src: old.de, tgt: old.en}}")
+            example = "{src: old.de, tgt: old.en}, or with a dataset, {hub: wmt/wmt14, config: de-en}"
+            raise UserError(f"{self._key}={node}: must be a mapping with paths, such as {example}")
         # In a file with several languages, those of the corpus select the sides.
         selected = {} if paths.get("src") or paths.get("tgt") else _languages_of(corpus)
         options = {**selected, **{key: node[key] for key in _OPTIONS if node.get(key) is not None}}
         with _renamed(self._key):
-            self._files = Files(train={}, dev=paths, name=name, **options)
-        for key, language in {**_languages_of(corpus), **_given_languages(self._key, node)}.items():
-            setattr(self._files, key, language)
-        self.dev_set = DevSet(split_of(name), self._files.src_lang, self._files.tgt_lang)
+            return Files(train={}, dev=paths, name=self._key.rpartition(".")[2], **options)
+
+    def prepare(self, cache_dir: Path) -> None:
+        """Fetch and convert the text, if it is not in files; see `Corpus.prepare`."""
+        self._corpus.prepare(cache_dir)
 
     def read(self, cache_dir: Path) -> ParallelText:
         """Return the text.
@@ -89,7 +102,7 @@ class FurtherDev:
             UserError: it cannot be read, or has no pairs.
         """
         with _renamed(self._key):
-            text = self._files.read_checked(cache_dir)["dev"].load()
+            text = self._corpus.read_checked(cache_dir)["dev"].load()
         if not len(text):
             raise UserError(f"{self._key} has no pairs")
         return text
@@ -97,7 +110,11 @@ class FurtherDev:
     @property
     def notes(self) -> list[str]:
         """Remarks for the user about the text, which `read` sets."""
-        return [f"{self.dev_set.name}: {note.removeprefix('dev: ')}" for note in self._files.notes]
+        return [f"{self.dev_set.name}: {note.removeprefix('dev: ')}" for note in self._corpus.notes]
+
+
+def _is_of_hub(node: Any) -> bool:
+    return isinstance(node, Mapping) and node.get("hub") is not None
 
 
 @contextmanager

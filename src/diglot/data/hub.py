@@ -72,6 +72,8 @@ class Hub(Corpus):
         UserError: an argument is invalid.
     """
 
+    needs_train = True  # whether a split to train on must be named
+
     def __init__(
         self,
         *,
@@ -108,7 +110,7 @@ class Hub(Corpus):
             for split in keys:
                 if split not in SPLITS:
                     raise UserError(f"data.{key}.{split} is not known; the keys are {', '.join(SPLITS)}")
-        if "train" not in self.splits:
+        if self.needs_train and "train" not in self.splits:
             raise UserError("data.splits.train is missing: name the split of the dataset to train on")
         self._parts = {split: parse_parts(name, f"data.splits.{split}") for split, name in self.splits.items()}
         if path in ("csv", "text"):
@@ -159,7 +161,8 @@ class Hub(Corpus):
                 if not n_pairs:
                     raise UserError(f"data.path={self.path}: split {self.splits[split]!r} has no pairs")
                 counts.append(f"{split}: {n_pairs} pairs of {n_rows} rows")
-            counts.append(f"dropped from train for a blank side: {n_rows - n_pairs}")
+            if "train" in splits:  # the last one
+                counts.append(f"dropped from train for a blank side: {n_rows - n_pairs}")
             write_lines(temporary / "SOURCE.txt", [self.describe(), "", *counts])
 
     def _folder(self, cache_dir: Path) -> Path:
@@ -174,6 +177,8 @@ class Hub(Corpus):
 
     def _is_to_split_off(self, split: str, sources: Mapping[str, Source]) -> bool:
         """Return whether the dataset lacks a split and has no other split than that for train."""
+        if "train" not in self._parts:
+            return False
         parts = {name: {part.name for part in self._parts[name]} for name in (split, "train")}
         return parts["train"] == set(sources) and not parts[split] & set(sources)
 
@@ -187,7 +192,7 @@ class Hub(Corpus):
             if all(part.name in sources for part in self._parts[split]):
                 continue
             advice = ""
-            if split == "dev":
+            if split == "dev" and "train" in self.splits:
                 advice = " (data.splits.dev=null splits it off from train)"
             elif split == "test":
                 effect = "goes without it" if "dev" in splits else "splits it off from train"

@@ -121,6 +121,8 @@ class TranslationData(L.LightningDataModule):
         """
         limit = MAX_DIAGNOSED_PAIRS if max_diagnosed_pairs is None else max_diagnosed_pairs
         self.corpus.prepare(self.cache_dir)
+        for further in self.further_dev:
+            further.prepare(self.cache_dir)
         self._read()
         try:
             may_take_long = self.shards.count("read") <= limit

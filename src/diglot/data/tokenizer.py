@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, get_args
 import sentencepiece
 
 from diglot.data.capitals import CAPITALS, is_in_capitals
-from diglot.data.encoding import BOTH, SLOTS, Encoded, Prefixes, Tokenizer, is_blank, listed
+from diglot.data.encoding import BOTH, SLOTS, Encoded, Prefixes, Tokenizer, is_blank, listed, to_select
 from diglot.data.forms import composing_rules
 from diglot.data.line_sample import Side, draw_lines
 from diglot.data.pieces import (
@@ -54,6 +54,7 @@ __all__ = [
     "TokenizerTrainer",
     "is_blank",
     "listed",
+    "to_select",
 ]
 
 # SentencePiece's trainer skips lines of more bytes than this, and lines with its mark for unknown characters.

@@ -14,7 +14,7 @@ import torch
 from diglot.checkpoint import file as checkpoint
 from diglot.data.batching import in_batches
 from diglot.data.flat import FlatIds
-from diglot.data.tokenizer import PAD, Encoded, Tokenizer, listed
+from diglot.data.tokenizer import PAD, Encoded, Tokenizer, to_select
 from diglot.decoding import BeamSearch, Ensemble, Hypothesis, Search
 from diglot.decoding.layout import Precision, check_precision, pack_for_decoding
 from diglot.errors import UserError
@@ -114,10 +114,25 @@ class Translator:
         else:
             is_known = requested == recorded
         if not is_known:
-            preposition = "into" if key == "tgt_lang" else "from"
-            known = listed(self.tokenizer.languages) if has_tag else recorded
-            raise UserError(f"{key}={requested}: this model translates {preposition} {known}")
+            raise UserError(self._why_unknown(key, code, has_tag))
         return requested
+
+    def _why_unknown(self, key: Literal["src_lang", "tgt_lang"], code: str | None, has_tag: bool) -> str:
+        """Return why a language cannot be selected, and what to type.
+
+        Args:
+            key: the key that selects it.
+            code: the language that was typed; None: none, and the model does not know that of its checkpoint.
+            has_tag: whether the model has tags for this side.
+        """
+        side, preposition = ("target", "into") if key == "tgt_lang" else ("source", "from")
+        if not has_tag:
+            recorded = self.record.get(key)
+            return f"{key}={code}: this model has only one {side} language, {recorded}: leave {key} out"
+        reason = f"{key}={code}: this model does not translate {preposition} {code}"
+        if code is None:
+            reason = f"{key}: the checkpoint does not say {preposition} which language to translate"
+        return f"{reason}; {to_select(key, self.tokenizer.languages, code)}"
 
     def _encode(self, lines: Sequence[str]) -> list[Encoded]:
         return self.tokenizer.encode(lines, self.tgt_lang, self.src_lang)

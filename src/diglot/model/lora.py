@@ -16,6 +16,11 @@ from diglot.model.parts import Parts
 A, B = "lora_a", "lora_b"  # names of an adapter's two matrices
 
 
+def is_adapter(name: str) -> bool:
+    """Return whether the weight with a name belongs to an adapter."""
+    return name.rpartition(".")[2] in (A, B)
+
+
 @dataclass(frozen=True)
 class Lora:
     """The adapters of a model. Beside each chosen layer W x, an adapter adds alpha / rank B A x.
@@ -150,7 +155,7 @@ def merge(weights: Mapping[str, Tensor], factor: float) -> dict[str, Tensor]:
     Raises:
         ValueError: an adapter is incomplete, or its matrices do not fit its layer. The message names it.
     """
-    without = {name: weight for name, weight in weights.items() if name.rpartition(".")[2] not in (A, B)}
+    without = {name: weight for name, weight in weights.items() if not is_adapter(name)}
     for layer in dict.fromkeys(name.rpartition(".")[0] for name in weights if name not in without):
         names = [f"{layer}.{name}" for name in ("weight", A, B)]
         if missing := [name for name in names if name not in weights]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from diglot.data.held_out import PREFIX
 from diglot.errors import UserError
 from diglot.training.logged import all_logged
 
@@ -15,12 +16,13 @@ MAX_POINTS = 300  # of a curve; further points are left out evenly
 
 
 class Curves(NamedTuple):
-    """The dev scores of a run's validations.
+    """The scores of a run's validations on dev and on further dev sets.
 
     Attributes:
         updates: the number of updates before each validation.
         minutes: the training time before each validation, without validations; None: the speed is unknown.
-        values: the values of each score, by name without `dev/`; None: not finite, or not logged.
+        values: the values of each score, by name, such as bleu (without `dev/`) and dev_old/bleu of a further dev set;
+            None: not finite, or not logged.
     """
 
     updates: list[int]
@@ -38,7 +40,7 @@ def read_curves(folder: Path) -> Curves | None:
         scalars = all_logged(folder)
     except UserError:
         return None
-    dev = {tag.removeprefix("dev/"): values for tag, values in scalars.items() if tag.startswith("dev/")}
+    dev = {tag.removeprefix("dev/"): values for tag, values in scalars.items() if tag.startswith(("dev/", PREFIX))}
     updates = _thinned(sorted({update for values in dev.values() for update in values}))
     if not updates:
         return None

@@ -16,6 +16,7 @@ from diglot.data.held_out import score_of
 from diglot.data.module import TranslationData
 from diglot.data.text import ParallelText, write_json
 from diglot.evaluation.scorer import Score, label
+from diglot.model.lora import is_adapter
 from diglot.runs.folder import RESULTS
 from diglot.system.console import render
 from diglot.system.quoting import printable
@@ -26,12 +27,15 @@ from diglot.training.throughput import Throughput, peak_memory
 def parameters_by_part(model: nn.Module) -> dict[str, int]:
     """Return the number of parameters in each part of a model; shared ones count only for the first part with them.
 
-    A part is a stack's sublayers of one kind ("encoder self_attention") or a child module that is not a stack.
+    A part is a stack's sublayers of one kind ("encoder self_attention") or a child module that is not a stack. Adapters
+    do not count.
     """
     shared = Counter(name for name, _ in model.named_parameters(remove_duplicate=False))
     parts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
         shared.pop(name)
+        if is_adapter(name):
+            continue
         stack, *path = name.split(".")
         part = f"{stack} {path[1]}" if len(path) > 1 and path[0].isdigit() else stack
         parts[part] = parts.get(part, 0) + parameter.numel()

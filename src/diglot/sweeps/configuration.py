@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from diglot.data.held_out import metric_of, score_of
 from diglot.evaluation.scorer import label as metric_label
 from diglot.sweeps.job import Job
 from diglot.system.masking import masked
@@ -122,16 +123,23 @@ def _label(job: Job, jobs: Sequence[Job], identity: Callable[[Job], tuple[tuple[
 
 
 def metric_columns(jobs: Sequence[Job], first: str | None = None) -> dict[str, str]:
-    """Return the names of the metrics that jobs computed on dev, with their columns.
+    """Return the names of the metrics that jobs computed on dev and on further dev sets, with their columns.
 
     Args:
         jobs: the jobs.
         first: the metric that comes first; None: the monitored one.
     """
     computed = dict.fromkeys(name for job in jobs for name in job.results.get("best", {}))
-    names = [name for name in computed if name not in {"loss", "perplexity", "cut", "update"}] or ["bleu", "chrf"]
-    names.sort(key=lambda name: name != first)
-    return {name: f"dev {metric_label(name)}" if name == names[0] else metric_label(name) for name in names}
+    others = {"loss", "perplexity", "cut", "update"}
+    names = [name for name in computed if metric_of(name) not in others] or ["bleu", "chrf"]
+    names.sort(key=lambda name: (name != first, "/" in name))
+    return {name: _column(name, is_first=name == names[0]) for name in names}
+
+
+def _column(name: str, is_first: bool) -> str:
+    """Return the column of a score. Among those of dev, only the first one has the name of the set."""
+    dev_set, _, metric = score_of(name).partition("/")
+    return f"{dev_set} {metric_label(metric)}" if is_first or "/" in name else metric_label(metric)
 
 
 def checkpoint_of(job: Job) -> str | None:

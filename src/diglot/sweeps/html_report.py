@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from diglot.data.held_out import metric_of
 from diglot.sweeps.comparison import COSTS, Comparison, Row
 from diglot.sweeps.configuration import label
 from diglot.sweeps.differing import differing_keys
@@ -162,7 +163,7 @@ def _curves(comparison: Comparison) -> Iterator[dict[str, Any]]:
         for job in row.configuration.jobs:
             curves = None if job.status == "outdated" else curves_of(job)
             if curves is not None:
-                values = {name: each for name, each in curves.values.items() if name not in NO_CURVES}
+                values = {name: each for name, each in curves.values.items() if metric_of(name) not in NO_CURVES}
                 yield {"job": job.number, "row": row.configuration.number, **curves._asdict(), "values": values}
 
 

@@ -114,7 +114,7 @@ if (data.curves.length) {
     }));
   const show = () => ["left", "right"].forEach((side, i) => {
     const name = byId(side).value, against = byId("against").value;
-    plots[i].show({series: seriesOf(name, against), xLabel: against, yLabel: `dev/${name}`});
+    plots[i].show({series: seriesOf(name, against), xLabel: against, yLabel: name.includes("/") ? name : `dev/${name}`});
   });
   const boxes = [...new Set(data.curves.map((curve) => at.get(curve.row)))].sort((a, b) => a - b).map((index) => {
     const box = make("input", {type: "checkbox", checked: true});
@@ -132,7 +132,7 @@ if (data.curves.length) {
     for (const box of boxes) if (box.checked !== checked) box.click();
   };
   byId("curves").hidden = false;
-  const metrics = names.filter((name) => !["loss", "perplexity"].includes(name)), [first] = [...metrics, ...names];
+  const metrics = names.filter((name) => !/(^|\/)(loss|perplexity)$/.test(name)), [first] = [...metrics, ...names];
   for (const side of ["left", "right"])
     fill(byId(side), names.map((name) => [name, name]), side === "right" && names.includes("loss") ? "loss" : first);
   const axes = ["updates", "minutes"].filter((name) => data.curves.some((curve) => curve[name]));
