@@ -25,7 +25,8 @@ EXPORTED = (
     *METADATA,
     *("model.bin", "model.safetensors", "tokenizer.model", "tokenizer.tgt.model", "*_vocabulary.*"),
     *("adapter_config.json", "adapter_model.safetensors"),
-    *("source.spm", "target.spm", "*vocab.json", "tokenizer_config.json", "generation_config.json", CARD),
+    *("source.spm", "target.spm", "*vocab.json", "sentencepiece.bpe.model", "tokenizer.json", "tokenizer_config.json"),
+    *("generation_config.json", CARD),
     "certificate.json",
 )
 
