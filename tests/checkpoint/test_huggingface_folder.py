@@ -24,6 +24,7 @@ from diglot.data.corpus import Sample
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
 from diglot.export.model_card import model_card
+from diglot.huggingface.stock_tokenizer import stock_tokenizer
 from diglot.huggingface.tokenizers import read_tokenizer
 from support.commands import type_command
 from support.huggingface import FAMILIES, huggingface_folder
@@ -334,6 +335,8 @@ def test_commands_take_a_folder_in_the_place_of_a_checkpoint(marian, tmp_path, l
 
 
 def test_the_model_card_of_a_folder_has_no_number_of_updates(marian):
-    card = model_card(checkpoints.load(marian), "MarianMTModel")
+    loaded = checkpoints.load(marian)
+    stock = stock_tokenizer(loaded.tokenizer, loaded.record["model"], "format")
+    card = model_card(loaded, "MarianMTModel", stock)
     assert "Corpus: huggingface." in card
     assert "Updates" not in card

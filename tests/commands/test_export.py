@@ -197,12 +197,23 @@ def test_other_starts_and_prefixes_are_compared_and_stated(untrained, tokenizer,
     assert ["</s>"] not in about["translate_batch"]["suppress_sequences"]
 
 
-@pytest.mark.parametrize("kind", ["eos", "tags"])
-def test_prefixes_that_a_marian_tokenizer_cannot_write_are_refused(untrained, tokenizer, tmp_path, kind):
-    loaded = untrained(of_kind(tokenizer, kind), "model/position=sinusoidal")
-    with pytest.raises(UserError, match=r"the tokenizer's prefixes are not those of a MarianTokenizer"):
+def test_a_prefix_that_no_tokenizer_of_transformers_writes_is_refused(untrained, tokenizer, tmp_path):
+    loaded = untrained(of_kind(tokenizer, "eos"), "model/position=sinusoidal")
+    wanted = (
+        r"^format=huggingface: a tokenizer that writes <s> before a source needs tokenizer\.json, which cannot hold a "
+    )
+    with pytest.raises(UserError, match=wanted + r"piece that matches wherever it occurs, such as '\\ue000'; type "):
         exporting.export(loaded, "huggingface", tmp_path / "out", "format", 20)
     assert not list(tmp_path.iterdir())
+
+
+def test_tags_of_both_languages_go_out_with_any_tokenizer(untrained, tokenizer, tmp_path):
+    loaded = untrained(of_kind(tokenizer, "tags"), "model/position=sinusoidal", "search.max_len_b=5")
+    write_lines(tmp_path / "in.txt", read_lines(ROOT / "data/sample/test.avi")[:6])
+    told = exporting.export(loaded, "huggingface", tmp_path / "out", "format", 6, str(tmp_path / "in.txt"))
+    assert " of 6 sentences have the same tokens" in told[0]
+    assert told[1] == "tokenizer: 6 of 6 lines without placeholders have the same tokens"
+    assert "MarianTokenizer" in told[2]
 
 
 def test_an_export_that_translates_differently_is_not_left_behind(monkeypatch, untrained, tokenizer, tmp_path):

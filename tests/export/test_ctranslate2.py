@@ -12,6 +12,7 @@ import torch
 
 from diglot.config import CONF, resolved
 from diglot.config.exportable import _ctranslate2_buckets, unrepresentable
+from diglot.data.encoding import Prefixes
 from diglot.decoding import BeamSearch, SpecialIds
 from diglot.export import ctranslate2 as converter
 from diglot.model import Transformer
@@ -28,9 +29,12 @@ class Pieces:
     """Fake tokenizer with one piece per id."""
 
     pad_id, unk_id, bos_id, eos_id = range(4)
+    languages: tuple[str, ...] = ()
+    prefixes, n_tgt_prefix, tgt_model = Prefixes(), 0, None
 
     def __init__(self, src_vocab_size: int, tgt_vocab_size: int) -> None:
         self.src_vocab_size, self.tgt_vocab_size = src_vocab_size, tgt_vocab_size
+        self.is_joint = src_vocab_size == tgt_vocab_size
 
     def pieces(self, ids: Sequence[int], side: str) -> list[str]:
         return [("<pad>", "<unk>", "<s>", "</s>")[i] if i < 4 else f"{i}" for i in ids]

@@ -23,6 +23,7 @@ from diglot.export import huggingface
 from diglot.export.model_card import model_card
 from diglot.export.parity import compare, of_export, of_model
 from diglot.export.writing import export
+from diglot.huggingface.stock_tokenizer import stock_tokenizer
 from export.test_ctranslate2 import SRC, TGT, Pieces, padded, shaken
 from support.certificates import certificate
 
@@ -49,7 +50,8 @@ def parity(build_model: Callable[..., Any], compose_train: Callable[..., Any], t
         assert not without_stock_class(config)
         pieces: Any = Pieces(n_src, n_tgt)
         search = build(compose_train("search=greedy").search, "search")
-        huggingface.write_model(model, config, pieces, search, tmp_path)
+        stock = stock_tokenizer(pieces, config, "format")
+        huggingface.write_model(model, {"model": config}, pieces, stock, search, tmp_path)
         theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path, local_files_only=True).eval()
         random = torch.Generator().manual_seed(1)
         src = padded([[*torch.randint(4, n_src, (length,), generator=random).tolist(), 3] for length in SRC])
@@ -57,12 +59,14 @@ def parity(build_model: Callable[..., Any], compose_train: Callable[..., Any], t
         with torch.no_grad():
             wanted = model(src, tgt_in, src != 0).log_softmax(-1)
             name = type(theirs).__name__
-            if name == M2M100:  # <pad> and <unk> have exchanged their ids
-                ids = torch.tensor([1, 0, *range(2, n_tgt)])
-                begun, order = ids[tgt_in], ids
-            else:  # a target begins with <pad>, and <pad> and <s> have exchanged their scores
-                ids = torch.arange(n_src)
-                begun, order = tgt_in.masked_fill(tgt_in == 2, 0), torch.tensor([2, 1, 0, *range(3, n_tgt)])
+            ids, order = torch.tensor(stock.src_ids), torch.tensor(stock.tgt_ids)
+            assert ids.tolist() == (
+                [1, 3, 0, 2, *range(4, n_src)] if name in (M2M100, MBART, BART) else [*range(n_src)]
+            )
+            begun = order[tgt_in]
+            if name != M2M100:  # a target begins with <pad>, and <pad> and <s> have exchanged their scores
+                begun = order[tgt_in.masked_fill(tgt_in == 2, 0)]
+                order[[0, 2]] = order[[2, 0]]
             found = theirs(input_ids=ids[src], attention_mask=(src != 0).long(), decoder_input_ids=begun)
             got = found.logits.log_softmax(-1)[..., order]
         got, wanted = got[tgt_in != 0], wanted[tgt_in != 0]
@@ -238,8 +242,8 @@ def test_the_folder_translates_text_without_diglot(
     assert done.returncode == 0, done.stderr.decode()
     ids, texts = json.loads(done.stdout)
     encoded = loaded.tokenizer.encode(SOURCES[:3], loaded.record["tgt_lang"])
-    (pad,) = huggingface.exported([loaded.tokenizer.pad_id], loaded.tokenizer, loaded.record["model"])
-    expected = [huggingface.exported([*source.ids, 3], loaded.tokenizer, loaded.record["model"]) for source in encoded]
+    rows = stock_tokenizer(loaded.tokenizer, loaded.record["model"], "format").src_ids
+    pad, expected = rows[0], [[rows[i] for i in [*source.ids, 3]] for source in encoded]
     assert [[token for token in row if token != pad] for row in ids] == expected
     assert len(texts) == 3
     card = (tmp_path / "out" / "README.md").read_text()
@@ -251,11 +255,12 @@ def test_the_converter_of_ctranslate2_reads_a_pre_norm_model(compose_train: Call
     loaded = checkpoint(compose_train, tmp_path, SINUSOIDAL)
     export(loaded, "huggingface", tmp_path / "out", "format", 0)
     ctranslate2.converters.TransformersConverter(str(tmp_path / "out")).convert(str(tmp_path / "converted"))
-    sources = [source.ids for source in loaded.tokenizer.encode(SOURCES[:8])]
-    with_eos = [[*source, loaded.tokenizer.eos_id] for source in sources]
+    sources = loaded.tokenizer.encode(SOURCES[:8])
+    with_eos = [source._replace(ids=[*source.ids, loaded.tokenizer.eos_id]) for source in sources]
     theirs = of_export(tmp_path / "converted", "float32", loaded.tokenizer, loaded.search, None)(with_eos)
     ours = of_model(loaded.model, loaded.tokenizer, loaded.search)(sources)
-    compare(loaded.model, loaded.tokenizer, sources, ours, theirs, "the converted model")
+    ids = [source.ids for source in sources]
+    compare(loaded.model, loaded.tokenizer, ids, ours, theirs, "the converted model")
 
 
 def test_an_export_that_computes_otherwise_is_not_written(
@@ -297,7 +302,7 @@ def test_the_card_has_the_scores_of_this_checkpoint_and_no_paths(
     command = ["data.train.src=/home/me/t.de", "run.folder=mine", "model/residual=pre_norm", "seed=3"]
     environment = {"command": command, "diglot": "0", "commit": "abc", "packages": {"torch": "2"}}
     (tmp_path / "environment.json").write_text(json.dumps(environment))
-    card = model_card(loaded, PEGASUS)
+    card = model_card(loaded, PEGASUS, stock_tokenizer(loaded.tokenizer, loaded.record["model"], "format"))
     assert "| dev | BLEU | 12.35 | `nrefs:1\\|case:mixed` |" in card
     assert "| test |" not in card
     assert "/home" not in card
@@ -312,7 +317,9 @@ def test_the_card_and_the_folder_have_the_certificate_of_this_checkpoint_only(
     loaded.path.write_bytes(b"weights")
     content = certificate(30.0, 32.0)
     (tmp_path / CERTIFICATE).write_bytes(as_bytes(content))
-    assert "certificate" not in model_card(loaded, PEGASUS)  # it is about other weights
+    assert "certificate" not in model_card(
+        loaded, PEGASUS, stock_tokenizer(loaded.tokenizer, loaded.record["model"], "format")
+    )  # it is about other weights
     content["runs"][1]["files"][loaded.path.name] = file_hash(loaded.path)
     (tmp_path / CERTIFICATE).write_bytes(as_bytes(content))
     for _ in range(2):  # the second export replaces the first
@@ -320,7 +327,9 @@ def test_the_card_and_the_folder_have_the_certificate_of_this_checkpoint_only(
     assert "| dev | BLEU | 31.00 | 1.41 |" in (tmp_path / "out" / "README.md").read_text()
     assert read_certificate(tmp_path / "out") == content
     (tmp_path / CERTIFICATE).write_text("{}")
-    assert "certificate" not in model_card(loaded, PEGASUS)
+    assert "certificate" not in model_card(
+        loaded, PEGASUS, stock_tokenizer(loaded.tokenizer, loaded.record["model"], "format")
+    )
 
 
 def test_an_edited_card_is_not_overwritten(compose_train: Callable[..., Any], tmp_path: Path) -> None:

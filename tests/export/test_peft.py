@@ -18,6 +18,7 @@ from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.export import huggingface
 from diglot.export.writing import export
+from diglot.huggingface.stock_tokenizer import stock_tokenizer
 from diglot.model import Transformer
 from diglot.model.lora import Lora, add
 from support.made import checkpoint_content, write_checkpoint
@@ -101,7 +102,8 @@ def test_the_product_of_each_pair_is_what_merging_adds_to_the_exported_base(
 
 def stock_weights(loaded: checkpoint.Checkpoint) -> dict[str, Tensor]:
     assert isinstance(loaded.model, Transformer)
-    return huggingface.state_dict(loaded.model, loaded.record["model"], loaded.tokenizer)
+    stock = stock_tokenizer(loaded.tokenizer, loaded.record["model"], "format")
+    return huggingface.state_dict(loaded.model, loaded.record["model"], loaded.tokenizer, stock)
 
 
 @pytest.mark.parametrize(("lora", "residual", "position"), CASES)
@@ -115,7 +117,8 @@ def test_peft_computes_the_same(made: Callable[..., Made], lora: dict[str, Any],
     for loaded in (run.base, run.adapted):
         folder = run.folder / loaded.path.stem
         folder.mkdir()
-        huggingface.write_model(loaded.model, loaded.record["model"], loaded.tokenizer, loaded.search, folder)
+        stock = stock_tokenizer(loaded.tokenizer, loaded.record["model"], "format")
+        huggingface.write_model(loaded.model, loaded.record, loaded.tokenizer, stock, loaded.search, folder)
         model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True).eval()
         if loaded is run.base:
             with torch.no_grad():

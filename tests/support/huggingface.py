@@ -11,14 +11,24 @@ import sentencepiece
 import torch
 
 from diglot.data.corpus import Sample
+from diglot.huggingface.languages import MBART50
 
 _SIZES = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "max_position_embeddings": 80}
 _SIZES |= {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
 _T5_SIZES = {"d_model": 32, "d_kv": 8, "num_heads": 3, "d_ff": 48, "num_layers": 2}
 _T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 _CODES = ["eng_Latn", "deu_Latn", "zho_Hans"]
-_MBART_CODES = ["en_XX", "de_DE", "zh_CN"]
 FAMILIES = ("marian", "pegasus", "m2m100", "nllb", "bart", "byte_level", "mbart50", "t5", "mt5")
+# Further variants: the family, and options of its config.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{family: (family, {}) for family in FAMILIES},
+    "marian, GELU": ("marian", {"activation_function": "gelu", "scale_embedding": False}),
+    "pegasus, GELU": ("pegasus", {"activation_function": "gelu_new"}),
+    "m2m100, unscaled": ("m2m100", {"scale_embedding": False, "encoder_layers": 3}),
+    "bart, ReLU, scaled": ("bart", {"activation_function": "relu", "scale_embedding": True}),
+    "t5, gated, untied": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "t5, other depth": ("t5", {"num_decoder_layers": 1, "layer_norm_epsilon": 1e-3}),
+}
 
 # Text with contractions, digits, runs of spaces and signs, and characters of several bytes.
 BYTE_LEVEL_TEXT = 2 * (
@@ -76,14 +86,13 @@ def _files(family: str) -> tuple[dict[str, Any], str, dict[str, Any]]:
         return files, "M2M100", {"vocab_size": len(ids) + 108, **fairseq}
     if family == "nllb":
         settings = {"tokenizer_class": "NllbTokenizer", "src_lang": "deu_Latn", "tgt_lang": "eng_Latn"}
-        settings |= {"additional_special_tokens": _CODES}
-        files = {"sentencepiece.bpe.model": both, "tokenizer_config.json": settings}
+        settings |= {"additional_special_tokens": _CODES, "added_tokens_decoder": _tokens([*_CODES, "<mask>"], 301)}
+        files = {"sentencepiece.bpe.model": _model(model_type="bpe"), "tokenizer_config.json": settings}
         return files, "M2M100", {"vocab_size": 301 + len(_CODES) + 1, **fairseq}
     if family == "mbart50":
         settings = {"tokenizer_class": "MBart50Tokenizer", "src_lang": "de_DE", "tgt_lang": "en_XX"}
-        settings |= {"added_tokens_decoder": _tokens(_MBART_CODES, 301)}
         files = {"sentencepiece.bpe.model": both, "tokenizer_config.json": settings}
-        return files, "MBart", {"vocab_size": 301 + len(_MBART_CODES) + 1, "scale_embedding": True, **fairseq}
+        return files, "MBart", {"vocab_size": 301 + len(MBART50) + 1, "scale_embedding": True, **fairseq}
     if family == "byte_level":
         files = {**byte_level_files(), "tokenizer_config.json": {"tokenizer_class": "BartTokenizer"}}
         return files, "Bart", {"vocab_size": 700, **fairseq}
@@ -110,6 +119,10 @@ def byte_level_files() -> dict[str, Any]:
     return {"vocab.json": json.loads(vocabulary), "merges.txt": merges.encode()}
 
 
+def _part(name: str) -> dict[str, Any]:
+    return {"Sequence" if name in "AB" else "SpecialToken": {"id": name, "type_id": 0}}
+
+
 def _bart(model: bytes) -> dict[str, Any]:
     """Return the tokenizer.json of BARThez, which transformers 5 writes."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -124,31 +137,42 @@ def _bart(model: bytes) -> dict[str, Any]:
         "added_tokens": [{"id": i, "content": text, **special} for i, (text, _) in enumerate(vocab[:4])],
         "normalizer": None,
         "pre_tokenizer": space,
-        "post_processor": None,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            **{key: [_part("<s>"), _part("A"), _part("</s>")] for key in ("single", "pair")},
+            "special_tokens": {
+                text: {"id": text, "ids": [i], "tokens": [text]} for i, text in ((0, "<s>"), (2, "</s>"))
+            },
+        },
         "decoder": space,
         "model": {"type": "Unigram", "unk_id": 3, "vocab": vocab, "byte_fallback": False},
     }
     return {"tokenizer.json": content, "tokenizer_config.json": {"tokenizer_class": "BarthezTokenizer"}}
 
 
-def huggingface_folder(family: str, folder: Path, **options: Any) -> Path:
+def huggingface_folder(variant: str, folder: Path, **options: Any) -> Path:
     """Write a folder with a random model of a family, as transformers saves it, and return it.
 
     Args:
-        family: one of FAMILIES.
+        variant: one of VARIANTS, or of FAMILIES.
         folder: a new folder.
         options: arguments of `save_pretrained`.
     """
     import transformers
 
+    family, more = VARIANTS[variant]
     files, name, config = _files(family)
     folder.mkdir()
     for file, content in files.items():
         (folder / file).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
     sizes = _T5_SIZES if name in ("T5", "MT5") else _SIZES
-    model = transformers.AutoModelForSeq2SeqLM.from_config(getattr(transformers, f"{name}Config")(**sizes, **config))
+    model = transformers.AutoModelForSeq2SeqLM.from_config(
+        getattr(transformers, f"{name}Config")(**{**sizes, **config, **more})
+    )
     random = torch.Generator().manual_seed(2)
     with torch.no_grad():
+        if name == "MT5" or not more.get("tie_word_embeddings", True):  # an output of its own
+            model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
         for key, parameter in model.named_parameters():
             if not parameter.requires_grad:
                 continue

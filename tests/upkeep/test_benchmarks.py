@@ -23,6 +23,7 @@ TINY = {
     "first_update": ["200"],
     "gpu": ["--device=cpu", "--tokens=300", "--vocabulary=50", "--seconds=0.01", *SMALL],
     "g2p": [],  # it only says how to call it: otherwise it installs another toolkit
+    "huggingface_parity": ["--sentences=2", "--families", "nllb"],
     "loader": ["2000"],
     "preparation": ["200", "1"],
     "roofline": ["--models", "tiny", "--rows=2", "--length=3"],
@@ -46,6 +47,7 @@ SAID = {
     "first_update": "200 pairs: the whole run in",
     "gpu": "diglot, buckets, compiled",
     "g2p": "python benchmarks/g2p.py MINUTES",
+    "huggingface_parity": "| nllb | again | NllbTokenizer |",
     "loader": '"shapes": "buckets"',
     "preparation": "200 pairs, 1 processes",
     "roofline": "target tokens/s at most",

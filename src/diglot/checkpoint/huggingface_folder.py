@@ -27,7 +27,7 @@ from diglot.data.text import file_hash
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.huggingface.families import model_node, read_weights
-from diglot.huggingface.tokenizers import ImportedTokenizer, read_tokenizer
+from diglot.huggingface.tokenizers import METADATA, ImportedTokenizer, read_tokenizer
 from diglot.model import Transformer
 from diglot.model.meta import meta_device
 from diglot.system.console import warn
@@ -43,7 +43,7 @@ MAX_HEADER_BYTES = 10_000_000  # of a safetensors file; that of a thousand layer
 MAX_SHARDS = 1_000
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.json", "target_vocab.json"),
+    *("vocab.json", "target_vocab.json", METADATA),
 )
 # The tokenizer.json of NLLB, with 256,000 pieces, has 33,000,000 bytes and takes about 150,000,000 in memory.
 MAX_TOKENIZER_JSON_BYTES, MAX_TOKENIZER_MEMORY = 64_000_000, 400_000_000

@@ -26,7 +26,16 @@ EXPORTED = (
     *METADATA,
     *("model.bin", "model.safetensors", "tokenizer.model", "tokenizer.tgt.model", "*_vocabulary.*"),
     *("adapter_config.json", "adapter_model.safetensors"),
-    *("source.spm", "target.spm", "*vocab.json", "tokenizer_config.json", "generation_config.json", CARD),
+    *(
+        "source.spm",
+        "target.spm",
+        "*vocab.json",
+        "merges.txt",
+        "sentencepiece.bpe.model",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ),
+    *("generation_config.json", CARD),
     "certificate.json",
 )
 

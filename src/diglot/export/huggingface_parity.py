@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,87 +13,14 @@ import torch
 
 from diglot.checkpoint.file import Checkpoint
 from diglot.errors import UserError
-from diglot.export.huggingface import exported
-from diglot.export.parity import NEAR, ROWS, Output, Sentences, compare, of_model
+from diglot.export.parity import ROWS, Output, Rounding, Sentences, compare, of_model
+from diglot.huggingface.stock_tokenizer import StockTokenizer
 
 _WORKER = Path(__file__).with_name("transformers_worker.py")
 
 
-def checked(loaded: Checkpoint, folder: Path, sentences: Sentences, longest: int) -> tuple[dict[str, Any], list[str]]:
-    """Compare an export with its model: tokens of greedy search, log-probabilities of these tokens, and tokenizers.
-
-    Args:
-        loaded: the checkpoint.
-        folder: the folder of the export.
-        sentences: the sentences to translate.
-        longest: maximum number of target positions of the export.
-
-    Returns:
-        The figures, and lines to print.
-
-    Raises:
-        UserError: the translations or the log-probabilities differ by more than rounding, or transformers fails.
-    """
-    model, tokenizer, search = loaded.model, loaded.tokenizer, loaded.search
-    sources = [source.ids for source in sentences.sources]
-    outputs = of_model(model, tokenizer, search, sentences.tgt_prefix)(sources)
-    targets = [[*output.tokens, tokenizer.eos_id][:longest] for output in outputs]
-    limits = search.limits(torch.tensor([len(source) + 1 for source in sources]), longest).tolist()
-    lines = [] if sentences.pairs is None else _plain_lines(loaded, sentences)
-
-    def exchanged(rows: Sequence[Sequence[int]]) -> list[list[int]]:
-        return [exported(row, tokenizer, loaded.record["model"]) for row in rows]
-
-    request = {"folder": str(folder), "sources": exchanged(sources), "targets": exchanged(targets), "limits": limits}
-    found = _ask({**request, "rows": ROWS, "lines": lines})
-    theirs = [
-        Output(tokens[:limit], len(tokens) > limit)
-        for tokens, limit in zip(exchanged(found["greedy"]), limits, strict=True)
-    ]
-    parity = compare(model, tokenizer, sources, outputs, theirs, engine="transformers")
-    difference = _greatest_difference(loaded, sources, targets, found["log_probs"])
-    if difference > NEAR:
-        raise UserError(
-            f"transformers computes log-probabilities that differ by {difference:.1e} from the model's: the export was "
-            "not written"
-        )
-    expected = [[*encoded.ids, tokenizer.eos_id] for encoded in tokenizer.encode(lines, loaded.record["tgt_lang"])]
-    if tokenizer.languages:  # the tag is part of the text there
-        expected = [ids[1:] for ids in expected]
-    n_equal = sum(map(list.__eq__, exchanged(expected), found["ids"]))
-    ties = f", {parity.near_ties} more apart from rounding" if parity.near_ties else ""
-    report = [
-        f"{sentences.description}: {parity.identical} of {parity.sentences} sentences have the same tokens{ties}; "
-        f"log-probabilities differ by at most {difference:.1e}"
-    ]
-    if lines:
-        report.append(f"tokenizer: {n_equal} of {len(lines)} lines without placeholders have the same tokens")
-    figures = {"text": sentences.description, **parity._asdict(), "log_probs": difference}
-    return figures | {"lines": len(lines), "lines_with_same_tokens": n_equal}, report
-
-
-def _plain_lines(loaded: Checkpoint, sentences: Sentences) -> list[str]:
-    """Return the source lines without placeholders."""
-    assert sentences.pairs is not None
-    return [line for line in sentences.pairs.src if not loaded.tokenizer.find_placeholders(line)]
-
-
-@torch.inference_mode()
-def _greatest_difference(
-    loaded: Checkpoint, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], theirs: list[list[float]]
-) -> float:
-    """Return the greatest difference of the log-probabilities of the targets' tokens from the model's."""
-    special, differences = loaded.tokenizer.special, [0.0]
-    for source, target, found in zip(sources, targets, theirs, strict=True):
-        src, tgt_in = torch.tensor([[*source, special.eos]]), torch.tensor([[special.bos, *target[:-1]]])
-        log_probs = loaded.model(src, tgt_in)[0].log_softmax(-1)  # (T, V)
-        ours = log_probs[torch.arange(len(target)), torch.tensor(target)]
-        differences.append((ours - torch.tensor(found)).abs().max().item())
-    return max(differences)
-
-
-def _ask(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of the worker (see diglot.export.transformers_worker).
+def ask(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of diglot.export.transformers_worker in a process of its own.
 
     Raises:
         UserError: the worker failed.
@@ -114,3 +41,112 @@ def _ask(request: dict[str, Any]) -> dict[str, Any]:
             raise UserError(f"transformers could not use the export ({reason}): the export was not written")
         answer: dict[str, Any] = json.loads(file.read_text())
     return answer
+
+
+def checked(
+    loaded: Checkpoint,
+    folder: Path,
+    stock: StockTokenizer,
+    sentences: Sentences,
+    longest: int,
+    suppressed: list[int] | None = None,
+    ask: Callable[[dict[str, Any]], dict[str, Any]] = ask,
+) -> tuple[dict[str, Any], list[str]]:
+    """Compare a folder with its model: tokens of greedy search, log-probabilities of these tokens, and tokenizers.
+
+    Args:
+        loaded: the checkpoint. Both sides compute in the type of its weights.
+        folder: the folder.
+        stock: the checkpoint's tokenizer as the class in the folder.
+        sentences: the sentences to translate.
+        longest: maximum number of target positions of the folder's model.
+        suppressed: ids in the folder that no translation has; None: the folder's generation_config.json has them.
+        ask: the function that asks transformers.
+
+    Returns:
+        The figures, and lines to print.
+
+    Raises:
+        UserError: the translations or the log-probabilities differ by more than rounding, or transformers fails.
+    """
+    model, tokenizer, sources = loaded.model, loaded.tokenizer, sentences.sources
+    outputs = of_model(model, tokenizer, loaded.search)(sources)
+    targets = [[*output.tokens, tokenizer.eos_id][:longest] for output in outputs]
+    limits = loaded.search.limits(torch.tensor([len(source.ids) + 1 for source in sources]), longest).tolist()
+    texts, expected = _texts(loaded, stock, sentences)
+    rows = [
+        {
+            "source": [stock.src_ids[token] for token in source.ids],
+            "target": [stock.tgt_ids[token] for token in target],
+            "prefix": [stock.tgt_ids[token] for token in source.tgt_prefix],
+            "limit": limit,
+        }
+        for source, target, limit in zip(sources, targets, limits, strict=True)
+    ]
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    request = {"folder": str(folder), "dtype": dtype, "rows": ROWS, "suppressed": suppressed}
+    found = ask({**request, "sentences": rows, "texts": texts})
+    ours = {theirs: our for our, theirs in enumerate(stock.tgt_ids)}
+    theirs = [
+        Output([ours[token] for token in tokens[:limit]], len(tokens) > limit)
+        for tokens, limit in zip(found["greedy"], limits, strict=True)
+    ]
+    ids = [source.ids for source in sources]
+    parity = compare(model, tokenizer, ids, outputs, theirs, engine="transformers")
+    difference = _greatest_difference(loaded, ids, targets, found["log_probs"])
+    n_equal = sum(map(list.__eq__, expected, found["ids"]))
+    ties = f", {parity.near_ties} more apart from rounding" if parity.near_ties else ""
+    report = [
+        f"{sentences.description}: {parity.identical} of {parity.sentences} sentences have the same tokens{ties}; "
+        f"log-probabilities differ by at most {difference:.1e}"
+    ]
+    if texts:
+        report.append(f"tokenizer: {n_equal} of {len(texts)} lines without placeholders have the same tokens")
+    figures = {"text": sentences.description, **parity._asdict(), "log_probs": difference}
+    return figures | {"lines": len(texts), "lines_with_same_tokens": n_equal}, report
+
+
+def _texts(
+    loaded: Checkpoint, stock: StockTokenizer, sentences: Sentences
+) -> tuple[list[dict[str, Any]], list[list[int]]]:
+    """Return the lines without placeholders as requests to tokenise them, sources first, and the expected ids."""
+    tokenizer, texts, expected = loaded.tokenizer, list[dict[str, Any]](), list[list[int]]()
+    lines = {"src": sentences.lines or []}
+    encoded = {"src": [source.ids for source in sentences.sources]}
+    if sentences.pairs is not None:
+        lines["tgt"] = sentences.pairs.tgt
+        encoded["tgt"] = tokenizer.encode_targets(lines["tgt"], sentences.sources)
+    for side, ids_of_class in (("src", stock.src_ids), ("tgt", stock.tgt_ids)):
+        for line, languages, ids in zip(lines.get(side, []), sentences.languages, encoded.get(side, [])):
+            if tokenizer.find_placeholders(line):
+                continue
+            codes = {key: tokenizer.find_language(code) for key, code in zip(("src_lang", "tgt_lang"), languages)}
+            (tag,) = [codes[name] for name in getattr(tokenizer.prefixes, side) if name in codes] or [None]
+            names = {key: stock.language(code) for key, code in codes.items()}
+            texts.append({"side": side, "line": stock.spelt(line, tag), **names})
+            expected.append([ids_of_class[token] for token in [*ids, tokenizer.eos_id]])
+    return texts, expected
+
+
+@torch.inference_mode()
+def _greatest_difference(
+    loaded: Checkpoint, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], theirs: list[list[float]]
+) -> float:
+    """Return the greatest difference of the log-probabilities of the targets' tokens from the model's.
+
+    Raises:
+        UserError: a difference is greater than rounding explains.
+    """
+    special, rounding, greatest = loaded.tokenizer.special, Rounding(loaded.model), 0.0
+    for source, target, found in zip(sources, targets, theirs, strict=True):
+        src, tgt_in = torch.tensor([[*source, special.eos]]), torch.tensor([[special.bos, *target[:-1]]])
+        log_probs = loaded.model(src, tgt_in)[0].log_softmax(-1)  # (T, V)
+        ours = log_probs[torch.arange(len(target)), torch.tensor(target)]
+        difference = (ours - torch.tensor(found, dtype=ours.dtype)).abs().max().item()
+        if not rounding.explains(difference, src, tgt_in):
+            raise UserError(
+                f"transformers computes log-probabilities that differ by {difference:.1e} from the model's, which is "
+                "more than rounding: the export was not written"
+            )
+        greatest = max(greatest, difference)
+    return greatest

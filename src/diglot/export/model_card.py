@@ -8,6 +8,8 @@ from typing import Any
 from diglot.checkpoint.file import Checkpoint, home
 from diglot.config.meaning import meaning_of
 from diglot.data.text import file_hash
+from diglot.export.parity import language_pairs
+from diglot.huggingface.stock_tokenizer import StockTokenizer
 from diglot.system.quoting import printable
 
 SPLITS = ("dev", "test")
@@ -19,19 +21,21 @@ _USE = """\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 folder = "."  # this folder
-tokenizer = AutoTokenizer.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder{src_lang})
 model = AutoModelForSeq2SeqLM.from_pretrained(folder)
 batch = tokenizer([{example}], return_tensors="pt", padding=True)
-print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
+found = model.generate(**batch{first})
+print(tokenizer.batch_decode(found, skip_special_tokens=True))
 ```"""
 
 
-def model_card(loaded: Checkpoint, class_name: str) -> str:
+def model_card(loaded: Checkpoint, class_name: str, stock: StockTokenizer) -> str:
     """Return the text of a model card in the form of the Hugging Face Hub.
 
     Args:
         loaded: the checkpoint. Scores, command and versions come from the run's folder, if it is in one.
         class_name: the class of the exported model.
+        stock: the exported tokenizer.
     """
     record, tokenizer = loaded.record, loaded.tokenizer
     src, tgt = record["src_lang"], record["tgt_lang"]
@@ -44,7 +48,7 @@ def model_card(loaded: Checkpoint, class_name: str) -> str:
         f"A sequence-to-sequence Transformer from {src} to {targets}, trained with diglot and exported as "
         f"{class_name}. It has {n_parameters:,} parameters and {tokenizer.src_vocab_size:,} source pieces.",
         "## Use",
-        _USE.format(example=json.dumps(f">>{targets.split(', ')[0]}<<text" if tokenizer.languages else "text")),
+        _use(loaded, stock),
         *_limits(loaded),
         "## Scores",
         *_score_table(scores),
@@ -54,6 +58,26 @@ def model_card(loaded: Checkpoint, class_name: str) -> str:
         "The licence of the model depends on that of the training data, which is not recorded here.",
     ]
     return printable("\n\n".join(parts), keep="\n") + "\n"
+
+
+def _use(loaded: Checkpoint, stock: StockTokenizer) -> str:
+    """Return an example in Python, in the languages of the run if these have tags, or else in the first ones."""
+    tokenizer, (languages, *_) = loaded.tokenizer, language_pairs(loaded.tokenizer, loaded.record)
+    src, tgt = map(tokenizer.find_language, languages)
+    spelt = {"src_lang": src, "tgt_lang": tgt}.get(next(iter(tokenizer.prefixes.src), ""))
+    text = json.dumps(stock.spelt("text", spelt))
+    src_lang = stock.language(src)
+    words = {"src_lang": "" if src_lang is None else f", src_lang={json.dumps(src_lang)}", "first": ""}
+    notes = ""
+    if tgt is not None and "tgt_lang" in tokenizer.prefixes.tgt:
+        token = json.dumps(stock.tags[tgt])
+        words["first"] = f", forced_bos_token_id=tokenizer.convert_tokens_to_ids({token})"
+        given = "the tag before the text" if src_lang is None else "`src_lang`"
+        notes = (
+            f"\n\nThe language of the text is given by {given}, and the language of the translation by "
+            f"`forced_bos_token_id`, the id of its tag. The tags are `{'`, `'.join(stock.tags.values())}`."
+        )
+    return _USE.format(example=text, **words) + notes
 
 
 def _metadata(loaded: Checkpoint, scores: Mapping[str, list[dict[str, Any]]]) -> str:

@@ -7,12 +7,11 @@ from diglot import __version__
 from diglot.checkpoint.file import Checkpoint
 from diglot.config.exportable import check_format
 from diglot.config.stock_class import class_name
-from diglot.data.encoding import Prefixes
 from diglot.data.text import write_bytes, write_json
 from diglot.decoding import BeamSearch
-from diglot.errors import UserError
 from diglot.export.folder import CARD, export_folder, hash_of_card, tokenizer_metadata, write_tokenizer
 from diglot.export.model_card import CERTIFICATE, certificate_of, model_card
+from diglot.huggingface.stock_tokenizer import stock_tokenizer, write_tokenizer_files
 from diglot.model import Transformer
 
 CHECKED = 100  # number of sentences compared by default
@@ -56,7 +55,7 @@ def export(
 
     assert isinstance(model, Transformer)  # check_format rejects all other models
     if form == "huggingface":
-        return _export_huggingface(loaded, model, folder, n_checked, file)
+        return _export_huggingface(loaded, model, folder, key, n_checked, file)
 
     from diglot.export import ctranslate2, parity
 
@@ -97,36 +96,32 @@ def _export_peft(loaded: Checkpoint, folder: Path, key: str) -> str:
 
 
 def _export_huggingface(
-    loaded: Checkpoint, model: Transformer, folder: Path, n_checked: int, file: str | None
+    loaded: Checkpoint, model: Transformer, folder: Path, key: str, n_checked: int, file: str | None
 ) -> list[str]:
     """Export as a stock class of transformers. See `export`."""
     from diglot.export import huggingface, huggingface_parity, parity
 
-    tokenizer, config = loaded.tokenizer, loaded.record["model"]
-    if tokenizer.prefixes.tgt or (tokenizer.languages and tokenizer.prefixes.src != Prefixes().src):
-        raise UserError(
-            "the tokenizer's prefixes are not those of a MarianTokenizer, which writes the tag of the target language "
-            "before the source; type format=ctranslate2 or format=safetensors"
-        )
+    tokenizer, record = loaded.tokenizer, loaded.record
+    stock = stock_tokenizer(tokenizer, record["model"], key)
     longest = huggingface.n_positions(model)
-    sentences = parity.some_sentences(loaded, n_checked, file, longest)
+    pairs = parity.language_pairs(tokenizer, record)
+    sentences = parity.some_sentences(loaded, n_checked, file, longest, pairs)
     with export_folder(folder) as temporary:
-        huggingface.write_model(model, config, tokenizer, loaded.search, temporary)
-        huggingface.write_tokenizer_files(tokenizer, loaded.record, longest, temporary)
+        huggingface.write_model(model, record, tokenizer, stock, loaded.search, temporary)
+        names = write_tokenizer_files(stock, tokenizer, (record["src_lang"], record["tgt_lang"]), longest, temporary)
         figures, lines = None, ["Nothing was compared."]
         if n_checked:
-            figures, lines = huggingface_parity.checked(loaded, temporary, sentences, longest)
-        names = {"src": "source.spm", "tgt": "target.spm"}
-        name = class_name(config)
-        card = model_card(loaded, name).encode()
+            figures, lines = huggingface_parity.checked(loaded, temporary, stock, sentences, longest)
+        name = class_name(record["model"])
+        card = model_card(loaded, name, stock).encode()
         write_bytes(temporary / CARD, card)
         if (certificate := certificate_of(loaded)) is not None:
             write_json(temporary / CERTIFICATE, certificate)
         metadata = {
             "format": "huggingface",
-            **tokenizer_metadata(tokenizer, loaded.record, names),
+            **tokenizer_metadata(tokenizer, record, names),
             "card": hash_of_card(card),
             "parity": figures,
         }
         write_json(temporary / "diglot.json", metadata)
-    return [*lines, f"Written: {folder}/ ({name} of transformers, with a model card: README.md)"]
+    return [*lines, f"Written: {folder}/ ({name} and {stock.name} of transformers, with a model card: README.md)"]

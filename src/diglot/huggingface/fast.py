@@ -1,13 +1,26 @@
-"""Reading of tokenizer.json, the format of the library tokenizers, if a SentencePiece model can hold its content.
+"""Reading and writing of tokenizer.json, the format of the library tokenizers, for SentencePiece models.
 
-Such files come from SentencePiece models: their scores or merges, and their normalisation, are the same.
+Such files hold the same scores or merges, and the same normalisation, as the SentencePiece models they come from.
 """
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from diglot.data.pieces import BYTE, COMPOSING_NAME, MODEL_TYPES, NORMAL, UNKNOWN, USER_DEFINED, ImportedModel
+from diglot.data.pieces import (
+    BLANK_MARK,
+    BYTE,
+    COMPOSING_NAME,
+    CONTROL,
+    EOS,
+    MODEL_TYPES,
+    NORMAL,
+    SPECIAL,
+    UNK,
+    UNKNOWN,
+    USER_DEFINED,
+    ImportedModel,
+)
 from diglot.errors import UserError
 from diglot.huggingface.merges import byte_level_vocabulary
 from diglot.huggingface.vocabulary import Piece, Vocabulary
@@ -136,3 +149,93 @@ def _add_rule(normalizer: Any, node: dict[str, Any]) -> None:
         normalizer.name = COMPOSING_NAME
     elif kind not in ("Strip", "Replace") or (kind == "Replace" and node["content"] != " "):
         raise UserError(f"{FILE}: its normalizer {kind} has no counterpart in SentencePiece")
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+def fast_content(model: bytes, pieces: Sequence[Piece], prefix: Sequence[str]) -> dict[str, Any]:
+    """Return the content of a tokenizer.json.
+
+    Args:
+        model: a SentencePiece model of type unigram or BPE without pieces that match wherever they occur.
+        pieces: the pieces in the order of their ids; control pieces become special tokens.
+        prefix: the pieces that precede a text. </s> follows it.
+    """
+    options = ImportedModel.FromString(model)
+    ids = {piece.text: i for i, piece in enumerate(pieces)}
+    scheme = "always" if is_set(options.normalizer_spec, "add_dummy_prefix") else "never"
+    space = {"type": "Metaspace", "replacement": BLANK_MARK, "prepend_scheme": scheme, "split": True}
+    around = [*prefix, SPECIAL[EOS]]
+    special = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
+    template: list[dict[str, Any]] = [{"SpecialToken": {"id": text, "type_id": 0}} for text in around]
+    template.insert(len(prefix), {"Sequence": {"id": "A", "type_id": 0}})
+    is_unigram = options.trainer_spec.model_type == _NUMBERS["unigram"]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": i, "content": piece.text, "lstrip": piece.text == "<mask>", **special}
+            for i, piece in enumerate(pieces)
+            if piece.kind in (CONTROL, UNKNOWN)
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": _rules(options.normalizer_spec)},
+        "pre_tokenizer": space,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": template,
+            "pair": [*template[:-1], {"Sequence": {"id": "B", "type_id": 0}}, template[-1]],
+            "special_tokens": {text: {"id": text, "ids": [ids[text]], "tokens": [text]} for text in around},
+        },
+        "decoder": space,
+        "model": {
+            **(_written_unigram(pieces, ids) if is_unigram else _written_bpe(pieces, ids)),
+            "byte_fallback": any(piece.kind == BYTE for piece in pieces),
+        },
+    }
+
+
+def is_set(spec: Any, flag: str) -> bool:
+    """Return the value of a flag of a SentencePiece model's normalisation: true by default."""
+    return bool(getattr(spec, flag)) if spec.HasField(flag) else True
+
+
+def _rules(spec: Any) -> list[dict[str, Any]]:
+    """Return the normalizers for a SentencePiece model's normalisation; see `_add_rule`."""
+    rules: list[dict[str, Any]] = []
+    if spec.precompiled_charsmap:
+        charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
+        rules.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+    if spec.name == COMPOSING_NAME:
+        rules.append({"type": "NFC"})
+    if is_set(spec, "remove_extra_whitespaces"):
+        rules.append({"type": "Strip", "strip_left": False, "strip_right": True})
+        rules.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    return rules
+
+
+def _written_unigram(pieces: Sequence[Piece], ids: dict[str, int]) -> dict[str, Any]:
+    return {
+        "type": "Unigram",
+        "unk_id": ids[SPECIAL[UNK]],
+        "vocab": [[piece.text, piece.score if piece.kind in (NORMAL, BYTE) else 0.0] for piece in pieces],
+    }
+
+
+def _written_bpe(pieces: Sequence[Piece], ids: dict[str, int]) -> dict[str, Any]:
+    """Return a BPE model that merges two pieces to a third one wherever SentencePiece does, in the order of scores."""
+    normal = {piece.text: piece.score for piece in pieces if piece.kind == NORMAL}
+    merges = [
+        f"{text[:cut]} {text[cut:]}"
+        for text in sorted(normal, key=lambda text: -normal[text])  # stable
+        for cut in range(1, len(text))
+        if text[:cut] in normal and text[cut:] in normal
+    ]
+    return {
+        "type": "BPE",
+        **{"dropout": None, "continuing_subword_prefix": None, "end_of_word_suffix": None},
+        **{"unk_token": SPECIAL[UNK], "fuse_unk": True, "ignore_merges": False},
+        "vocab": ids,
+        "merges": merges,
+    }

@@ -15,7 +15,7 @@ WEIGHTS = {
     "pytorch_model.bin.index.json": r"pytorch_model-\d+-of-\d+\.bin",
 }
 _OTHERS = re.compile(
-    r"(config|generation_config|tokenizer_config|special_tokens_map|added_tokens|(target_)?vocab)\.json"
+    r"(config|generation_config|tokenizer_config|special_tokens_map|added_tokens|(target_)?vocab|diglot)\.json"
 )
 _TOKENIZERS = re.compile(r"(tokenizer\.json|[\w.-]+\.(spm|model))")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w.-]{1,200})?")

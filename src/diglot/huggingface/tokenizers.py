@@ -10,7 +10,6 @@ punctuation that some versions of MarianTokenizer offer but do not apply by them
 """
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from diglot.data.pieces import BOS, CONTROL, EOS, PAD, UNKNOWN, USER_DEFINED, Im
 from diglot.data.tokenizer import Prefixes, Tokenizer
 from diglot.errors import UserError
 from diglot.huggingface.fast import FILE, added_pieces, read_fast
+from diglot.huggingface.languages import LANGUAGE, M2M100, MBART50, WMT21
 from diglot.huggingface.merges import byte_level_vocabulary, merges_of_lines
 from diglot.huggingface.vocabulary import (
     OF_TEXT,
@@ -41,20 +41,8 @@ _PREFIXES = {
     "bart": Prefixes(("<s>",), ("<s>",)),
 }
 _START_WITH_EOS = ("m2m_100", "mbart", "bart")  # types whose targets start with </s> if config.json does not say
-_LANGUAGE = re.compile(r">>(\w[\w@+-]{0,49})<<|__([a-z]\w{0,49})__|([a-z]{2,3}_[A-Z][A-Za-z]{1,3})")
+METADATA = "diglot.json"  # file of an export of diglot that describes it
 _FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # the first pieces of M2M100, NLLB and mBART
-# The languages of M2M100 and mBART-50 in the order of their ids, which their folders do not always have.
-_M2M100 = (
-    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu hy "
-    "id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt ro ru "
-    "sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu"
-)
-_WMT21 = "en ha is ja cs ru zh de"
-_MBART50 = (
-    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX "
-    "ro_RO ru_RU si_LK tr_TR vi_VN zh_CN af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN "
-    "pl_PL ps_AF pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
-)
 
 
 class ImportedTokenizer(NamedTuple):
@@ -123,8 +111,8 @@ class _Reader:
             tgt_rows = rows_of(tgt, names, int(self.config.get("decoder_vocab_size") or size))
         start = self._start(tgt, names, tgt_rows)
         models = [sentencepiece_model(src, src_rows, start), sentencepiece_model(tgt, tgt_rows, start)]
-        prefixes = _PREFIXES.get(self.model_type, Prefixes())
-        if self.model_type == "bart":
+        prefixes = self._prefixes()
+        if prefixes == _PREFIXES["bart"]:
             has_bos = src.ids().get(names.bos) == src_rows[BOS]
             prefix = (load_processor(models[0]).id_to_piece(BOS),) if has_bos else ()
             prefixes = Prefixes(prefix, () if start == BOS else prefix)
@@ -134,6 +122,16 @@ class _Reader:
         return ImportedTokenizer(
             Tokenizer(models[0], None, tgt_model, tuple(src.languages), prefixes), src_rows, tgt_rows
         )
+
+    def _prefixes(self) -> Prefixes:
+        """Return what precedes sources and targets: in an export of diglot, its prefixes, or else those of the type.
+
+        A MarianTokenizer of an export serves all types of models.
+        """
+        about = self._json(METADATA)
+        if about.get("format") != "huggingface":
+            return _PREFIXES.get(self.model_type, Prefixes())
+        return Prefixes(*(tuple(map(str, about["prefixes"][side])) for side in Prefixes._fields))
 
     def _refuse_other_order(self) -> None:
         """Refuse the order of mBART-cc25, which ends a source with its language and starts a target with its own."""
@@ -173,7 +171,7 @@ class _Reader:
     def _m2m100(self) -> Vocabulary:
         ids = self._ids("vocab.json")
         vocabulary = self._with_ids("sentencepiece.bpe.model", ids)
-        codes = (_WMT21 if self.settings.get("language_codes") == "wmt21" else _M2M100).split()
+        codes = WMT21 if self.settings.get("language_codes") == "wmt21" else M2M100
         tags = [f"__{code}__" for code in codes if f"__{code}__" not in ids]
         vocabulary.pieces |= {len(ids) + number: Piece(text) for number, text in enumerate(tags)}
         return vocabulary
@@ -185,9 +183,9 @@ class _Reader:
         known = {piece.text for piece in found.values()} | {token["content"] for token in self._tokens_with_ids()}
         lists = [self.settings.get(key) or [] for key in ("additional_special_tokens", "extra_special_tokens")]
         names = [_text(name) for name in next(filter(None, lists), [])]
-        tags = [name for name in names if name not in known and _LANGUAGE.fullmatch(name)]
-        if self.model_type == "mbart" and not any(map(_LANGUAGE.fullmatch, {*known, *tags})):
-            tags = _MBART50.split()
+        tags = [name for name in names if name not in known and LANGUAGE.fullmatch(name)]
+        if self.model_type == "mbart" and not any(map(LANGUAGE.fullmatch, {*known, *tags})):
+            tags = list(MBART50)
         mask = [_text(self.settings.get("mask_token") or "<mask>")] if tags else []
         found |= {len(pieces) + 1 + number: Piece(name) for number, name in enumerate(tags + mask)}
         return Vocabulary(found, options, {})
@@ -233,7 +231,7 @@ class _Reader:
             if vocabulary.pieces.get(i, piece).text == piece.text and vocabulary.pieces.get(i, piece).kind != UNKNOWN:
                 vocabulary.pieces[i] = piece if piece.kind == CONTROL else vocabulary.pieces.get(i, piece)
         for i, piece in sorted(vocabulary.pieces.items()):
-            if piece.kind not in OF_TEXT and (found := _LANGUAGE.fullmatch(piece.text)):
+            if piece.kind not in OF_TEXT and (found := LANGUAGE.fullmatch(piece.text)):
                 vocabulary.languages[next(filter(None, found.groups()))] = i
 
     def _tokens_with_ids(self) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ from diglot.data.corpus import Corpus
 from diglot.data.module import TranslationData
 from diglot.data.tokenizer import TokenizerSource
 from diglot.errors import UserError
+from diglot.huggingface.stock_tokenizer import stock_tokenizer
 from diglot.model import EncoderDecoder
 from diglot.runs.inheritance import load_initial, tokenizer_of
 from diglot.runs.scoring import build_scorer
@@ -108,6 +109,8 @@ class Plan:
         with self.processes.main_process_first():
             self.data.prepare_data()
         self.data.setup()
+        if self.config.export == "huggingface":  # fails if no class holds the tokenizer
+            stock_tokenizer(self.data.tokenizer, resolved(self.config.model), "export")
 
     def build_model(self) -> EncoderDecoder:
         """Build the run's model with its initial weights.
