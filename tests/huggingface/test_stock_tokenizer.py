@@ -28,7 +28,7 @@ from diglot.export.parity import language_pairs, some_sentences
 from diglot.export.writing import export
 from diglot.huggingface.stock_tokenizer import StockTokenizer, stock_tokenizer
 from support.commands import type_command
-from support.huggingface import huggingface_folder
+from support.huggingface import BYTE_LEVEL_TEXT, huggingface_folder
 from support.made import checkpoint_content, of_kind, write_checkpoint
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -39,6 +39,7 @@ CLASSES = {
     "nllb": "NllbTokenizer",
     "mbart50": "MBart50Tokenizer",
     "bart": "PreTrainedTokenizerFast",
+    "byte_level": "BartTokenizer",
     "t5": "MarianTokenizer",
     "pegasus": "MarianTokenizer",
 }
@@ -174,6 +175,21 @@ def test_added_pieces_and_tags_go_out(
     assert [[rows[i] for i in source.ids] for source in found] == [
         [stock.src_ids[i] for i in source.ids] for source in wanted
     ]
+
+
+def test_an_added_piece_of_a_byte_level_bpe_goes_out(
+    folders: Callable[[str], Path], text: ParallelText, tmp_path: Path
+) -> None:
+    loaded = extended(checkpoints.load(folders("byte_level")), text, tmp_path, "bol", pieces=["mRNA-7", "é-"])
+    stock = exported(loaded, tmp_path / "out")
+    assert stock.name == "BartTokenizer"
+    src = [f"{line} mRNA-7, {line}" for line in text.src[:20]] + ["mRNA-7é- x", "sounds(mRNA-7)", *BYTE_LEVEL_TEXT]
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    same_ids(theirs, stock, loaded.tokenizer, ParallelText(src, src), "avi", "bol")
+    assert compared(loaded, tmp_path / "out", stock, tmp_path)["lines_with_same_tokens"] == 12
+    again = checkpoints.load(tmp_path / "out").tokenizer
+    assert [source.ids for source in again.encode(src)] == [source.ids for source in loaded.tokenizer.encode(src)]
+    assert [again.decode(source.ids, (), "src") for source in again.encode(src)] == src
 
 
 def test_a_tokenizer_that_no_class_holds_is_refused(folders: Callable[[str], Path]) -> None:
