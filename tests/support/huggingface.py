@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +17,10 @@ from diglot.huggingface.languages import MBART50
 _SIZES = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "max_position_embeddings": 80}
 _SIZES |= {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
 _T5_SIZES = {"d_model": 32, "d_kv": 8, "num_heads": 3, "d_ff": 48, "num_layers": 2}
+_TRAINABLE = {"d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 80, "init_std": 0.1}
+_TRAINABLE |= {"encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "encoder_attention_heads": 4}
+_TRAINABLE |= {"decoder_attention_heads": 4}
+_T5_TRAINABLE = {"d_model": 64, "d_kv": 16, "num_heads": 4, "d_ff": 128, "num_layers": 1}
 _T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 _CODES = ["eng_Latn", "deu_Latn", "zho_Hans"]
 FAMILIES = ("marian", "pegasus", "m2m100", "nllb", "bart", "byte_level", "mbart50", "t5", "mt5")
@@ -150,14 +155,8 @@ def _bart(model: bytes) -> dict[str, Any]:
     return {"tokenizer.json": content, "tokenizer_config.json": {"tokenizer_class": "BarthezTokenizer"}}
 
 
-def huggingface_folder(variant: str, folder: Path, **options: Any) -> Path:
-    """Write a folder with a random model of a family, as transformers saves it, and return it.
-
-    Args:
-        variant: one of VARIANTS, or of FAMILIES.
-        folder: a new folder.
-        options: arguments of `save_pretrained`.
-    """
+def _model_of(variant: str, folder: Path, sizes: Mapping[str, Any], t5_sizes: Mapping[str, Any]) -> Any:
+    """Write the tokenizer of a family into a new folder, and return a model for it, as transformers initialises it."""
     import transformers
 
     family, more = VARIANTS[variant]
@@ -165,13 +164,33 @@ def huggingface_folder(variant: str, folder: Path, **options: Any) -> Path:
     folder.mkdir()
     for file, content in files.items():
         (folder / file).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-    sizes = _T5_SIZES if name in ("T5", "MT5") else _SIZES
-    model = transformers.AutoModelForSeq2SeqLM.from_config(
-        getattr(transformers, f"{name}Config")(**{**sizes, **config, **more})
-    )
+    options = {**(t5_sizes if name in ("T5", "MT5") else sizes), **config, **more}
+    return transformers.AutoModelForSeq2SeqLM.from_config(getattr(transformers, f"{name}Config")(**options))
+
+
+def trainable_folder(family: str, folder: Path) -> Path:
+    """Write a folder with a small model of a family that can learn: with the initial weights of training. Return it."""
+    torch.manual_seed(3)
+    # As in the published models. Otherwise, Pegasus' positions would outweigh its embeddings.
+    scaled = {"scale_embedding": True} if family == "pegasus" else {}
+    _model_of(family, folder, {**_TRAINABLE, **scaled}, _T5_TRAINABLE).save_pretrained(folder)
+    return folder
+
+
+def huggingface_folder(variant: str, folder: Path, **options: Any) -> Path:
+    """Write a folder with a random model of a family, as transformers saves it, and return it.
+
+    Its weights are so large that no part of the model can be left out without a visible difference.
+
+    Args:
+        variant: one of VARIANTS, or of FAMILIES.
+        folder: a new folder.
+        options: arguments of `save_pretrained`.
+    """
+    model = _model_of(variant, folder, _SIZES, _T5_SIZES)
     random = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        if name == "MT5" or not more.get("tie_word_embeddings", True):  # an output of its own
+        if model.config.model_type == "mt5" or not model.config.tie_word_embeddings:  # an output of its own
             model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
         for key, parameter in model.named_parameters():
             if not parameter.requires_grad:

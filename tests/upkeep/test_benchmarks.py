@@ -19,6 +19,7 @@ TINY = {
     "checkpoints": ["--models", "tiny", "--rounds=1", "--folder=."],
     "decode": ["--threads=1", "--rounds=1", "--sentences=3"],
     "early_stopping": ["1"],
+    "families": ["--families", "marian", "--updates=1"],
     "fine_tuning": ["--model=tiny", "--rounds=1", "--length=5"],
     "first_update": ["200"],
     "gpu": ["--device=cpu", "--tokens=300", "--vocabulary=50", "--seconds=0.01", *SMALL],
@@ -32,6 +33,10 @@ TINY = {
 }
 SIZES: dict[str, dict[str, object]] = {
     "checkpoints": {"VOCAB_SIZE": 50},
+    "families": {
+        "fine_tuned": lambda *_: ({"trained_parameters": 1, "parameters": 2, "best": {"bleu": 3.0}}, 4.0),
+        "dev_loss": lambda *_: 5.0,
+    },
     "fine_tuning": {"VOCAB_SIZE": 50, "TOKENS": 10},
     "first_update": {"N_WORDS": 50, "SIZE": [*SMALL, "data.vocab_size=300"]},
     "gpu": {"N_PAIRS": 300, "MATRIX": 16, "BACKEND": "eager", "whole_run": lambda folder, words: " ".join(words)},
@@ -43,6 +48,7 @@ SAID = {
     "checkpoints": "tiny   safetensors",
     "decode": "beam 4  diglot, not packed",
     "early_stopping": "| 8.0 | 0.5 | 3 | 6 | 2.0 |",
+    "families": "| marian | LoRA | 1 of 2 | 1 | 5.00 | 5.00 | 3.0 | 4 |",
     "fine_tuning": "| LoRA, rank 8, query and value |",
     "first_update": "200 pairs: the whole run in",
     "gpu": "diglot, buckets, compiled",
