@@ -65,6 +65,7 @@ ELSEWHERE = {
     "export/transformers_worker.py": "export/test_huggingface.py: same tokens",
     "export/writing.py": "commands/test_export.py",
     "huggingface/fast.py": "huggingface/test_tokenizers.py: tokenizer.json",
+    "huggingface/tokenizer_settings.py": "huggingface/test_tokenizers.py: must be",
     "huggingface/vocabulary.py": "huggingface/test_tokenizers.py: vocabulary",
     "inference/scoring.py": "commands/test_score.py",
     "model/attention.py": "model/test_equivalence.py",
