@@ -242,6 +242,13 @@ def is_value(override: Override) -> bool:
         ("logger.mine._target_=my.module.Logger", "begins with a plus sign, +logger.mine._target_=my.module.Logger"),
         ("callbacks.mine._target_=my.Call", "begins with a plus sign, +callbacks.mine._target_=my.Call"),
         ("watch.mine._target_=my.Call", "begins with a plus sign, +watch.mine._target_=my.Call"),
+        ("lora.rank=4", "there is no key lora.rank: a new entry begins with a plus sign, +lora.rank=4"),
+        ("learning_rates.encoder=0.1", "a new entry begins with a plus sign, +learning_rates.encoder=0.1"),
+        ("data.further_dev.old.tsv=a.tsv", "a new entry begins with a plus sign, +data.further_dev.old.tsv=a.tsv"),
+        (
+            "tokenizer=extend tokenizer.pieces=[Küche]",
+            "put a value with special characters in quotes, 'key=[\"value\"]'",
+        ),
         ("logger._target_=mine.Logger", "a logger of your own needs a name, +logger.mine._target_="),
         ("+logger._target_=mine.Logger", "each logger needs a name: logger.NAME._target_=mine.Logger"),
         ("logger.flush_logs_every_n_steps=1", "did you mean logger.tensorboard.flush_logs_every_n_steps?"),
@@ -262,6 +269,18 @@ def is_value(override: Override) -> bool:
 )
 def test_a_wrong_word_is_answered_by_one_line(answer, word, wanted):
     assert wanted in answer(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "wanted"),
+    [
+        ("freeze={encoder:1}", "freeze={encoder:1}: must be a list"),
+        ("metric.bleu=[1]", "metric.bleu=[1]: must be a mapping"),
+        ("freeze.encoder=1", "freeze.encoder=1: freeze is a list; type freeze=[...]"),
+    ],
+)
+def test_a_list_for_a_mapping_is_answered_by_its_key(say, word, wanted):
+    assert say(word) == f"diglot-train: {wanted}"
 
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])

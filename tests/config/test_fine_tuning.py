@@ -114,7 +114,7 @@ def test_the_start_states_adapters_and_rates(build_model: Build) -> None:
         ({"freeze": [1]}, r"freeze=\[1\]: must be a list of parts"),
         ({"learning_rates": ["encoder"]}, "must be a mapping, such as {encoder: 0.1}"),
         ({"learning_rates": {"encoder": 0}}, r"encoder is 0, which trains nothing: type freeze=\[encoder\]"),
-        ({"learning_rates": {"encoder": -1}}, "encoder is '-1', and must be a positive number"),
+        ({"learning_rates": {"encoder": -1}}, "encoder is -1, and must be a positive number"),
         ({"learning_rates": {"encoder": "x"}}, "encoder is 'x', and must be a positive number"),
         ({"learning_rates": {"encoder": True}}, "must be a positive number"),
         ({"learning_rates": {"encoder": float("inf")}}, "must be a positive number"),
@@ -123,6 +123,10 @@ def test_the_start_states_adapters_and_rates(build_model: Build) -> None:
         ({"lora": {}, "init_from": None}, "lora: adapters adapt a trained model: name it by init_from=CHECKPOINT"),
         ({"lora": {"on": ["quary"]}}, "lora: 'quary' is no part of this model"),
         ({"lora": {"rank": -1}}, r"lora: rank \(-1\) must be positive"),
+        (
+            {"lora": {"rank": 49}},
+            r"lora: rank \(49\) must be at most \d+, the smaller size of the matrix encoder.0.self_att",
+        ),
         ({"lora": {"rank": "x"}}, "lora: "),
         ({"lora": {"ranc": 1}}, "lora: "),
     ],
@@ -137,9 +141,11 @@ def test_values_that_cannot_be_used_are_refused(build_model: Build, keys: dict[s
     [
         ("lora={ranc: 4}", "there is no key lora.ranc; did you mean lora.rank"),
         ("lora={rank: x}", "lora.rank='x': must be an integer"),
-        ("lora={on: query}", "lora.on='query': must be a list"),
+        ("lora={on: query}", "lora.on='query': must be a list of texts"),
+        ("lora={on: [0]}", 'lora.on=[0]: must be a list of texts; to make a number a text, type ["0"]'),
         ("lora=8", "lora=8: must be a mapping or null"),
-        ("freeze=3", "freeze=3: must be text or a list"),
+        ("freeze=3", "freeze=3: must be text or a list of texts"),
+        ("freeze=[0,1]", 'freeze=[0, 1]: must be text or a list of texts; to make a number a text, type ["0","1"]'),
         ("learning_rates=0.1", "learning_rates=0.1: must be a mapping or null"),
     ],
 )

@@ -60,9 +60,9 @@ def without_lora(record: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def made(compose_train: Callable[..., DictConfig], tokenizer: Tokenizer, tmp_path: Path) -> Callable[..., Made]:
-    def make(lora: dict[str, Any], *words: str) -> Made:
+    def make(lora: dict[str, Any], *words: str, init_from: str = "base.ckpt") -> Made:
         config = OmegaConf.create(OmegaConf.to_container(compose_train(*WORDS, *words)))
-        config.lora, config.init_from = lora, "base.ckpt"
+        config.lora, config.init_from = lora, init_from
         return Made(config, tokenizer, tmp_path)
 
     return make
@@ -97,7 +97,6 @@ def test_the_product_of_each_pair_is_what_merging_adds_to_the_exported_base(
             weight = weight + about["lora_alpha"] / about["r"] * b @ a
         torch.testing.assert_close(merged[name], weight, rtol=1e-5, atol=1e-6)
     assert {about[key] for key in ("peft_type", "task_type")} == {"LORA", "SEQ_2_SEQ_LM"}
-    assert about["base_model_name_or_path"] == "base.ckpt"
 
 
 def stock_weights(loaded: checkpoint.Checkpoint) -> dict[str, Tensor]:
@@ -134,6 +133,7 @@ def test_peft_computes_the_same(made: Callable[..., Made], lora: dict[str, Any],
     ("lora", "words", "message"),
     [
         ({"train": ["norms"]}, [SINUSOIDAL], "besides adapters, the run has trained norms"),
+        ({}, [SINUSOIDAL, "tokenizer=extend"], "the run has added pieces to the tokenizer"),
         ({}, ["model/position=rotary"], "format=peft: model.position=rotary: no stock class has it"),
     ],
 )
@@ -144,6 +144,24 @@ def test_what_adapters_cannot_hold_is_refused(
     with pytest.raises(UserError, match=message):
         export(run.adapted, "peft", run.folder / "out", "format")
     assert not (run.folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("init_from", "base", "revision"),
+    [
+        (f"Helsinki-NLP/opus-mt-de-en@{'0a' * 20}", "Helsinki-NLP/opus-mt-de-en", "0a" * 20),
+        ("gpt2", None, None),  # the name of a run's folder; peft would fetch the model of this name
+        ("runs/general", None, None),
+        ("runs/general@home", None, None),
+    ],
+)
+def test_only_a_name_of_the_hub_is_written_as_that_of_the_base(
+    made: Callable[..., Made], init_from: str, base: str | None, revision: str | None
+) -> None:
+    run = made({}, SINUSOIDAL, init_from=init_from)
+    export(run.adapted, "peft", run.folder / "out", "format")
+    about = json.loads((run.folder / "out" / "adapter_config.json").read_text())
+    assert (about["base_model_name_or_path"], about["revision"]) == (base, revision)
 
 
 def test_a_checkpoint_without_adapters_is_refused(made: Callable[..., Made]) -> None:

@@ -362,12 +362,17 @@ UNIGRAM = {
         ({"tokenizer.json": UNIGRAM | {"pre_tokenizer": {"type": "Digits"}}}, {}, "its pre_tokenizer Digits has no"),
         ({"tokenizer.json": UNIGRAM | {"pre_tokenizer": None}}, {}, "no pre_tokenizer Metaspace"),
         ({"tokenizer.json": UNIGRAM}, {"vocab_size": 3}, r"vocab_size=3 in config\.json is too small: .* 'a'"),
-        ({"tokenizer.json": UNIGRAM}, {"vocab_size": None}, "unexpected content"),
+        ({"tokenizer.json": UNIGRAM}, {"vocab_size": None}, r"vocab_size=null in config\.json: must be an int"),
         ({"tokenizer.json": UNIGRAM}, {"decoder_start_token_id": 3}, "decoder_start_token_id=3 .* is 'a'"),
         ({"tokenizer.json": UNIGRAM}, {"model_type": "m2m_100"}, "no file lists its language tokens"),
         ({"tokenizer.json": b"{"}, {}, r"tokenizer\.json: is not JSON"),
         ({"tokenizer.json": []}, {}, r"tokenizer\.json: is not a JSON object"),
-        ({"tokenizer.json": {"model": 3}}, {}, "unexpected content"),
+        ({"tokenizer.json": {"model": 3}}, {}, r"tokenizer\.json: its content is not that of a tokenizer"),
+        (
+            {"tokenizer.json": UNIGRAM},
+            {"decoder_start_token_id": [3]},
+            r"decoder_start_token_id=\[3\] in .* an integer",
+        ),
         ({"spiece.model": b"no model"}, {}, r"spiece\.model: this is not a SentencePiece model"),
         (
             {"tokenizer.json": UNIGRAM, "tokenizer_config.json": {"pad_token": "[PAD]"}},
@@ -384,6 +389,45 @@ def test_what_diglot_cannot_hold_is_refused_in_one_line_that_names_the_folder(
         read_tokenizer(tmp_path, {"model_type": "t5", "vocab_size": 8, **config})
     assert str(error.value).startswith(f"{tmp_path}: ")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["special_tokens_map.json", "tokenizer_config.json"])
+@pytest.mark.parametrize(
+    ("key", "value", "form"),
+    [
+        ("unk_token", {"text": "<unk>"}, "a text, or a mapping with the key content"),
+        ("pad_token", 0, "a text, or a mapping with the key content"),
+        ("additional_special_tokens", 5, "a list of texts"),
+        ("extra_special_tokens", [1], "a list of texts"),
+        ("added_tokens_decoder", [1], "a mapping from ids to mappings with the key content"),
+        ("added_tokens_decoder", {"a": {"content": "b"}}, "a mapping from ids to mappings with the key content"),
+        ("added_tokens_decoder", {"3": 1}, "a mapping from ids to mappings with the key content"),
+    ],
+)
+def test_a_setting_of_another_form_is_refused_by_file_and_key(
+    tmp_path: Path, name: str, key: str, value: Any, form: str
+) -> None:
+    write(tmp_path, {"tokenizer.json": UNIGRAM, name: {key: value}})
+    with pytest.raises(UserError, match=rf"{name}: {key}=.*: must be {form}$"):
+        read_tokenizer(tmp_path, {"model_type": "t5", "vocab_size": 8})
+
+
+@pytest.mark.parametrize(("family", "key"), [("t5", "extra_ids"), ("pegasus", "offset")])
+@pytest.mark.parametrize("value", [10**12, -1, 1.5, "x", True])
+def test_a_number_of_pieces_that_the_vocabulary_cannot_hold_is_refused_before_memory_is_taken(
+    text: ParallelText, tmp_path: Path, family: str, key: str, value: Any
+) -> None:
+    write(tmp_path, {"spiece.model": trained(text.src[:800], **T5_IDS), "tokenizer_config.json": {key: value}})
+    with pytest.raises(UserError, match=rf"tokenizer_config\.json: {key}={value}: must be an integer from 0 to 500$"):
+        read_tokenizer(tmp_path, {"model_type": family, "vocab_size": 500})
+
+
+@pytest.mark.parametrize("i", ["0", 1.0, None, -1])
+def test_an_id_that_is_no_integer_is_refused_by_its_piece(text: ParallelText, tmp_path: Path, i: Any) -> None:
+    folder, config, _ = marian(text, tmp_path)
+    write(folder, {"vocab.json": {"</s>": i, "<unk>": 1}})
+    with pytest.raises(UserError, match=rf"vocab\.json: the id of '</s>' is {i}: must be an integer"):
+        read_tokenizer(folder, config)
 
 
 def test_a_vocabulary_with_gaps_is_refused(text: ParallelText, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`init_from` brings the model, the tokenizer's options and the languages; what was typed is laid over them."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from diglot.config import CONF, as_yaml, resolved, without_secrets
 from diglot.errors import UserError
 from diglot.huggingface import hub_models
 from diglot.runs.inheritance import inherit, load_initial
+from diglot.runs.resume import refuse_other_contents
 from hydra_plugins.diglot_launcher.launcher import hydra_config
 from support.made import checkpoint_content, write_checkpoint
 
@@ -150,6 +152,24 @@ def test_a_run_resumes_without_the_checkpoint_that_it_started_from(first, typed,
     (folder / "config.yaml").write_text(as_yaml(bad))
     with pytest.raises(UserError, match=r"run/config\.yaml: model\.norm\._target_ names 'os\.system'"):
         typed("resume=run")
+
+
+def test_a_checkpoint_that_has_changed_gives_way_to_that_of_the_run_to_resume(first, typed, tokenizer):
+    config, folder = typed("run.folder=run"), Path("run")
+    folder.mkdir()
+    (folder / "config.yaml").write_text(as_yaml(without_secrets(config)))
+    contents = {"init_from": checkpoints.digest(Path("first.ckpt"))}
+    (folder / "environment.json").write_text(json.dumps({"contents": contents}))
+    resumed = typed("resume=run")
+    assert load_initial(resumed).path == Path("first.ckpt")
+    write_checkpoint(Path("first.ckpt"), checkpoint_content(first, tokenizer, seed=3))
+    with pytest.raises(UserError, match=r"first\.ckpt: the checkpoint has changed since the run in run began$"):
+        load_initial(resumed)
+    write_checkpoint(folder / "last.ckpt", checkpoint_content(config, tokenizer, seed=2))
+    assert load_initial(resumed).path == folder / "last.ckpt"
+    now = {"init_from": checkpoints.digest(Path("first.ckpt"))}
+    with pytest.raises(UserError, match=r"init_from names is no longer .*; restore it, or move it away: a run"):
+        refuse_other_contents("resume=run", contents, now)
 
 
 def test_a_name_of_the_hub_is_fetched_when_it_is_typed_and_a_run_keeps_its_commit(first, typed, monkeypatch):

@@ -66,6 +66,7 @@ ELSEWHERE = {
     "export/writing.py": "commands/test_export.py",
     "huggingface/fast.py": "huggingface/test_tokenizers.py: tokenizer.json",
     "huggingface/languages.py": "huggingface/test_tokenizers.py: tags",
+    "huggingface/tokenizer_settings.py": "huggingface/test_tokenizers.py: must be",
     "huggingface/vocabulary.py": "huggingface/test_tokenizers.py: vocabulary",
     "inference/scoring.py": "commands/test_score.py",
     "model/attention.py": "model/test_equivalence.py",

@@ -141,11 +141,13 @@ def find(path: str | Path) -> Path:
                 return expanded / name
         if huggingface_folder.is_huggingface(expanded):
             return expanded
-        raise UserError(f"checkpoint {path}: the folder holds no best.ckpt or last.ckpt")
+        raise UserError(
+            f"checkpoint {path}: the folder holds no best.ckpt or last.ckpt, and no config.json of transformers"
+        )
     if hub_models.is_name(str(path)) and (cached := hub_models.cached(str(path))) is not None:
         return cached
     if not expanded.is_file():
-        raise UserError(f"checkpoint {path}: no such file")
+        raise UserError(f"checkpoint {path}: no such file or folder")
     return expanded
 
 

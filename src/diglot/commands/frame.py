@@ -318,11 +318,35 @@ def explain(error: BaseException, config_name: str, args: Sequence[str] | None =
     if re.search(r"Unknown plugin class : '\S*submitit", text):
         advice = "pip install 'diglot[slurm]', or in a checkout .venv/bin/pip install -e '.[slurm]'"
         return f"submitit is not installed: {advice}"
+    if reason := _other_structure(text, cause, config_name, args):
+        return reason
     if re.search("(?:mismatched|extraneous) input|token recognition|no viable alternative|LexerNoViableAlt", text):
         source = str(getattr(error, "override", None) or text.splitlines()[0])
-        return f"cannot read the override {source}: put a value with special characters in quotes, 'key=\"value\"'"
+        example = '["value"]' if "=[" in source else '"value"'
+        return f"cannot read the override {source}: put a value with special characters in quotes, 'key={example}'"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return printable((f"{key}: " if key and key not in text else "") + "; ".join(lines[:3]))
+
+
+def _other_structure(text: str, cause: BaseException, config_name: str, args: Sequence[str]) -> str | None:
+    """Return a message that an override takes a list for a mapping or the reverse, or None if none does."""
+    if match := re.search(r"Error merging override (.*)", text):
+        kind = "list" if "object_type=list" in str(cause) else "mapping"
+        return f"{match.group(1)}: must be a {kind}"
+    if "invalid literal for int()" in text:  # of the name below a list
+        for arg in args:
+            parent = arg.partition("=")[0].rpartition(".")[0]
+            if isinstance(_default(parent, config_name), list):
+                return f"{arg}: {parent} is a list; type {parent}=[...]"
+    return None
+
+
+def _default(key: str, config_name: str) -> Any:
+    """Return the value that a key of a command's config has by default; None if there is no such key."""
+    default: Any = plain_config(config_name)
+    for name in key.lstrip("+").split("."):
+        default = default.get(name) if isinstance(default, dict) else None
+    return default
 
 
 def _cannot_override(key: str, text: str, cause: BaseException, config_name: str, args: Sequence[str]) -> str:
@@ -375,10 +399,7 @@ _LISTS = {("average", "checkpoint"), ("translate", "checkpoint")}
 def _several_values(arg: str, config_name: str) -> str:
     """Return a message that an override gives a key several values outside of a sweep."""
     key, _, value = arg.partition("=")
-    default: Any = plain_config(config_name)
-    for name in key.lstrip("+").split("."):
-        default = default.get(name) if isinstance(default, dict) else None
-    takes_list = isinstance(default, list) or (config_name, key) in _LISTS
+    takes_list = isinstance(_default(key, config_name), list) or (config_name, key) in _LISTS
     if takes_list or meaning_of(key.lstrip("+")).content is not None:
         return f"{arg}: for a list, type '{key}=[{value}]'"
     if config_name == "train":
@@ -388,7 +409,10 @@ def _several_values(arg: str, config_name: str) -> str:
 
 def missing_plus(key: str, args: Sequence[str]) -> str | None:
     """Return a message that a new entry, such as a callback, needs a plus sign, or None if this is not the problem."""
-    named = re.match(r"((callbacks|watch|logger|data\.corpora)\.[A-Za-z]\w*)(\.|$)", key)
+    if re.match(r"(lora|learning_rates)\.", key):  # nodes that are null by default
+        entry = next((arg for arg in args if arg.startswith(f"{key}=")), None)
+        return f"there is no key {key}: a new entry begins with a plus sign, +{entry}" if entry else None
+    named = re.match(r"((callbacks|watch|logger|data\.corpora|data\.further_dev)\.[A-Za-z]\w*)(\.|$)", key)
     pattern = named and re.compile(rf"{re.escape(named[1])}(\._target_=|=\{{|\.(src|tgt|tsv|csv|jsonl|file)=)")
     entry = next((arg for arg in args if pattern and pattern.match(arg)), None)
     return f"there is no key {key}: a new entry begins with a plus sign, +{entry}" if entry else None

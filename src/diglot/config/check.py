@@ -62,7 +62,8 @@ def check(config: DictConfig, schema: Any) -> None:
         if key in types and value == "":
             errors.append(f"{key!s}= is empty: leave it out")
         elif not fits(value, annotation):
-            errors.append(f"{key!s}={value!r}: must be {describe(annotation)}")
+            reason = wrong_entry(value, annotation)
+            errors.append(f"{key!s}={value!r}: must be {describe(annotation)}" + (f"; {reason}" if reason else ""))
         errors += mistakes(value, str(key), extra_keys=_keys_within(annotation))
     if errors:
         raise UserError("; ".join(errors))
@@ -339,7 +340,13 @@ def _is_a(value: Any, cls: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 def wrong_entry(value: Any, annotation: Any) -> str | None:
-    """Return the mistakes inside a mapping whose annotation is a TypedDict, or None for any other annotation."""
+    """Return the mistakes inside a mapping whose annotation is a TypedDict, or what to type for a list of texts.
+
+    None is returned for any other annotation or value.
+    """
+    if isinstance(value, list) and fits([str(entry) for entry in value], annotation):
+        entries = ",".join(f'"{entry}"' for entry in value)
+        return f"to make a number a text, type [{entries}]"
     for cls in (annotation, *typing.get_args(annotation)):
         if isinstance(value, dict) and typing.is_typeddict(cls):
             keys = typing.get_type_hints(cls)
@@ -369,6 +376,8 @@ def describe(annotation: Any) -> str:
     if typing.is_typeddict(annotation):
         return f"a mapping of {', '.join(typing.get_type_hints(annotation))}"
     if inspect.isclass(origin or annotation) and issubclass(origin or annotation, (list, tuple, Sequence)):
+        if arguments and arguments[0] is str:
+            return "a list of texts"
         named = arguments and typing.get_origin(arguments[0]) is typing.Literal
         return f"a list of {describe(arguments[0])}" if named else "a list"
     if inspect.isclass(origin or annotation) and issubclass(origin or annotation, Mapping):

@@ -146,9 +146,14 @@ def _check_factors(factors: Mapping[str, Any]) -> None:
     for part, factor in factors.items():
         is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool) and math.isfinite(factor)
         if not is_number or factor < 0:
-            raise UserError(f"learning_rates: {part} is {shortened(factor, 60)!r}, and must be a positive number")
+            raise UserError(f"learning_rates: {part} is {_typed(factor)}, and must be a positive number")
         if factor == 0:
             raise UserError(f"learning_rates: {part} is 0, which trains nothing: type freeze=[{part}]")
+
+
+def _typed(value: Any) -> str:
+    """Return a value as it is typed: text in quotes, and numbers without."""
+    return repr(shortened(value, 60)) if isinstance(value, str) else shortened(value, 60)
 
 
 @contextmanager

@@ -159,15 +159,17 @@ class TokenizerExtension(TokenizerSource):
         Raises:
             UserError: a text cannot be a piece.
         """
+        models = list(self._models().values())
+        composes, processors = any(map(is_composing, models)), list(map(load_processor, models))
         for where, text in _located(self.pieces):
             if not text or any(character.isspace() or character == _BLANK for character in text):
                 raise UserError(f"{where}: {text!r} cannot be a piece: a piece is a text without whitespace")
             if base.find_placeholders(text):
                 raise UserError(f"{where}: {text!r} cannot be a piece: tokenizer.placeholder matches it")
-            if any(map(is_composing, self._models().values())):
+            if composes:
                 text = unicodedata.normalize("NFC", text)
-            for model in self._models().values():
-                if not _is_normal(load_processor(model), text):
+            for processor in processors:
+                if not _is_normal(processor, text):
                     raise UserError(f"{where}: {text!r} cannot be a piece: the tokenizer's normalisation changes it")
             yield text
 

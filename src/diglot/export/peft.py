@@ -12,9 +12,10 @@ from torch import Tensor
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.file import Checkpoint
 from diglot.checkpoint.merging import adapters_of
+from diglot.config import EXTENSION
 from diglot.data.text import write_bytes, write_json
 from diglot.errors import UserError
-from diglot.huggingface import families
+from diglot.huggingface import families, hub_models
 from diglot.model import Transformer
 from diglot.model.lora import A, B, Lora
 
@@ -40,25 +41,36 @@ def write(loaded: Checkpoint, folder: Path, key: str) -> None:
             f"{key}=peft: besides adapters, the run has trained {', '.join(lora.train)}, which an adapter cannot hold; "
             f"{key}=huggingface exports the model"
         )
+    config = content["diglot"]["config"]
+    tokenizer = config.get("tokenizer")
+    if isinstance(tokenizer, dict) and tokenizer.get("_target_") == EXTENSION:
+        raise UserError(
+            f"{key}=peft: the run has added pieces to the tokenizer, whose embeddings an adapter cannot hold; "
+            f"{key}=huggingface exports the model"
+        )
     adapters = adapter_weights(loaded.model, content["diglot"]["model"], content["state_dict"])
     write_bytes(folder / "adapter_model.safetensors", save(adapters, metadata={"format": "pt"}))
     layers = list(dict.fromkeys(name.rpartition(".lora_")[0].removeprefix("base_model.model.") for name in adapters))
-    base = content["diglot"]["config"].get("init_from")
-    write_json(folder / "adapter_config.json", adapter_config(lora, layers, base if isinstance(base, str) else None))
+    write_json(folder / "adapter_config.json", adapter_config(lora, layers, config.get("init_from")))
 
 
-def adapter_config(lora: Lora, layers: list[str], base: str | None) -> dict[str, Any]:
+def adapter_config(lora: Lora, layers: list[str], init_from: Any) -> dict[str, Any]:
     """Return the content of adapter_config.json.
+
+    Only a name of the Hugging Face Hub is written. peft would look up the name of any other checkpoint there.
 
     Args:
         lora: the adapters.
         layers: the layers with an adapter, by their names in the stock class.
-        base: name of the base model; None: unknown.
+        init_from: name of the checkpoint that the run started with, as the run's config has it.
     """
+    is_on_hub = isinstance(init_from, str) and hub_models.is_commit(init_from)
+    base, _, revision = init_from.partition("@") if is_on_hub else (None, "", None)
     return {
         "peft_type": "LORA",
         "task_type": "SEQ_2_SEQ_LM",
         "base_model_name_or_path": base,
+        "revision": revision,
         "inference_mode": True,
         "r": lora.rank,
         "lora_alpha": lora.alpha,

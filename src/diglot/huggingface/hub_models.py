@@ -32,6 +32,11 @@ def is_name(text: str) -> bool:
     return not Path(text).exists() and not Path(text.partition("/")[0]).exists()
 
 
+def is_commit(text: str) -> bool:
+    """Return whether a text is a name with its commit, OWNER/NAME@COMMIT, as `fetch` returns it."""
+    return _NAME.fullmatch(text) is not None and re.search("@[0-9a-f]{40}$", text) is not None
+
+
 def fetch(name: str, key: str) -> str:
     """Fetch the files of a model that diglot reads, unless the Hub's cache has them. Only files of data are fetched.
 

@@ -10,7 +10,8 @@ punctuation that some versions of MarianTokenizer offer but do not apply by them
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from diglot.errors import UserError
 from diglot.huggingface.fast import FILE, added_pieces, read_fast
 from diglot.huggingface.languages import LANGUAGE, M2M100, MBART50, WMT21
 from diglot.huggingface.merges import byte_level_vocabulary, merges_of_lines
+from diglot.huggingface.tokenizer_settings import check_ids, check_settings, is_integer, number
 from diglot.huggingface.vocabulary import (
     OF_TEXT,
     Piece,
@@ -40,6 +42,7 @@ _PREFIXES = {
     "mbart": Prefixes(("src_lang",), ("tgt_lang",)),
     "bart": Prefixes(("<s>",), ("<s>",)),
 }
+_SETTINGS = "tokenizer_config.json"
 _START_WITH_EOS = ("m2m_100", "mbart", "bart")  # types whose targets start with </s> if config.json does not say
 METADATA = "diglot.json"  # file of an export of diglot that describes it
 _FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # the first pieces of M2M100, NLLB and mBART
@@ -90,7 +93,11 @@ class _Reader:
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         self.folder, self.config, self.model_type = folder, config, str(config.get("model_type"))
-        self.settings = self._json("special_tokens_map.json") | self._json("tokenizer_config.json")
+        self.settings: dict[str, Any] = {}
+        for name in ("special_tokens_map.json", _SETTINGS):
+            content = self._json(name)
+            check_settings(name, content)
+            self.settings |= content
         self.fast = self._json(FILE)
 
     def read(self) -> ImportedTokenizer:
@@ -103,8 +110,7 @@ class _Reader:
             )
         for vocabulary in (src, tgt):
             self._add_tokens(vocabulary)
-        names = self._special_names()
-        size = int(self.config["vocab_size"])
+        names, size = self._special_names(), self._size()
         src_rows = rows_of(src, names, size)
         tgt_rows = src_rows
         if src.ids() != tgt.ids():
@@ -133,6 +139,13 @@ class _Reader:
             return _PREFIXES.get(self.model_type, Prefixes())
         return Prefixes(*(tuple(map(str, about["prefixes"][side])) for side in Prefixes._fields))
 
+    def _size(self) -> int:
+        """Return the number of rows of the embedding matrix."""
+        size = self.config.get("vocab_size")
+        if not is_integer(size):
+            raise UserError(f"vocab_size={'null' if size is None else size} in config.json: must be an integer")
+        return int(size)  # type: ignore[arg-type]
+
     def _refuse_other_order(self) -> None:
         """Refuse the order of mBART-cc25, which ends a source with its language and starts a target with its own."""
         name = str(self.settings.get("tokenizer_class") or self.config.get("tokenizer_class") or "MBartTokenizer")
@@ -153,7 +166,8 @@ class _Reader:
         elif self._has("spiece.model"):
             both = self._pegasus() if "pegasus" in self.model_type else self._t5()
         elif self.fast:
-            both = read_fast(self.fast)
+            with _unexpected(FILE):
+                both = read_fast(self.fast)
         elif self._has("vocab.json", "merges.txt"):
             both = self._byte_level()
         else:
@@ -192,7 +206,7 @@ class _Reader:
 
     def _pegasus(self) -> Vocabulary:
         pieces, options = self._sentencepiece("spiece.model")
-        offset = int(self.settings.get("offset", 103))
+        offset = number(_SETTINGS, self.settings, "offset", 103, self._size())
         if not offset:
             return Vocabulary(pieces, options, {})
         marks = [_text(self.settings.get(key, name)) for key, name in _PEGASUS_MARKS.items()]
@@ -202,7 +216,7 @@ class _Reader:
 
     def _t5(self) -> Vocabulary:
         pieces, options = self._sentencepiece("spiece.model")
-        last = len(pieces) + int(self.settings.get("extra_ids", 100)) - 1
+        last = len(pieces) + number(_SETTINGS, self.settings, "extra_ids", 100, self._size()) - 1
         sentinels = {i: Piece(f"<extra_id_{last - i}>") for i in range(len(pieces), last + 1)}
         return Vocabulary(pieces | sentinels, options, {})
 
@@ -238,7 +252,9 @@ class _Reader:
         """Return the added tokens of all files that number them."""
         tokens: list[dict[str, Any]] = list(self.fast.get("added_tokens") or [])
         tokens += [{"id": i, **token} for i, token in (self.settings.get("added_tokens_decoder") or {}).items()]
-        return tokens + [{"id": i, "content": text} for text, i in self._json("added_tokens.json").items()]
+        numbered = self._json("added_tokens.json")
+        check_ids("added_tokens.json", numbered)
+        return tokens + [{"id": i, "content": text} for text, i in numbered.items()]
 
     def _special_names(self) -> SpecialNames:
         """Return the texts of the special pieces."""
@@ -258,8 +274,10 @@ class _Reader:
             return EOS if self.model_type in _START_WITH_EOS else PAD
         starts = [PAD, EOS, *([BOS] if vocabulary.ids().get(names.bos) == rows[BOS] else [])]
         for start in starts:
-            if rows[start] == given:
+            if is_integer(given) and rows[start] == given:
                 return start
+        if not is_integer(given):
+            raise UserError(f"decoder_start_token_id={printable(str(given)[:60])} in config.json: must be an integer")
         piece = vocabulary.pieces.get(given, Piece(f"id {given}")).text
         raise UserError(f"decoder_start_token_id={given} in config.json is {piece!r}: it must be <pad>, <s> or </s>")
 
@@ -280,7 +298,8 @@ class _Reader:
             UserError: it does not number its pieces from 0.
         """
         ids = self._json(name)
-        if sorted(map(int, ids.values())) != list(range(len(ids))):
+        check_ids(name, ids)
+        if sorted(ids.values()) != list(range(len(ids))):
             raise UserError(f"{name} does not number its {len(ids):,} pieces from 0 to {len(ids) - 1:,}")
         return ids
 
@@ -298,6 +317,16 @@ class _Reader:
         if not isinstance(content, dict):
             raise UserError(f"{name}: is not a JSON object")
         return content
+
+
+@contextmanager
+def _unexpected(name: str) -> Iterator[None]:
+    """Let errors that the content of a file causes name the file."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        reason = printable(f"{type(error).__name__}: {error}"[:200])
+        raise UserError(f"{name}: its content is not that of a tokenizer ({reason})") from None
 
 
 _PEGASUS_MARKS = {"mask_token_sent": "<mask_1>", "mask_token": "<mask_2>"}

@@ -100,7 +100,7 @@ def add(model: EncoderDecoder, lora: Lora) -> None:
     """Add adapters to a model, in place. All other weights are frozen, except for those of `lora.train`.
 
     Raises:
-        ValueError: a part contains no weight or no linear layer of its own.
+        ValueError: a part contains no weight or no linear layer of its own, or the rank exceeds that of a layer.
     """
     parts = Parts(model)
     layers = {
@@ -115,6 +115,9 @@ def add(model: EncoderDecoder, lora: Lora) -> None:
         if not found:
             raise ValueError(f"{part!r} contains no linear layer with a matrix of its own")
         chosen |= found
+    for name, layer in chosen.items():
+        if lora.rank > (largest := min(layer.weight.shape)):
+            raise ValueError(f"rank ({lora.rank}) must be at most {largest}, the smaller size of the matrix {name}")
     trained = parts.union(lora.train)
     for name, weight in model.named_parameters():
         weight.requires_grad_(name in trained)

@@ -66,7 +66,9 @@ def contents_in(folder: Path) -> Contents:
 
 
 def comparison_note(name: str) -> str:
-    """Return a note for the message that an input has changed: how texts are compared; empty for other inputs."""
+    """Return a note for the message that an input has changed: how texts are compared, or what else to do."""
+    if name == NAMES["init_from"]:
+        return "; restore it, or move it away: a run resumes without it"
     is_text = name in (NAMES["train"], NAMES["dev"], NAMES["test"]) or name.startswith("the text of")
     rule = "the same lines count as changed if they are compressed or split into files differently"
     return f" (files are compared byte for byte: {rule})" if is_text else ""

@@ -25,27 +25,31 @@ from diglot.data.extension import source_from
 from diglot.data.tokenizer import Tokenizer, TokenizerSource
 from diglot.errors import UserError
 from diglot.huggingface import hub_models
+from diglot.runs.contents import contents_in
 from diglot.runs.folder import CONFIG
 from diglot.runs.resume import named_folder
 
+_KEY = "init_from"  # of the hash of its checkpoint in a run's environment.json
 _LANGUAGES = {"src_lang": "src", "tgt_lang": "tgt"}  # with the code of a corpus that does not know its language
 
 
 def load_initial(config: DictConfig) -> Checkpoint | None:
     """Return the checkpoint that a run starts from, or None if it starts from random weights.
 
-    If the checkpoint of `init_from` is gone, that of the run to resume takes its place.
+    If the checkpoint of `init_from` is gone or has changed, that of the run to resume takes its place.
 
     Raises:
         UserError: there is no such checkpoint, or it cannot be loaded.
     """
     if config.init_from is None:
         return None
-    trust = trusted(config)
+    trust, folder = trusted(config), named_folder(config)
     try:
+        path = checkpoints.find(config.init_from)
+        if folder is not None and contents_in(folder).get(_KEY, digest := checkpoints.digest(path)) != digest:
+            raise UserError(f"init_from={config.init_from}: the checkpoint has changed since the run in {folder} began")
         return checkpoints.load(config.init_from, trust)
     except UserError:
-        folder = named_folder(config)
         newest = checkpoints.newest_intact(folder) if folder is not None else None
         if newest is None:
             raise
