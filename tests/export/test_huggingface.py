@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from diglot.certificates.content import CERTIFICATE, as_bytes, read_certificate
+from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.file import Checkpoint
 from diglot.config import build, resolved
 from diglot.config.stock_class import BART, M2M100, MARIAN, MBART, PEGASUS, T5, without_stock_class
@@ -246,6 +247,8 @@ def test_the_folder_translates_text_without_diglot(
     pad, expected = rows[0], [[rows[i] for i in [*source.ids, 3]] for source in encoded]
     assert [[token for token in row if token != pad] for row in ids] == expected
     assert len(texts) == 3
+    again = checkpoints.load(tmp_path / "out").tokenizer
+    assert (again.prefixes, again.languages) == (loaded.tokenizer.prefixes, languages)
     card = (tmp_path / "out" / "README.md").read_text()
     assert "library_name: transformers" in card
     assert "None was recorded for this checkpoint." in card

@@ -88,7 +88,8 @@ def stock_tokenizer(tokenizer: Tokenizer, model: Mapping[str, Any], key: str) ->
         UserError: no class holds it. The message gives the reason.
     """
     name = _class_of(tokenizer, key)
-    first = (BOS, PAD, EOS, UNK) if class_name(model) in _FAIRSEQ else (PAD, UNK, BOS, EOS)
+    is_fairseq = name != MARIAN or class_name(model) in _FAIRSEQ  # MBart50Tokenizer expects <unk> there
+    first = (BOS, PAD, EOS, UNK) if is_fairseq else (PAD, UNK, BOS, EOS)
     src = _ids(first, range(4, tokenizer.src_vocab_size))
     tgt = src if tokenizer.is_joint else _ids(first, range(4, tokenizer.tgt_vocab_size))
     if name != MARIAN:
