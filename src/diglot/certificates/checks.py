@@ -148,8 +148,8 @@ class RunChecks:
         self._need(CONFIG, BEST)
         config = read_config(self.kept.path / CONFIG)
         check_run_config(config, self.trust)
-        model = checkpoints.load(self.kept.path / BEST, self.trust).model
-        found = training_of(config, model, stated["init_from"])
+        loaded = checkpoints.load(self.kept.path / BEST, self.trust)
+        found = training_of(config, loaded, stated["init_from"])
         if differing := [key for key, value in stated.items() if found[key] != value]:  # type: ignore[literal-required]
             key = differing[0]
             note = f"{key} is {found[key]}, but {stated[key]} in the certificate"  # type: ignore[literal-required]

@@ -21,7 +21,6 @@ from diglot.evaluation.evaluate import read_evaluation_set
 from diglot.evaluation.openings import openings_in, text_hash
 from diglot.evaluation.scorer import Scorer, recorded_metrics, recorded_tokenizer
 from diglot.inference.translator import Translator
-from diglot.model import EncoderDecoder
 from diglot.runs.folder import CONFIG, dev_outputs
 from diglot.training.logged import logged
 
@@ -138,19 +137,19 @@ class RunFolder:
         return Retranslation(len(chosen), len(differing), sum(differing))
 
 
-def training_of(config: Mapping[str, Any], model: EncoderDecoder, init_from: str | None) -> Training:
+def training_of(config: Mapping[str, Any], loaded: checkpoints.Checkpoint, init_from: str | None) -> Training:
     """Return what a run has trained.
 
     Args:
         config: the run's config.
-        model: the model of a checkpoint of the run, without adapters; it is changed.
+        loaded: a checkpoint of the run, whose model is changed.
         init_from: hash of the checkpoint that the run started from, if it is known.
 
     Raises:
         UserError: the config does not fit the model.
     """
     tuning = FineTuning.of(config)
-    tuning.apply(model)
+    tuning.apply(loaded.model)
     lora: Adapters | None = None
     if (chosen := tuning.lora) is not None:
         lora = {
@@ -161,7 +160,7 @@ def training_of(config: Mapping[str, Any], model: EncoderDecoder, init_from: str
             "train": list(chosen.train),
         }
     return {
-        "trained_parameters": n_weights(model, trained=True),
+        "trained_parameters": n_weights(loaded.model, trained=True),
         "freeze": list(tuning.freeze),
         "learning_rates": {part: float(factor) for part, factor in tuning.learning_rates.items()},
         "lora": lora,

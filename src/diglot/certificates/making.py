@@ -154,7 +154,7 @@ def _run(folder: Path, trust: Collection[str]) -> Run:
         "command": command_of(folder, stored),
         "languages": [run.src_lang, run.tgt_lang],
         "parameters": results["parameters"],
-        "training": training_of(config, loaded.model, contents_in(folder).get("init_from")),
+        "training": training_of(config, loaded, contents_in(folder).get("init_from")),
         "updates": results["updates"],
         "best_update": record["update"],
         "environment": environment_of(stored),
