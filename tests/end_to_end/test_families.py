@@ -20,7 +20,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.end_to_end, pytest.mark.reliability]
 
-UPDATES = 80
+UPDATES = 120
 N_LINES = 20
 # format=huggingface refuses their tokenizers, which write other tokens beside a text than a MarianTokenizer does.
 NOT_EXPORTED = {"m2m100", "nllb", "mbart50", "bart"}
