@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from diglot.inference.translator import Translator
+from diglot.checkpoint import file as checkpoints
 from support.fine_tuned import FAMILIES, KINDS, dev_loss, training_words, unigram_loss
 from support.huggingface import trainable_folder
 
@@ -41,7 +41,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             base = trainable_folder(family, folder / "base")
-            before, by_frequency = dev_loss(base, family), unigram_loss(Translator.load(base, "cpu").tokenizer)
+            before, by_frequency = dev_loss(base, family), unigram_loss(checkpoints.load(base).tokenizer)
             for kind in KINDS:
                 results, seconds = fine_tuned(folder, family, kind, options.updates)
                 after, bleu = dev_loss(folder / kind / "best.ckpt", family), results["best"]["bleu"]
