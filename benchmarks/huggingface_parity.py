@@ -21,9 +21,6 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHON
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 # isort: split
-import torch
-from transformers import logging
-
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.file import Checkpoint
 from diglot.data.corpus import Sample
@@ -37,6 +34,10 @@ from diglot.export.writing import export
 from diglot.huggingface.stock_tokenizer import StockTokenizer, stock_tokenizer
 from diglot.huggingface.tokenizers import read_tokenizer
 from support.huggingface import VARIANTS, huggingface_folder
+
+# isort: split
+import torch
+from transformers import logging
 
 LENGTH = 20  # tokens of a greedy output
 POSITIONS = 80  # of the random models

@@ -207,7 +207,7 @@ def test_a_certificate_says_which_weights_were_trained_and_from_which_start(
     shutil.copytree("runs/lora", tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
     found = {check.name: (check.status, check.note) for check in RunChecks(run, Path("moved"), True, None, ())}
-    assert found["init_from"] == ("not checked", "checkpoint runs/1: no such file")
+    assert found["init_from"] == ("not checked", "checkpoint runs/1: no such file or folder")
 
 
 @pytest.mark.usefixtures("without_training")

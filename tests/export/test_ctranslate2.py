@@ -31,6 +31,7 @@ class Pieces:
     pad_id, unk_id, bos_id, eos_id = range(4)
     languages: tuple[str, ...] = ()
     prefixes, n_tgt_prefix, tgt_model = Prefixes(), 0, None
+    model = b""  # a model file without pieces
 
     def __init__(self, src_vocab_size: int, tgt_vocab_size: int) -> None:
         self.src_vocab_size, self.tgt_vocab_size = src_vocab_size, tgt_vocab_size

@@ -400,5 +400,5 @@ class _SideModel:
     def decode(self, ids: list[int]) -> str:
         """Return the text of ids. A line break, which a model can spell with byte tokens, becomes a space."""
         decode = self.processor.decode if self._byte_level is None else self._byte_level.decode
-        text: str = decode(ids).replace("\n", " ").replace("\r", " ")
+        text: str = decode(ids).replace("\n", " ")
         return text.lstrip(" ") if self._type == "word" else text  # the text of an unknown word begins with a space
