@@ -17,7 +17,14 @@ COMMAND = [sys.executable, "-m", tensorboard.__name__]
 @pytest.mark.reliability
 def test_the_address_is_the_last_line(tmp_path: Path) -> None:
     command = [*COMMAND, str(tmp_path), "--port=0", "--load_fast=false"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A test run in the background of a shell ignores SIGINT, and its child processes would, too.
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(2)]
     os.kill(process.pid, signal.SIGINT)

@@ -19,7 +19,7 @@ from diglot.config import build
 from diglot.data.corpus import Sample
 from diglot.data.encoding import Prefixes, Tokenizer
 from diglot.data.extension import TokenizerExtension
-from diglot.data.pieces import EOS
+from diglot.data.pieces import EOS, tag
 from diglot.data.text import ParallelText, write_lines
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
@@ -34,6 +34,7 @@ from support.made import checkpoint_content, of_kind, write_checkpoint
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 transformers = pytest.importorskip("transformers")
 SIDES = {"src": "de", "tgt": "nds"}
+OTHER_WAY = {"src": "nds", "tgt": "de"}
 CLASSES = {
     "m2m100": "M2M100Tokenizer",
     "nllb": "NllbTokenizer",
@@ -279,6 +280,29 @@ def test_a_run_that_adds_a_language_to_an_imported_model_goes_out(
     content = json.loads((tmp_path / "run/huggingface/tokenizer.json").read_text())
     generation = json.loads((tmp_path / "run/huggingface/generation_config.json").read_text())
     assert generation["forced_bos_token_id"] == content["model"]["vocab"]["__nds__"] == 305
+
+
+@pytest.mark.end_to_end
+@pytest.mark.reliability
+def test_a_run_adds_the_language_of_its_sources_if_sources_have_tags(
+    folders: Callable[[str], Path], tmp_path: Path
+) -> None:
+    train = Sample().read(Path())["train"].load()
+    for split, part in (("train", slice(60)), ("dev", slice(60, 70))):
+        write_lines(tmp_path / f"{split}.nds", train.src[part])
+        write_lines(tmp_path / f"{split}.de", train.tgt[part])
+    texts = [f"data.{split}.{side}={split}.{code}" for split in ("train", "dev") for side, code in OTHER_WAY.items()]
+    type_command(
+        "diglot-train",
+        *(f"init_from={folders('nllb')}", "tokenizer=extend", "data=files", *texts, "data.src_lang=nds"),
+        *("data.tgt_lang=de", "trainer=cpu", "watch=none", "search=greedy", "run.test=false", "run.updates=2"),
+        *("search.max_len_a=0.0", "search.max_len_b=6", "scheduler.lr=1e-3", "run.folder=run"),
+        cwd=tmp_path,
+    )
+    made = checkpoints.load(tmp_path / "run").tokenizer
+    (source,) = made.encode(["Lo"], "de", "nds")
+    assert made.pieces(source.ids[:1], "src") == [tag("nds")]
+    assert made.languages[-1] == "nds"
 
 
 @pytest.mark.end_to_end

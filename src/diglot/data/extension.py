@@ -46,8 +46,8 @@ _ADVANTAGE = 1e-3
 class TokenizerExtension(TokenizerSource):
     """Tokenizer source that adds pieces and language tags to the tokenizer of a checkpoint.
 
-    Tags are added for the target languages of the training text that the tokenizer lacks. `start_from` must be called
-    before `get`.
+    Tags are added for the languages of the training text that the tokenizer lacks: for target languages, and for source
+    languages if the tokenizer has tags of these. `start_from` must be called before `get`.
 
     Args:
         pieces: texts that become one piece each and match wherever they occur: a list, or the path of a file with one
@@ -93,7 +93,7 @@ class TokenizerExtension(TokenizerSource):
             UserError: the options do not suit the tokenizer.
         """
         self._base, self._tgt_lang = base, tgt_lang
-        self.is_joint, self.placeholder = base.is_joint, base.placeholder
+        self.is_joint, self.placeholder, self.tags_sources = base.is_joint, base.placeholder, base.reads_src_lang
         if base.is_joint and len(self.sides) == 1:
             raise UserError(f"tokenizer.sides={self.sides[0]}: the checkpoint has one vocabulary for both sides")
         if base.is_joint and base.tgt_model is not None and self.learn:

@@ -183,13 +183,15 @@ class TranslationData(L.LightningDataModule):
         self.train_text = text["train"]
         src_langs = dict.fromkeys(corpora_of(self.train_text), self.corpus.src_lang)
         src_langs |= getattr(self.corpus, "src_langs", {})  # of a mixture
-        languages = self.train_text.tgt_langs.values() if isinstance(self.train_text, MixedText) else ()
+        languages = {*self.train_text.tgt_langs.values()} if isinstance(self.train_text, MixedText) else set()
         if isinstance(self._tokenizer, Tokenizer):
             self._check_languages(self._tokenizer, languages, src_langs.values())
         else:
             with step("training the tokenizer"):
                 tokenizer_text = self._tokenizer_text(self._tokenizer, src_langs)
-                self._tokenizer, line = self._tokenizer.get(tokenizer_text, self.cache_dir, sorted(set(languages)))
+                if self._tokenizer.tags_sources:
+                    languages |= {self.corpus.src_lang, *src_langs.values()}
+                self._tokenizer, line = self._tokenizer.get(tokenizer_text, self.cache_dir, sorted(languages))
             self.notes.append(line)
         self.shards = prepare(
             self.train_text,

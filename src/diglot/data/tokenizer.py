@@ -75,11 +75,13 @@ class TokenizerSource(Protocol):
         is_joint: whether both sides share one vocabulary.
         placeholder: regular expression of placeholders; see `Tokenizer`.
         sampling: options of the random segmentation of training text.
+        tags_sources: whether the languages of sources need tags as well as those of targets.
     """
 
     is_joint: bool
     placeholder: str | None
     sampling: Sampling
+    tags_sources: bool = False
 
     def get(self, text: Parallel, cache_dir: Path, languages: Sequence[str] = ()) -> tuple[Tokenizer, str]:
         """Return the tokenizer, and a one-line note for the user.
@@ -87,7 +89,7 @@ class TokenizerSource(Protocol):
         Args:
             text: text to train on.
             cache_dir: folder for trained models.
-            languages: codes of the target languages; see `Tokenizer`.
+            languages: codes of the languages that need a tag; see `Tokenizer`.
         """
 
 
