@@ -18,6 +18,7 @@ from diglot.checkpoint.huggingface_folder import (
     MAX_JSON_BYTES,
     digest,
     is_huggingface,
+    read,
     search_node,
 )
 from diglot.data.corpus import Sample
@@ -116,6 +117,27 @@ def test_the_record_is_that_of_a_checkpoint(marian):
     content = checkpoints.read(marian)
     assert content["diglot"].keys() == record.keys() >= checkpoints.KINDS.keys()
     assert all(tensor.dtype == torch.float32 for tensor in content["state_dict"].values())
+
+
+def languages_of(folder: Path) -> tuple[str, str]:
+    found = read(folder, with_weights=False)
+    return found.src_lang, found.tgt_lang
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_the_tag_with_which_each_translation_begins_is_the_target_language(file, tmp_path):
+    folder = huggingface_folder("mbart50", tmp_path / "many_to_one")
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"src_lang": None, "tgt_lang": None}))
+    assert languages_of(folder) == ("src", "tgt")
+    content = json.loads((folder / file).read_text())
+    wrong = (3, None, 10**9, "304", True)
+    for forced, expected in ((304, "en_XX"), *((each, "tgt") for each in wrong)):
+        (folder / file).write_text(json.dumps(content | {"forced_bos_token_id": forced}))
+        assert languages_of(folder) == ("src", expected), forced
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))  # which names a language
+    (folder / file).write_text(json.dumps(content | {"forced_bos_token_id": 304}))
+    assert languages_of(folder) == ("de_DE", "en_XX")
 
 
 @pytest.mark.parametrize("form", ["shards", "bin", "old bin", "half", "bfloat16"])

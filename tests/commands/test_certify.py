@@ -282,11 +282,15 @@ def test_what_cannot_be_certified_is_answered_by_one_line(work: Path, tmp_path: 
         ),
         (["checkpoint=runs/1,runs/2"], "checkpoint=runs/1,runs/2: for a list, type 'checkpoint=[runs/1,runs/2]'"),
         ([f"checkpoint={tmp_path}/run", f"output={tmp_path}/new"], "the kept dev outputs have "),
+        (
+            ["checkpoint=runs/1", f"output={tmp_path}/a.json"],
+            "a.json: must be a folder; certificate.json and certificate.html are written into it",
+        ),
     ]
     for words, message in words_and_messages:
         said = type_command("diglot-certify", *words, cwd=work, code=2).stderr.decode()
         assert message in said
         assert said.count("\n") == 1
-    assert not (tmp_path / "new").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
     said = type_command("diglot-verify", "certificate=runs/2", cwd=work, code=2).stderr.decode()
     assert said == "diglot-verify: certificate=runs/2: no such file; make certify checkpoint=FOLDER writes one\n"

@@ -298,6 +298,26 @@ def test_a_full_disk_leaves_what_there_was(monkeypatch, untrained, tokenizer, tm
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_file_that_cannot_be_written_is_named_where_it_would_be(monkeypatch, untrained, tokenizer, tmp_path):
+    def fill(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("diglot.data.text.atomic_file", fill)
+    with pytest.raises(UserError) as refused:
+        exporting.export(untrained(tokenizer), "safetensors", tmp_path / "out", "format", 0)
+    assert re.fullmatch(rf"{tmp_path}/out/[\w.]+: cannot be written: No space left on device", str(refused.value))
+
+
+@pytest.mark.parametrize("form", ["safetensors", "peft"])
+def test_a_check_that_a_format_does_not_make_is_refused(form, tmp_path):
+    (tmp_path / "a.ckpt").touch()
+    for words, named in ((("check=50",), "check=50"), (("check=0", "input=in.txt"), "input=in.txt")):
+        done = type_command("diglot-export", "checkpoint=a.ckpt", f"format={form}", *words, cwd=tmp_path, code=2)
+        assert done.stderr.decode() == (
+            f"diglot-export: {named}: not used with format={form}, which compares no translations\n"
+        )
+
+
 @pytest.mark.reliability
 def test_a_kill_leaves_nothing_under_the_name_and_the_next_export_nothing_else(untrained, tokenizer, tmp_path):
     code = (

@@ -74,7 +74,7 @@ def test_a_function_is_given_nodes_as_they_are_and_lists_as_plain_data():
         ("sweep.job", 3, "sweep.job=3: must be text or null"),
         ("sweep.folders", "x", "there is no key sweep.folders; did you mean sweep.folder?"),
         ("trainer.max_steps", "x", "trainer.max_steps='x': must be an integer or null"),
-        ("trainer.precision", None, "trainer.precision=None: must be an integer or text"),
+        ("trainer.precision", None, "trainer.precision=null: must be an integer or text"),
         (
             "trainer.process_timeouts",
             3,

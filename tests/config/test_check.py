@@ -146,7 +146,7 @@ def is_value(override: Override) -> bool:
         # types
         ("model.d_model=abc", "model.d_model='abc': must be an integer"),
         ("model.d_model=64.5", "model.d_model=64.5: must be an integer"),
-        ("model.d_model=true", "model.d_model=True: must be an integer"),
+        ("model.d_model=true", "model.d_model=true: must be an integer"),
         ("model.tying=some", "model.tying='some': must be none or target or inputs or all"),
         ("run.validate_every=2.5", "run.validate_every=2.5: must be an integer"),
         ("optimizer.betas=3", "optimizer.betas=3: must be a list"),
@@ -345,7 +345,7 @@ def test_a_mistake_has_the_same_message_typed_or_in_a_config(say, answer):
         ("experiment=home_assistant_gpu model=gru_attention", "GruAttention has no model.n_encoder_layers"),
         # targets that are not a model, and models that do not work
         ("model._target_=os.system", "model._target_: os.system is no model"),
-        ("model._target_=null", "model._target_=None: must name a class"),
+        ("model._target_=null", "model._target_=null: must name a class"),
         ("model._target_=diglot.model.transformer.EncoderLayer", "EncoderLayer is no model"),
         ("model/feed_forward=gelu +model.feed_forward.activation.approximate=tan", "model: "),
         ("model.feed_forward.activation._target_=torch.nn.GLU", "model: "),

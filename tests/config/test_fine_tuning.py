@@ -145,7 +145,10 @@ def test_values_that_cannot_be_used_are_refused(build_model: Build, keys: dict[s
         ("lora={on: [0]}", 'lora.on=[0]: must be a list of texts; to make a number a text, type ["0"]'),
         ("lora=8", "lora=8: must be a mapping or null"),
         ("freeze=3", "freeze=3: must be text or a list of texts"),
-        ("freeze=[0,1]", 'freeze=[0, 1]: must be text or a list of texts; to make a number a text, type ["0","1"]'),
+        (
+            "freeze=[0,1]",
+            'freeze=[0, 1]: must be text or a list of texts or null; to make a number a text, type ["0","1"]',
+        ),
         ("learning_rates=0.1", "learning_rates=0.1: must be a mapping or null"),
     ],
 )

@@ -24,6 +24,7 @@ from diglot.data.text import ParallelText, write_lines
 from diglot.decoding import BeamSearch
 from diglot.errors import UserError
 from diglot.export import huggingface_parity, parity, transformers_worker
+from diglot.export.huggingface import generation_config
 from diglot.export.parity import language_pairs, some_sentences
 from diglot.export.writing import export
 from diglot.huggingface.stock_tokenizer import StockTokenizer, stock_tokenizer
@@ -216,9 +217,17 @@ def test_the_first_token_is_forced_where_it_is_certain(folders: Callable[[str], 
         forced[family] = content.get("forced_bos_token_id")
     assert forced == {"nllb": 301, "m2m100": None, "bart": 0}
     loaded = checkpoints.load(folders("nllb"))
-    loaded.record["config"]["data"] = {"corpora": {"a": {}, "b": {}}}  # which may have several target languages
-    exported(loaded, tmp_path / "several")
-    assert "forced_bos_token_id" not in json.loads((tmp_path / "several/generation_config.json").read_text())
+    for corpora, common, expected in (
+        ({"a": {}, "b": {}}, None, None),  # the extensions of the files tell
+        ({"a": {}, "b": {"tgt_lang": "de"}}, "en", None),
+        ({"a": {}, "b": {"tgt_lang": "eng_Latn"}}, "en", 301),
+        ({"a": {"tgt_lang": "en"}, "b": {"tgt_lang": "en"}}, None, 301),
+        ({"a": {"tgt_lang": 5}, "b": None}, "en", None),
+    ):
+        loaded.record["config"]["data"] = {"corpora": corpora, "tgt_lang": common}
+        stock = stock_tokenizer(loaded.tokenizer, loaded.record["model"], "format")
+        content = generation_config(loaded.model, loaded.record, loaded.tokenizer, stock, loaded.search)
+        assert content.get("forced_bos_token_id") == expected, (corpora, common)
 
 
 @pytest.mark.parametrize("kind", ["nllb", "marian"])

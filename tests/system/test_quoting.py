@@ -14,7 +14,17 @@ from omegaconf import OmegaConf
 
 from diglot.config import note_secrets
 from diglot.system.masking import masked, note
-from diglot.system.quoting import TYPED, command_line, masked_arguments, override, printable, quoted, reading, resuming
+from diglot.system.quoting import (
+    TYPED,
+    command_line,
+    masked_arguments,
+    override,
+    printable,
+    quoted,
+    reading,
+    resuming,
+    spelled,
+)
 from support.checkout import typed
 
 ROOT = Path(__file__).parents[2]
@@ -179,3 +189,9 @@ def test_the_processes_that_a_run_starts_get_the_typed_command(monkeypatch: pyte
     launcher.start_others()
     assert [json.loads(env[TYPED]) for env in started] == [["data=sample", "note=Größe"]] * 2
     assert TYPED not in os.environ
+
+
+def test_values_are_spelled_as_in_a_config() -> None:
+    values = {"a": None, "b": [True, "true", 1, 1.5], "c": {"d": False}}
+    assert spelled(values) == "{a: null, b: [true, 'true', 1, 1.5], c: {d: false}}"
+    assert OmegaConf.create(spelled(values)) == values

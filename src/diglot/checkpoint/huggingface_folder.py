@@ -23,10 +23,12 @@ from torch import Tensor
 from diglot.checkpoint import container, format1
 from diglot.config import build, check_language, check_tokenizer
 from diglot.config.storable import LENGTHS, MAX_LIVE_HYPOTHESES, MAX_TENSORS
+from diglot.data.pieces import tag
 from diglot.data.text import file_hash
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.huggingface.families import model_node, read_weights
+from diglot.huggingface.tokenizer_settings import is_integer
 from diglot.huggingface.tokenizers import METADATA, ImportedTokenizer, read_tokenizer
 from diglot.model import Transformer
 from diglot.model.meta import meta_device
@@ -36,6 +38,7 @@ from diglot.system.quoting import printable
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
 TOKENIZER = "tokenizer_config.json"
+UNKNOWN_LANGUAGES = ("src", "tgt")  # codes of the languages of a folder that names none
 # The files that can hold the weights, in the order of preference. An index names the files of a large model.
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 MAX_JSON_BYTES = 4_000_000  # the index of a thousand layers has about 2,000,000
@@ -113,6 +116,8 @@ def read(folder: Path, with_weights: bool = True) -> Imported:
     with _named("tokenizer"):
         tokenizer = _read_tokenizer(folder, config)
     src_lang, tgt_lang = languages(folder)
+    if tgt_lang == UNKNOWN_LANGUAGES[1]:
+        tgt_lang = forced_language(config | generation, tokenizer) or tgt_lang
     state = _read_state(folder, config, node, tokenizer) if with_weights else OrderedDict[str, Tensor]()
     if with_weights:
         _warn_of_search(folder, tuple(sorted(_not_followed(generation))))
@@ -159,6 +164,20 @@ def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES, max_memory: int = con
     return content
 
 
+def forced_language(generation: Mapping[str, Any], imported: ImportedTokenizer) -> str | None:
+    """Return the language whose tag begins each translation, such as that of a many-to-one mBART-50; None: no tag does.
+
+    Args:
+        generation: options of `generate`. Older models have forced_bos_token_id in config.json.
+        imported: the tokenizer of the folder.
+    """
+    forced = generation.get("forced_bos_token_id")
+    if not is_integer(forced) or forced not in imported.tgt_rows or not imported.tokenizer.prefixes.tgt:
+        return None
+    (piece,) = imported.tokenizer.pieces([imported.tgt_rows.index(forced)], "tgt")
+    return next((code for code in imported.tokenizer.languages if tag(code) == piece), None)
+
+
 def languages(folder: Path) -> tuple[str, str]:
     """Return the codes of the source and target language in tokenizer_config.json; src and tgt if it has none.
 
@@ -170,7 +189,10 @@ def languages(folder: Path) -> tuple[str, str]:
         with _named(TOKENIZER):
             content = read_json(folder / TOKENIZER)
     found = []
-    for names, unknown in ((("source_lang", "src_lang"), "src"), (("target_lang", "tgt_lang"), "tgt")):
+    for names, unknown in (
+        (("source_lang", "src_lang"), UNKNOWN_LANGUAGES[0]),
+        (("target_lang", "tgt_lang"), UNKNOWN_LANGUAGES[1]),
+    ):
         code = next((content[name] for name in names if content.get(name)), unknown)
         check_language(f"{TOKENIZER}: {names[0]}", code)
         found.append(code)

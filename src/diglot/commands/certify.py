@@ -30,6 +30,8 @@ def main(*, checkpoint: str | list[str], output: str | None, trust: str | list[s
         raise UserError("checkpoint must be given: checkpoint=runs/NAME")
     folders = [finished_run(path) for path in paths]
     folder = Path(output).expanduser() if output else folders[0]
+    if folder.suffix in (".json", ".html") or folder.is_file():
+        raise UserError(f"output={folder}: must be a folder; {CERTIFICATE} and {PAGE} are written into it")
     refuse_unwritable(folder / CERTIFICATE if folder.is_dir() else folder)
     certificate = certify(folders, trusted({"trust": trust}))
     write_bytes(folder / PAGE, page(certificate).encode())

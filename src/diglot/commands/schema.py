@@ -17,7 +17,7 @@ class TrainKeys(TypedDict):
     seed: int
     label_smoothing: float
     init_from: str | None
-    freeze: str | list[str]
+    freeze: str | list[str] | None
     learning_rates: dict[str, float] | None
     lora: Annotated[dict[str, Any], Lora] | None
     resume: str | None

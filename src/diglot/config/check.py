@@ -25,6 +25,7 @@ from diglot.config.scores import check_scores
 from diglot.config.secrets import note_secrets, refuse_secrets_in_checkpoints
 from diglot.config.targets import kind_of, missing_target, names_of, wrong_target
 from diglot.errors import UserError
+from diglot.system.quoting import spelled
 
 EXTENSION = "diglot.data.extension.TokenizerExtension"  # the tokenizer that needs init_from
 
@@ -63,7 +64,9 @@ def check(config: DictConfig, schema: Any) -> None:
             errors.append(f"{key!s}= is empty: leave it out")
         elif not fits(value, annotation):
             reason = wrong_entry(value, annotation)
-            errors.append(f"{key!s}={value!r}: must be {describe(annotation)}" + (f"; {reason}" if reason else ""))
+            errors.append(
+                f"{key!s}={spelled(value)}: must be {describe(annotation)}" + (f"; {reason}" if reason else "")
+            )
         errors += mistakes(value, str(key), extra_keys=_keys_within(annotation))
     if errors:
         raise UserError("; ".join(errors))
@@ -218,7 +221,7 @@ def _wrong_target(target: Any, path: str, annotation: Any) -> str | None:
     if path == "logger":
         return f"{path}._target_: each logger needs a name: {path}.NAME._target_={target}"
     if not isinstance(target, str):
-        return f"{path}._target_={target!r}: must name a class or a function"
+        return f"{path}._target_={spelled(target)}: must name a class or a function"
     try:
         reason = wrong_target(target, annotation or kind_of(path))
     except ImportError:
@@ -260,7 +263,7 @@ def _mistakes_of(key: str, value: Any, path: str, target: str | None, parameters
             yield from mistakes(value, key_path, annotation if target is not None else None)
         else:
             reason = _instead_of_text(key_path, value) or wrong_entry(value, annotation)
-            yield f"{key_path}={value!r}: must be {describe(annotation)}" + (f"; {reason}" if reason else "")
+            yield f"{key_path}={spelled(value)}: must be {describe(annotation)}" + (f"; {reason}" if reason else "")
 
 
 def _instead_of_text(key: str, value: Any) -> str | None:
@@ -353,7 +356,7 @@ def wrong_entry(value: Any, annotation: Any) -> str | None:
             errors = [f"there is no {key}" for key in value if key not in keys]
             errors += [f"{key} is missing" for key in keys if key not in value]
             errors += [
-                f"{key} is {value[key]!r} and must be {describe(keys[key])}"
+                f"{key} is {spelled(value[key])} and must be {describe(keys[key])}"
                 for key in keys
                 if key in value and not fits(value[key], keys[key])
             ]

@@ -14,6 +14,7 @@ from diglot.model import EncoderDecoder
 from diglot.model.lora import Lora, add, is_adapter
 from diglot.model.parts import Parts, factors_of
 from diglot.system.masking import shortened
+from diglot.system.quoting import spelled
 
 
 @dataclass(frozen=True)
@@ -146,14 +147,11 @@ def _check_factors(factors: Mapping[str, Any]) -> None:
     for part, factor in factors.items():
         is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool) and math.isfinite(factor)
         if not is_number or factor < 0:
-            raise UserError(f"learning_rates: {part} is {_typed(factor)}, and must be a positive number")
+            raise UserError(
+                f"learning_rates: {part} is {shortened(spelled(factor), 60)}, and must be a positive number"
+            )
         if factor == 0:
             raise UserError(f"learning_rates: {part} is 0, which trains nothing: type freeze=[{part}]")
-
-
-def _typed(value: Any) -> str:
-    """Return a value as it is typed: text in quotes, and numbers without."""
-    return repr(shortened(value, 60)) if isinstance(value, str) else shortened(value, 60)
 
 
 @contextmanager

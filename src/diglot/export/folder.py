@@ -50,6 +50,7 @@ def export_folder(folder: Path) -> Iterator[Path]:
         UserError: `folder` exists and is not an export, or it cannot be written.
     """
     check_replaceable(folder)
+    temporary = folder
     try:
         with scratch_folder(folder) as temporary:
             yield temporary
@@ -64,6 +65,8 @@ def export_folder(folder: Path) -> Iterator[Path]:
             temporary.rename(folder)
             shutil.rmtree(previous, ignore_errors=True)
             sync_folder(folder.parent)
+    except UserError as error:  # a file that cannot be written is named in the folder that it was meant for
+        raise UserError(str(error).replace(str(temporary), str(folder))) from None
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from None
 

@@ -101,23 +101,30 @@ def generation_config(
 def certain_prefix(record: Mapping[str, Any], tokenizer: Tokenizer) -> int | None:
     """Return the id with which each translation begins; None: there is none, or it depends on the target language.
 
-    The target language is certain if the record names one, and the model was not trained on several corpora, each of
-    which may have its own.
+    The target language is certain if the record names one, and all corpora of a mixture have it according to the keys
+    of the config. (Extensions of files are not looked at.)
     """
     if not tokenizer.n_tgt_prefix:
         return None
     code = None
     if tokenizer.languages:
         code = tokenizer.find_language(record["tgt_lang"])
-        if code is None or _has_corpora(record):
+        if code is None or any(tokenizer.find_language(each) != code for each in _languages_of_corpora(record)):
             return None
     ((*_, prefix),) = tokenizer.encode([""], code)
     return prefix[0] if prefix else None
 
 
-def _has_corpora(record: Mapping[str, Any]) -> bool:
+def _languages_of_corpora(record: Mapping[str, Any]) -> list[str]:
+    """Return the code of the target language of each corpus of a mixture; an empty text if the config has none."""
     data = record.get("config", {}).get("data")
-    return isinstance(data, dict) and bool(data.get("corpora"))
+    corpora = data.get("corpora") if isinstance(data, dict) else None
+    if not isinstance(corpora, dict):
+        return []
+    codes = [
+        each.get("tgt_lang", data.get("tgt_lang")) if isinstance(each, dict) else None for each in corpora.values()
+    ]
+    return [code if isinstance(code, str) else "" for code in codes]
 
 
 def _ids(tokenizer: Tokenizer, stock: StockTokenizer, config: dict[str, Any]) -> dict[str, int]:

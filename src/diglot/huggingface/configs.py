@@ -3,7 +3,6 @@
 The classes are those of the library transformers, version 5.24.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +25,7 @@ from diglot.config.stock_class import (
 from diglot.errors import UserError
 from diglot.model import Transformer
 from diglot.system.masking import shortened
+from diglot.system.quoting import spelled
 
 # The classes by the names of their types in config.json. The classes of mT5 and T5 differ in defaults alone.
 TYPES = {each.model_type: name for name, each in CLASSES.items()} | {"mt5": T5}
@@ -315,4 +315,4 @@ def _unknown(key: str, value: Any, reason: str) -> UserError:
 
 
 def _spelled(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, bool) or value is None else str(value)
+    return value if isinstance(value, str) else spelled(value)

@@ -43,6 +43,15 @@ def quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
+def spelled(value: object) -> str:
+    """Return a value of a config as messages show it: text in quotes; null, true and false as in YAML."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(spelled, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {spelled(entry)}' for key, entry in value.items())}}}"
+    return json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+
+
 def shell_word(text: str) -> str:
     """Return a word of printable characters that sh expands to this text."""
     if text.isprintable():
