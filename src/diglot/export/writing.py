@@ -74,6 +74,7 @@ def export(
             "format": "ctranslate2",
             **write_tokenizer(temporary, tokenizer, loaded.record),
             "longest": longest,
+            "prefix_tokens": parity.prefix_tokens(tokenizer, loaded.record),
             "translate_batch": {**search, **parity.options(tokenizer)},
             "parity": figures,
         }
