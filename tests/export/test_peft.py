@@ -182,7 +182,7 @@ def test_only_a_name_of_the_hub_is_written_as_that_of_the_base(
 
 def test_a_checkpoint_without_adapters_is_refused(made: Callable[..., Made]) -> None:
     run = made({}, SINUSOIDAL)
-    with pytest.raises(UserError, match="format=peft: there are no adapters, .*; format=huggingface exports"):
+    with pytest.raises(UserError, match=r"format=peft: there are no adapters, .*; format=huggingface exports"):
         export(run.base, "peft", run.folder / "out", "format")
 
 
