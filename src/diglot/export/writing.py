@@ -93,7 +93,7 @@ def _export_peft(loaded: Checkpoint, folder: Path, key: str) -> str:
         peft.write(loaded, temporary, key)
         metadata = {"format": "peft", "diglot": __version__, "update": loaded.record.get("update")}
         write_json(temporary / "diglot.json", metadata)
-    return f"Written: {folder}/ (adapters for peft; their base is the model of init_from, by format=huggingface)"
+    return f"Written: {folder}/ (adapters for peft; their base is the model of init_from, as a folder of transformers)"
 
 
 def _export_huggingface(
