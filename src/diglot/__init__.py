@@ -21,6 +21,8 @@ def load(
     device: str | None = None,
     trust: "Collection[str]" = (),
     precision: "Precision" = "float32",
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
 ) -> "Translator":
     """Return the translator in a checkpoint file or in a run's folder.
 
@@ -30,10 +32,12 @@ def load(
         trust: modules whose classes the checkpoint may name, in addition to modules of your own program that are
             already imported. A module is never imported only because a checkpoint names it.
         precision: float32; or bfloat16 or int8, which are faster and may change some outputs.
+        src_lang: code of the language of the lines, for a model with tags for it; None: that of the checkpoint.
+        tgt_lang: code of the language to translate into, for a model with tags for it; None: that of the checkpoint.
 
     Example:
         `diglot.load("runs/NAME/best.ckpt").translate(["Turn on the light."], beam=4)`
     """
     from diglot.inference.translator import Translator  # imported here to keep `import diglot` fast
 
-    return Translator.load(path, device, trust=trust, precision=precision)
+    return Translator.load(path, device, trust=trust, precision=precision, src_lang=src_lang, tgt_lang=tgt_lang)

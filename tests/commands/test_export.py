@@ -13,6 +13,7 @@ import pytest
 import torch
 from ctranslate2.specs import TransformerSpec
 
+from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.file import Checkpoint
 from diglot.commands import export as exporting
 from diglot.config import build, exportable, resolved
@@ -25,6 +26,7 @@ from diglot.export import ctranslate2 as converter
 from diglot.export.parity import Output, Parity, compare
 from diglot.inference.translator import Translator
 from support.commands import ROOT, SMALL, type_command
+from support.huggingface import huggingface_folder
 from support.made import KINDS, of_kind
 
 PLACEHOLDER = r"\{[^{}\s]+\}"
@@ -372,3 +374,18 @@ def test_the_search_that_is_compared_is_never_longer_than_the_checkpoints(untrai
     assert isinstance(loaded.search, BeamSearch)
     (line, _) = exporting.export(loaded, "ctranslate2", tmp_path / "out", "format", 5)
     assert line == "random tokens: 5 of 5 sentences have the same tokens"
+
+
+@pytest.mark.parametrize("family", ["nllb", "marian"])
+def test_the_example_of_the_page_translates_with_and_without_tags(family: str, tmp_path: Path) -> None:
+    loaded = checkpoints.load(huggingface_folder(family, tmp_path / "model"))
+    exporting.export(loaded, "ctranslate2", tmp_path / "FOLDER", "format", 0)
+    text = read_lines(ROOT / "data/sample/test.avi")[0]
+    page = (ROOT / "docs/export.md").read_text(encoding="utf-8")
+    (code,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "ctranslate2" in code)
+    code = code.replace("Turn on the light.", text).replace('compute_type="int8"', 'compute_type="float32"')
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (expected,) = Translator(loaded.model, loaded.tokenizer, loaded.search, loaded.record).translate([text])
+    assert expected
+    assert done.stdout.strip().startswith(expected)  # the limits of the length differ

@@ -121,7 +121,8 @@ def test_the_start_states_adapters_and_rates(build_model: Build) -> None:
         ({"learning_rates": {"encoder": 0.5}, "freeze": ["encoder"]}, "'encoder' contains no weight that is trained"),
         ({"lora": {}, "freeze": ["encoder"]}, "freeze and lora: with lora, all weights are frozen except"),
         ({"lora": {}, "init_from": None}, "lora: adapters adapt a trained model: name it by init_from=CHECKPOINT"),
-        ({"lora": {"on": ["quary"]}}, "lora: 'quary' is no part of this model"),
+        ({"lora": {"on": ["quary"]}}, r"lora\.on: 'quary' is no part of this model"),
+        ({"lora": {"train": ["nroms"]}}, r"lora\.train: 'nroms' is no part of this model"),
         ({"lora": {"rank": -1}}, r"lora: rank \(-1\) must be positive"),
         (
             {"lora": {"rank": 49}},

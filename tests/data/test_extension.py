@@ -138,6 +138,13 @@ def test_what_cannot_be_added_is_refused(
     assert str(error.value).startswith(message)
 
 
+def test_text_without_a_new_subword_is_refused_without_advice_to_learn(tmp_path: Path) -> None:
+    lines = ["ab ba abba"] * 50
+    base = trained("unigram", lines, tmp_path)
+    with pytest.raises(UserError, match=r"tokenizer\.learn=3 finds no subword .*, or type tokenizer\.pieces=FILE$"):
+        extended(base, tmp_path, text_of(lines), learn=3)
+
+
 def test_text_that_normalisation_changes_is_refused_or_composed(sample_lines: list[str], tmp_path: Path) -> None:
     composing = trained("unigram", sample_lines, tmp_path, normalisation="nfc")
     found, _ = extended(composing, tmp_path, pieces=["cafe\u0301"])

@@ -9,6 +9,7 @@ from diglot.data.language import (
     SPACED,
     Writing,
     find_language,
+    iso_639,
     language_of_column,
     language_of_file,
     writing_of,
@@ -176,3 +177,11 @@ MBART = ("en_XX", "de_DE", "zh_CN", "ar_AR", "pt_XX")
 )
 def test_a_language_is_found_by_its_language_script_and_region(code: str, among: tuple, found: str | None) -> None:
     assert find_language(code, among) == found
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [("deu_Latn", "de"), ("en_XX", "en"), ("zh-CN", "zh"), ("nds", "nds"), ("src", None), ("qaa", None), ("xx", None)],
+)
+def test_iso_639_spells_a_code_as_the_hub_requires(code: str, found: str | None) -> None:
+    assert iso_639(code) == found

@@ -11,6 +11,7 @@ from typing import Any
 import ctranslate2
 import pytest
 import torch
+import yaml
 
 from diglot.certificates.content import CERTIFICATE, as_bytes, read_certificate
 from diglot.checkpoint import file as checkpoints
@@ -311,6 +312,56 @@ def test_the_card_has_the_scores_of_this_checkpoint_and_no_paths(
     assert "/home" not in card
     assert "mine" not in card
     assert "`make train model/residual=pre_norm seed=3`" in card
+
+
+@pytest.mark.parametrize(
+    ("init_from", "words", "base"),
+    [
+        (None, "trained with diglot", None),
+        ("runs/general", "fine-tuned with diglot", None),
+        (f"me/mt@{'0a' * 20}", "fine-tuned from me/mt (commit 0a0a0a0a0a0a) with diglot", "me/mt"),
+    ],
+)
+def test_the_card_names_the_model_of_the_hub_that_training_started_with(
+    compose_train: Callable[..., Any], tmp_path: Path, init_from: str | None, words: str, base: str | None
+) -> None:
+    loaded = checkpoint(compose_train, tmp_path, SINUSOIDAL)
+    loaded.record["config"] = {"init_from": init_from}
+    card = model_card(loaded, PEGASUS, stock_tokenizer(loaded.tokenizer, loaded.record["model"], "format"))
+    assert words in card
+    assert "runs/" not in card
+    assert metadata(card).get("base_model") == base
+    assert ("that of the original model" in card) == (init_from is not None)
+
+
+@pytest.mark.parametrize(
+    ("src_lang", "targets", "codes", "words"),
+    [
+        ("de_DE", ("eng_Latn", "nds"), ["de", "en", "nds"], "from de_DE to eng_Latn, nds,"),
+        ("src", ("en",), ["en"], "from src to en,"),
+        ("src", (), None, "from src to tgt,"),
+        ("de", tuple(f"qa{letter}" for letter in "abcdefghijk"), ["de"], "from de to 11 languages,"),
+    ],
+)
+def test_the_card_names_languages_as_the_hub_spells_them(
+    compose_train: Callable[..., Any],
+    tmp_path: Path,
+    src_lang: str,
+    targets: tuple[str, ...],
+    codes: list[str] | None,
+    words: str,
+) -> None:
+    loaded = checkpoint(compose_train, tmp_path, SINUSOIDAL, languages=targets)
+    loaded.record.update(src_lang=src_lang, tgt_lang=targets[0] if targets else "tgt")
+    card = model_card(loaded, PEGASUS, stock_tokenizer(loaded.tokenizer, loaded.record["model"], "format"))
+    assert metadata(card).get("language") == codes
+    assert words in card
+
+
+def metadata(card: str) -> dict[str, Any]:
+    """Return the YAML block at the start of a card."""
+    content: dict[str, Any] = yaml.safe_load(card.split("---\n")[1])
+    return content
 
 
 def test_the_card_and_the_folder_have_the_certificate_of_this_checkpoint_only(

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from diglot.checkpoint import file as checkpoint
-from diglot.config import build
+from diglot.config import build, trial_build
 from diglot.data.tokenizer import Tokenizer
 from diglot.errors import UserError
 from diglot.export import huggingface
@@ -132,8 +132,8 @@ def test_peft_computes_the_same(made: Callable[..., Made], lora: dict[str, Any],
 @pytest.mark.parametrize(
     ("lora", "words", "message"),
     [
-        ({"train": ["norms"]}, [SINUSOIDAL], "besides adapters, the run has trained norms"),
-        ({}, [SINUSOIDAL, "tokenizer=extend"], "the run has added pieces to the tokenizer"),
+        ({"train": ["norms"]}, [SINUSOIDAL], "besides adapters, lora.train has norms"),
+        ({}, [SINUSOIDAL, "tokenizer=extend"], "tokenizer=extend adds pieces"),
         ({}, ["model/position=rotary"], "format=peft: model.position=rotary: no stock class has it"),
     ],
 )
@@ -144,6 +144,22 @@ def test_what_adapters_cannot_hold_is_refused(
     with pytest.raises(UserError, match=message):
         export(run.adapted, "peft", run.folder / "out", "format")
     assert not (run.folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "there are no adapters, which lora trains"),
+        (["lora={train:[norms]}"], "besides adapters, lora.train has norms"),
+        (["lora={}", "tokenizer=extend"], "tokenizer=extend adds pieces"),
+    ],
+)
+def test_what_adapters_cannot_hold_is_refused_before_training(
+    compose_train: Callable[..., DictConfig], words: list[str], message: str
+) -> None:
+    config = compose_train(*WORDS, SINUSOIDAL, "init_from=base.ckpt", "export=peft", *words)
+    with pytest.raises(UserError, match=f"^export=peft: {message}.*; export=huggingface exports the model$"):
+        trial_build(config)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +182,7 @@ def test_only_a_name_of_the_hub_is_written_as_that_of_the_base(
 
 def test_a_checkpoint_without_adapters_is_refused(made: Callable[..., Made]) -> None:
     run = made({}, SINUSOIDAL)
-    with pytest.raises(UserError, match="format=peft: the checkpoint has no adapters; format=huggingface exports"):
+    with pytest.raises(UserError, match=r"format=peft: there are no adapters, .*; format=huggingface exports"):
         export(run.base, "peft", run.folder / "out", "format")
 
 

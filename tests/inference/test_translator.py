@@ -12,6 +12,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
+import diglot
 from diglot.checkpoint import file as checkpoint
 from diglot.commands.translate import check_options, chosen_alignment, load_translator, windows
 from diglot.commands.translate import main as translate_main
@@ -185,6 +186,8 @@ def test_a_source_language_that_the_model_has_no_tag_for_is_refused(compose_trai
         UserError, match=rf"^tgt_lang: .* not say into which language to translate; {advice}tgt_lang=avi$"
     ):
         Translator.load(unknown, "cpu")
+    translator = diglot.load(unknown, "cpu", src_lang="bol", tgt_lang="avi")  # what the message says to type
+    assert (translator.src_lang, translator.tgt_lang) == ("bol", "avi")
     plain = write_checkpoint(tmp_path / "plain.ckpt", checkpoint_content(compose_train(*SIZES), tokenizer))
     with pytest.raises(
         UserError, match=r"^src_lang=fr: this model has only one source language, avi: leave src_lang out$"

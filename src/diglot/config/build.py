@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from diglot.config.check import parameters_of
 from diglot.config.differences import FROM_ENVIRONMENT
-from diglot.config.exportable import check_format
+from diglot.config.exportable import check_adapters, check_format
 from diglot.config.fine_tuning import FineTuning
 from diglot.config.meaning import meaning_of
 from diglot.config.secrets import without_secrets
@@ -224,8 +224,8 @@ def trial_build(config: DictConfig) -> EncoderDecoder:
     check_number_of_weights(model)
     if config.export is not None:
         check_format(config.export, resolved(config.model), "export")
-    if config.export == "peft" and (fine_tuning.lora is None or fine_tuning.lora.train):
-        raise UserError("export=peft: writes the adapters of lora, without lora.train: type export=huggingface")
+    if config.export == "peft":
+        check_adapters(fine_tuning.lora, resolved(config.tokenizer), "export")
     if config.run.compile and not model.can_compile:
         raise UserError(f"run.compile: {type(model).__name__} loops over target tokens and cannot be compiled")
     if not 0 <= config.label_smoothing < 1:

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from diglot.config.check import EXTENSION
 from diglot.errors import UserError
+from diglot.model.lora import Lora
 from diglot.model.meta import meta_device
 from diglot.model.position import RelativeBias, bucket_starts
 
@@ -211,3 +213,25 @@ def check_format(form: str, model: Mapping[str, Any], key: str) -> None:
         extra = "huggingface" if form == "huggingface" else "export"
         advice = f"pip install 'diglot[{extra}]', or in a checkout .venv/bin/pip install -e '.[{extra}]'"
         raise UserError(f"{key}={form}: {package} is not installed: {advice}")
+
+
+def check_adapters(lora: Lora | None, tokenizer: Any, key: str) -> None:
+    """Check that adapters are all that a run trains and adds, as the format peft needs.
+
+    Args:
+        lora: the adapters of the run; None: it has none.
+        tokenizer: the config of its tokenizer.
+        key: the config key that selects the format, for messages.
+
+    Raises:
+        UserError: there are no adapters, or the run trains or adds other weights, too.
+    """
+    reason = None
+    if lora is None:
+        reason = "there are no adapters, which lora trains"
+    elif lora.train:
+        reason = f"besides adapters, lora.train has {', '.join(lora.train)}, which an adapter cannot hold"
+    elif isinstance(tokenizer, dict) and tokenizer.get("_target_") == EXTENSION:
+        reason = "tokenizer=extend adds pieces, whose embeddings an adapter cannot hold"
+    if reason is not None:
+        raise UserError(f"{key}=peft: {reason}; {key}=huggingface exports the model")

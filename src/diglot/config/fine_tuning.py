@@ -64,6 +64,9 @@ class FineTuning:
             UserError: a key names no part of the model, or nothing is left to train.
         """
         if self.lora is not None:
+            for key, parts in (("lora.on", self.lora.on), ("lora.train", self.lora.train)):
+                with _naming(key):
+                    Parts(model).union(parts)
             with _naming("lora"):
                 add(model, self.lora)
         elif self.freeze:

@@ -146,9 +146,10 @@ class TokenizerExtension(TokenizerSource):
             tgt = append(tgt, tag_pieces)
         extended = base.extended(src, tgt, [*base.languages, *tags])
         if extended.digest() == base.digest():
+            learned = f", and tokenizer.learn={self.learn} finds no subword that saves tokens" if self.learn else ""
             raise UserError(
-                "tokenizer=extend adds nothing: the checkpoint's tokenizer has all pieces and tags; remove it, or type "
-                "tokenizer.pieces=FILE or tokenizer.learn=N"
+                f"tokenizer=extend adds nothing: the checkpoint's tokenizer has all pieces and tags{learned}; "
+                f"remove it, or type tokenizer.pieces=FILE{'' if self.learn else ' or tokenizer.learn=N'}"
             )
         parts += [f"tags added for {', '.join(tags)}"] if tags else []
         return extended, f"tokenizer: the checkpoint's, {'; '.join(parts)}"

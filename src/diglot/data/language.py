@@ -72,8 +72,7 @@ def writing_of_code(code: str) -> Writing | None:
         except ValueError:
             language = None
         if language is not None:
-            is_private = re.fullmatch("q[a-t][a-z]", language.language or "")
-            if candidate.lower() in _NO_LANGUAGE or language.language is None or is_private:
+            if candidate.lower() in _NO_LANGUAGE or not _is_language(language.language):
                 return None
             return _BY_CODE.get(language.maximize().script or "", SPACED)
     return None
@@ -240,6 +239,18 @@ def base_language(code: str) -> str | None:
     tag = code.replace("_", "-")
     language = _language(tag)
     return code if language is None else language.language
+
+
+def iso_639(code: str) -> str | None:
+    """Return the language of a code as ISO 639 spells it: de for deu_Latn and de_DE; None if it names no language."""
+    language = _language(code.replace("_", "-"))
+    subtag: str | None = None if language is None else language.language
+    return subtag if _is_language(subtag) else None
+
+
+def _is_language(subtag: str | None) -> bool:
+    """Return whether a subtag names a particular language, and not a side or a private use."""
+    return subtag is not None and subtag not in _NO_LANGUAGE and re.fullmatch("q[a-t][a-z]", subtag) is None
 
 
 def find_language(code: str, among: Sequence[str]) -> str | None:

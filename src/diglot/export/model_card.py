@@ -7,13 +7,16 @@ from typing import Any
 
 from diglot.checkpoint.file import Checkpoint, home
 from diglot.config.meaning import meaning_of
+from diglot.data.language import iso_639
 from diglot.data.text import file_hash
 from diglot.export.parity import language_pairs
+from diglot.huggingface import hub_models
 from diglot.huggingface.stock_tokenizer import StockTokenizer
 from diglot.system.quoting import printable
 
 SPLITS = ("dev", "test")
 CERTIFICATE = "certificate.json"  # file that `make certify` writes into a run's folder
+N_LISTED = 10  # the text names at most so many languages
 _PIPE = r"\|"  # a pipe inside a table
 
 _USE = """\
@@ -38,14 +41,13 @@ def model_card(loaded: Checkpoint, class_name: str, stock: StockTokenizer) -> st
         stock: the exported tokenizer.
     """
     record, tokenizer = loaded.record, loaded.tokenizer
-    src, tgt = record["src_lang"], record["tgt_lang"]
-    targets = ", ".join(tokenizer.languages) or tgt
     scores = dict(_scores(loaded))
     n_parameters = sum(weight.numel() for weight in loaded.model.parameters())
+    title = f"# {record['src_lang']}-{record['tgt_lang']}"
     parts = [
         _metadata(loaded, scores),
-        f"# {src}-{tgt} ({record['corpus']})",
-        f"A sequence-to-sequence Transformer from {src} to {targets}, trained with diglot and exported as "
+        title if _is_imported(loaded) else f"{title} ({record['corpus']})",
+        f"A sequence-to-sequence Transformer {_translates(loaded)}, {_origin(loaded)} diglot and exported as "
         f"{class_name}. It has {n_parameters:,} parameters and {tokenizer.src_vocab_size:,} source pieces.",
         "## Use",
         _use(loaded, stock),
@@ -55,9 +57,57 @@ def model_card(loaded: Checkpoint, class_name: str, stock: StockTokenizer) -> st
         *_certificate(loaded),
         "## Training",
         *_training(loaded),
-        "The licence of the model depends on that of the training data, which is not recorded here.",
+        _licence(loaded),
     ]
     return printable("\n\n".join(parts), keep="\n") + "\n"
+
+
+def _is_imported(loaded: Checkpoint) -> bool:
+    """Return whether the checkpoint is a folder of transformers, which no run has trained."""
+    return loaded.path.is_dir()
+
+
+def _init_from(loaded: Checkpoint) -> str | None:
+    """Return the name of the checkpoint that the run started with; None if it started with random weights."""
+    name = loaded.record.get("config", {}).get("init_from")
+    return name if isinstance(name, str) else None
+
+
+def _base_model(loaded: Checkpoint) -> tuple[str, str] | None:
+    """Return the name and the commit of the Hub's model that the run started with; None for any other start."""
+    init_from = _init_from(loaded)
+    if init_from is None or not hub_models.is_commit(init_from):
+        return None
+    name, _, commit = init_from.partition("@")
+    return name, commit
+
+
+def _origin(loaded: Checkpoint) -> str:
+    """Return how a model came into being, in words that a preposition ends."""
+    if _is_imported(loaded):
+        return "read from a folder of the library transformers by"
+    if _init_from(loaded) is None:
+        return "trained with"
+    base = _base_model(loaded)
+    return "fine-tuned with" if base is None else f"fine-tuned from {base[0]} (commit {base[1][:12]}) with"
+
+
+def _licence(loaded: Checkpoint) -> str:
+    is_adapted = _is_imported(loaded) or _init_from(loaded) is not None
+    others = ", and on that of the original model. They are not" if is_adapted else ", which is not"
+    return f"The licence of the model depends on that of the training data{others} recorded here."
+
+
+def _translates(loaded: Checkpoint) -> str:
+    """Return from which languages into which a model translates, in words. `_use` names the tags of both sides."""
+    tokenizer, record = loaded.tokenizer, loaded.record
+    src, tgt = record["src_lang"], record["tgt_lang"]
+    languages = tokenizer.languages
+    if tokenizer.reads_src_lang and tokenizer.find_language(tgt) is None:
+        return f"for {len(languages)} languages"
+    if languages and not tokenizer.reads_src_lang:
+        tgt = ", ".join(languages) if len(languages) <= N_LISTED else f"{len(languages)} languages"
+    return f"from {src} to {tgt}"
 
 
 def _use(loaded: Checkpoint, stock: StockTokenizer) -> str:
@@ -82,10 +132,12 @@ def _use(loaded: Checkpoint, stock: StockTokenizer) -> str:
 
 def _metadata(loaded: Checkpoint, scores: Mapping[str, list[dict[str, Any]]]) -> str:
     """Return the YAML block at the start of the card. JSON is used for text, because each JSON string is also YAML."""
-    record = loaded.record
-    languages = dict.fromkeys([record["src_lang"], *(loaded.tokenizer.languages or [record["tgt_lang"]])])
+    record, tokenizer = loaded.record, loaded.tokenizer
+    spelt = [record["src_lang"], *(tokenizer.languages or [record["tgt_lang"]])]
+    codes = dict.fromkeys(code for code in map(iso_639, spelt) if code is not None)  # the Hub refuses any other
     lines = ["---", "library_name: transformers", "pipeline_tag: translation", "tags: [translation, diglot]"]
-    lines += ["language:", *(f"- {json.dumps(language)}" for language in languages)]
+    lines += [f"base_model: {base[0]}"] if (base := _base_model(loaded)) else []
+    lines += ["language:", *(f"- {json.dumps(code)}" for code in codes)] if codes else []
     if scores:
         lines += ["model-index:", f"- name: {json.dumps(record['corpus'])}", "  results:"]
     for split, values in scores.items():
@@ -164,6 +216,9 @@ def _scores(loaded: Checkpoint) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def _training(loaded: Checkpoint) -> Iterator[str]:
+    if _is_imported(loaded):
+        yield "The folder does not say how the model was trained."
+        return
     environment = _read(home(loaded.path) / "environment.json")
     update = loaded.record.get("update")  # a mean, and an imported model, have none
     yield f"Corpus: {loaded.record['corpus']}." + ("" if update is None else f" Updates: {update:,}.")

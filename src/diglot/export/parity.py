@@ -114,6 +114,13 @@ def language_pairs(tokenizer: Tokenizer, record: Mapping[str, Any]) -> list[tupl
     return pairs
 
 
+def prefix_tokens(tokenizer: Tokenizer, record: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the tokens that precede each source and each target in the first pair of `language_pairs`."""
+    (src_lang, tgt_lang), *_ = language_pairs(tokenizer, record)
+    (empty,) = tokenizer.encode([""], tgt_lang, src_lang)
+    return {"src": tokenizer.pieces(empty.ids, "src"), "tgt": tokenizer.pieces(empty.tgt_prefix, "tgt")}
+
+
 def some_sentences(
     loaded: Checkpoint, n: int, file: str | None, longest: int | None, pairs: Sequence[tuple[str, str]] | None = None
 ) -> Sentences:

@@ -12,9 +12,8 @@ from torch import Tensor
 from diglot.checkpoint import file as checkpoints
 from diglot.checkpoint.file import Checkpoint
 from diglot.checkpoint.merging import adapters_of
-from diglot.config import EXTENSION
+from diglot.config.exportable import check_adapters
 from diglot.data.text import write_bytes, write_json
-from diglot.errors import UserError
 from diglot.huggingface import families, hub_models
 from diglot.model import Transformer
 from diglot.model.lora import A, B, Lora
@@ -34,20 +33,9 @@ def write(loaded: Checkpoint, folder: Path, key: str) -> None:
     assert isinstance(loaded.model, Transformer)
     content = checkpoints.read(loaded.path)
     lora = adapters_of(content["diglot"])
-    if lora is None:
-        raise UserError(f"{key}=peft: the checkpoint has no adapters; {key}=huggingface exports the model")
-    if lora.train:
-        raise UserError(
-            f"{key}=peft: besides adapters, the run has trained {', '.join(lora.train)}, which an adapter cannot hold; "
-            f"{key}=huggingface exports the model"
-        )
     config = content["diglot"]["config"]
-    tokenizer = config.get("tokenizer")
-    if isinstance(tokenizer, dict) and tokenizer.get("_target_") == EXTENSION:
-        raise UserError(
-            f"{key}=peft: the run has added pieces to the tokenizer, whose embeddings an adapter cannot hold; "
-            f"{key}=huggingface exports the model"
-        )
+    check_adapters(lora, config.get("tokenizer"), key)
+    assert lora is not None
     adapters = adapter_weights(loaded.model, content["diglot"]["model"], content["state_dict"])
     write_bytes(folder / "adapter_model.safetensors", save(adapters, metadata={"format": "pt"}))
     layers = list(dict.fromkeys(name.rpartition(".lora_")[0].removeprefix("base_model.model.") for name in adapters))

@@ -74,6 +74,7 @@ def export(
             "format": "ctranslate2",
             **write_tokenizer(temporary, tokenizer, loaded.record),
             "longest": longest,
+            "prefix_tokens": parity.prefix_tokens(tokenizer, loaded.record),
             "translate_batch": {**search, **parity.options(tokenizer)},
             "parity": figures,
         }
@@ -92,7 +93,7 @@ def _export_peft(loaded: Checkpoint, folder: Path, key: str) -> str:
         peft.write(loaded, temporary, key)
         metadata = {"format": "peft", "diglot": __version__, "update": loaded.record.get("update")}
         write_json(temporary / "diglot.json", metadata)
-    return f"Written: {folder}/ (adapters for peft; their base is the model of init_from, by format=huggingface)"
+    return f"Written: {folder}/ (adapters for peft; their base is the model of init_from, as a folder of transformers)"
 
 
 def _export_huggingface(
