@@ -301,8 +301,8 @@ def test_tokens_of_dev_that_the_tokenizer_does_not_know_are_counted(tmp_path: Pa
     options: Any = {"vocab_size": None, "character_coverage": 1.0}
     sides = [TokenizerTrainer(model_type=kind, **options) for kind in ("char", "word")]
     made = data(corpus(tmp_path, **text), TokenizerPerSide(src=sides[0], tgt=sides[1]), tmp_path)
-    assert "dev: 1 source tokens (25.00%) are unknown to the tokenizer" in made.notes
-    assert "dev: 1 target tokens (25.00%) are unknown to the tokenizer" in made.notes
+    assert "dev: 1 source token (25.00%) is unknown to the tokenizer" in made.notes
+    assert "dev: 1 target token (25.00%) is unknown to the tokenizer" in made.notes
     assert unknown_tokens({"source": [[5, 6]], "target": []}) == []
 
 

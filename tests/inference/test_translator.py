@@ -186,6 +186,10 @@ def test_a_source_language_that_the_model_has_no_tag_for_is_refused(compose_trai
         UserError, match=rf"^tgt_lang: .* not say into which language to translate; {advice}tgt_lang=avi$"
     ):
         Translator.load(unknown, "cpu")
+    content["diglot"]["src_lang"] = "src"
+    neither = write_checkpoint(tmp_path / "neither.ckpt", content)
+    with pytest.raises(UserError, match=r"^tgt_lang: .* type one of them, .*; src_lang: .* type one of them, such as"):
+        Translator.load(neither, "cpu")
     translator = diglot.load(unknown, "cpu", src_lang="bol", tgt_lang="avi")  # what the message says to type
     assert (translator.src_lang, translator.tgt_lang) == ("bol", "avi")
     plain = write_checkpoint(tmp_path / "plain.ckpt", checkpoint_content(compose_train(*SIZES), tokenizer))
@@ -193,6 +197,12 @@ def test_a_source_language_that_the_model_has_no_tag_for_is_refused(compose_trai
         UserError, match=r"^src_lang=fr: this model has only one source language, avi: leave src_lang out$"
     ):
         Translator.load(plain, "cpu", src_lang="fr")
+    content = checkpoint_content(compose_train(*SIZES), tokenizer)
+    content["diglot"] |= {"src_lang": "de", "tgt_lang": "tgt"}
+    other = write_checkpoint(tmp_path / "other.ckpt", content)
+    assert Translator.load(other, "cpu", src_lang="deu_Latn").src_lang == "de"
+    with pytest.raises(UserError, match="only one target language, which its checkpoint does not name: leave tgt_lang"):
+        Translator.load(other, "cpu", tgt_lang="en")
 
 
 def test_a_line_that_is_empty_after_normalisation_stays_blank(normalising):

@@ -25,7 +25,8 @@ def page(certificate: Certificate) -> str:
 
 def scores_as_text(certificate: Certificate) -> list[str]:
     """Return the means and standard deviations as lines to print."""
-    table = Table(title=f"Mean of {len(certificate['runs'])} runs", title_justify="left")
+    n_runs = len(certificate["runs"])
+    table = Table(title="One run" if n_runs == 1 else f"Mean of {n_runs} runs", title_justify="left")
     for name in ("", *(mean["name"] for mean in certificate["dev"])):
         table.add_column(name, justify="right" if name else "left")
     for split in ("dev", "test"):

@@ -273,5 +273,6 @@ def unknown_tokens(sides: Mapping[str, Sequence[Sequence[int]]], split: str = "d
     for side, sequences in sides.items():
         if n_unknown := sum(ids.count(UNK) for ids in sequences):
             share = n_unknown / sum(map(len, sequences))
-            lines.append(f"{split}: {n_unknown:,} {side} tokens ({share:.2%}) are unknown to the tokenizer")
+            are = f"{side} token ({share:.2%}) is" if n_unknown == 1 else f"{side} tokens ({share:.2%}) are"
+            lines.append(f"{split}: {n_unknown:,} {are} unknown to the tokenizer")
     return lines

@@ -14,6 +14,7 @@ import torch
 from diglot.checkpoint import file as checkpoint
 from diglot.data.batching import in_batches
 from diglot.data.flat import FlatIds
+from diglot.data.language import find_language
 from diglot.data.tokenizer import PAD, Encoded, Tokenizer, to_select
 from diglot.decoding import BeamSearch, Ensemble, Hypothesis, Search
 from diglot.decoding.layout import Precision, check_precision, pack_for_decoding
@@ -96,26 +97,31 @@ class Translator:
     ) -> None:
         self.precision = precision
         self.model, self.tokenizer, self.search, self.record = model.eval(), tokenizer, search, record or {}
-        self.tgt_lang = self._language("tgt_lang", tgt_lang, bool(tokenizer.languages))
-        self.src_lang = self._language("src_lang", src_lang, tokenizer.reads_src_lang)
+        problems: list[str] = []
+        self.tgt_lang = self._language("tgt_lang", tgt_lang, bool(tokenizer.languages), problems)
+        self.src_lang = self._language("src_lang", src_lang, tokenizer.reads_src_lang, problems)
+        if problems:
+            raise UserError("; ".join(problems))
         self.special = tokenizer.special
 
-    def _language(self, key: Literal["src_lang", "tgt_lang"], code: str | None, has_tag: bool) -> str | None:
+    def _language(
+        self, key: Literal["src_lang", "tgt_lang"], code: str | None, has_tag: bool, problems: list[str]
+    ) -> str | None:
         """Return the requested language of a side, or else that of the checkpoint.
 
-        Raises:
-            UserError: the model does not know the language, or another one is requested of a model that has no tags for
-                this side.
+        If the model does not know the language, or if another one is requested of a model that has no tags for this
+        side, the reason is added to the problems.
         """
         recorded = self.record.get(key)
         requested = code or recorded
-        if has_tag:
-            is_known = requested is None or self.tokenizer.find_language(requested) is not None
-        else:
-            is_known = requested == recorded
-        if not is_known:
-            raise UserError(self._why_unknown(key, code, has_tag))
-        return requested
+        if requested is None or (requested == recorded and not has_tag):
+            return requested
+        if has_tag and self.tokenizer.find_language(requested) is not None:
+            return requested
+        if not has_tag and recorded is not None and find_language(requested, [recorded]) is not None:
+            return recorded  # in another spelling
+        problems.append(self._why_unknown(key, code, has_tag))
+        return None
 
     def _why_unknown(self, key: Literal["src_lang", "tgt_lang"], code: str | None, has_tag: bool) -> str:
         """Return why a language cannot be selected, and what to type.
@@ -128,7 +134,8 @@ class Translator:
         side, preposition = ("target", "into") if key == "tgt_lang" else ("source", "from")
         if not has_tag:
             recorded = self.record.get(key)
-            return f"{key}={code}: this model has only one {side} language, {recorded}: leave {key} out"
+            name = "which its checkpoint does not name" if recorded in (None, "src", "tgt") else recorded
+            return f"{key}={code}: this model has only one {side} language, {name}: leave {key} out"
         reason = f"{key}={code}: this model does not translate {preposition} {code}"
         if code is None:
             reason = f"{key}: the checkpoint does not say {preposition} which language to translate"

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from diglot.errors import RESUME_ME, UserError
 from diglot.evaluation.openings import Opening, openings_in
 from diglot.runs.contents import Contents, changed_contents, contents_in
 from diglot.runs.folder import JOB, STOPPED, read_results, read_stopped, refuse_links
+from diglot.system.atomic import lock
 from diglot.system.children import be_signalled_with_parent, how_it_ended
 from diglot.system.interruption import STOP_SIGNALS
 from diglot.system.masking import shortened
@@ -36,6 +38,8 @@ DISTRIBUTED = {
 
 # Seconds for a job to end after a signal, before it is killed.
 GRACE = 60.0
+# Seconds in which processes that were killed may still hold the lock of a job.
+PATIENCE = 10.0
 
 
 def say(line: str) -> None:
@@ -59,6 +63,7 @@ class Job:
         exit_status: the exit status of its process; -N: signal N killed it.
         message: why the job failed, was stopped or is outdated.
         process: the process's ID while it runs.
+        place: where it runs or ran last: the job of a SLURM cluster, if there is one, and the machine.
         started: local time of its start.
         ended: local time of its end.
     """
@@ -73,6 +78,7 @@ class Job:
     exit_status: int | None = None
     message: str = ""
     process: int | None = None
+    place: str = ""
     started: str | None = None
     ended: str | None = None
 
@@ -85,7 +91,7 @@ class Job:
         """
         try:
             record = json.loads((folder / JOB).read_bytes())
-            record.setdefault("configuration", record["hash"])  # a record of an earlier version
+            record = {"configuration": record["hash"], "place": ""} | record  # an earlier version had neither
             fields = {name: record[name] for name in cls._stored_fields()}
             lists: dict[str, Any] = {name: tuple(map(str, fields[name])) for name in ("overrides", "varies")}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -165,7 +171,13 @@ def command(module: str, hydra: Any, folder: Path) -> list[str]:
     return [*composed_command(module, hydra, folder), f"resume={quoted(str(folder))}"]
 
 
-def run(job: Job, command: Sequence[str], signals: "Signals | None" = None, tries_only: bool = False) -> None:
+def run(
+    job: Job,
+    command: Sequence[str],
+    signals: "Signals | None" = None,
+    tries_only: bool = False,
+    is_shown: bool = True,
+) -> None:
     """Run a job to its end, with its own process, session and log, and record the outcome.
 
     Args:
@@ -173,17 +185,24 @@ def run(job: Job, command: Sequence[str], signals: "Signals | None" = None, trie
         command: its command line.
         signals: signals from the user, which are passed on to the job.
         tries_only: whether the run writes no results (fast_dev_run).
+        is_shown: whether to print the lines about validations.
+
+    Raises:
+        UserError: another process runs the job.
     """
     refuse_links(job.folder)
-    (job.folder / STOPPED).unlink(missing_ok=True)
     with (job.folder / OUTPUT).open("ab") as output:
+        # The job's processes inherit this file with its lock, so that the lock lasts as long as they do.
+        if not _lock_patiently(output.fileno()):
+            raise UserError(f"{job.folder}: another process runs this job: {Job.read(job.folder).place}")
+        (job.folder / STOPPED).unlink(missing_ok=True)
         begin = output.tell()
         process = start(command, output)
     try:
         job.status, job.started, job.ended, job.exit_status, job.message = "running", now(), None, None, ""
-        job.process = process.pid
+        job.process, job.place = process.pid, _place()
         job.write()
-        job.exit_status = wait(process, follow(job.folder / OUTPUT, begin), signals)
+        job.exit_status = wait(process, follow(job.folder / OUTPUT, begin) if is_shown else _show_nothing, signals)
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # end all processes that the job started
             os.killpg(process.pid, signal.SIGKILL)
@@ -203,6 +222,39 @@ def run(job: Job, command: Sequence[str], signals: "Signals | None" = None, trie
             if job.exit_status >= 0:  # a killed job has printed no reason
                 job.message += f": {last_line(job.folder / OUTPUT, begin)}"
         job.write()
+
+
+def is_running(folder: Path) -> bool:
+    """Return whether a process runs the job of a folder, on any machine.
+
+    A file system without locks has no such processes.
+    """
+    try:
+        with (folder / OUTPUT).open("ab") as output:
+            return not _lock_patiently(output.fileno())
+    except OSError:
+        return False
+
+
+def _lock_patiently(descriptor: int) -> bool:
+    """Lock a file, and return whether no other process has locked it. Processes that were just killed may still end."""
+    deadline = time.monotonic() + PATIENCE
+    while lock(descriptor) is False:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _place() -> str:
+    """Return where this process runs: the job of a SLURM cluster, as scancel names it, and the machine."""
+    array, task, single = (os.environ.get(f"SLURM_{name}") for name in ("ARRAY_JOB_ID", "ARRAY_TASK_ID", "JOB_ID"))
+    number = f"{array}_{task}" if array and task else single
+    return f"SLURM job {number} on {socket.gethostname()}" if number else socket.gethostname()
+
+
+def _show_nothing() -> None:
+    pass
 
 
 def start(command: Sequence[str], output: Any) -> subprocess.Popen[bytes]:
@@ -247,8 +299,14 @@ def wait(process: subprocess.Popen[bytes], show: Callable[[], None], signals: "S
     return status
 
 
-def follow(path: Path, position: int) -> Callable[[], None]:
-    """Return a function that prints the lines about validations that a job has printed since the last call."""
+def follow(path: Path, position: int, title: str = "") -> Callable[[], None]:
+    """Return a function that prints the lines about validations that a job has printed since the last call.
+
+    Args:
+        path: the job's log.
+        position: where to begin in it, in bytes.
+        title: what precedes each line.
+    """
     partial_line = b""
 
     def show() -> None:
@@ -260,7 +318,7 @@ def follow(path: Path, position: int) -> Callable[[], None]:
         *lines, partial_line = (partial_line + data).split(b"\n")
         for line in lines:
             if re.match(rb"update [\d,]+ of [\d,]+, ", line):
-                say(f"  {line.decode(errors='replace').rstrip()}")
+                say(f"{title}  {line.decode(errors='replace').rstrip()}")
 
     return show
 

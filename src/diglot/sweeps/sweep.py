@@ -29,7 +29,7 @@ from diglot.sweeps.chart import picture
 from diglot.sweeps.comparison import Comparison
 from diglot.sweeps.configuration import configurations, label, outcome
 from diglot.sweeps.html_report import as_html
-from diglot.sweeps.job import OUTPUT, Job, Signals, command, run, say, slug
+from diglot.sweeps.job import OUTPUT, Job, Signals, command, is_running, run, say, slug
 from diglot.sweeps.judgement import Judgement, judge
 from diglot.sweeps.search import JOURNAL, PICTURES
 from diglot.sweeps.stopping import stop_with_configuration
@@ -135,6 +135,26 @@ class Sweep:
             raise UserError(f"sweep.folder={self.folder} cannot be used: {error.strerror}") from None
         if lock(self._lock.fileno()) is False:
             raise UserError(f"another sweep is running in {self.folder}")
+
+    def refuse_running(self) -> None:
+        """Mark jobs as interrupted whose process has ended without a record of it, such as a killed one.
+
+        Raises:
+            UserError: a job is running, because another launcher's jobs outlive their command.
+        """
+        jobs = self.jobs
+        for job in jobs:
+            if job.status != "running":
+                continue
+            if is_running(job.folder):
+                found = re.match(r"SLURM job (\S+)", job.place)
+                end = f"scancel {found.group(1)}" if found else "kill it"
+                raise UserError(
+                    f"job {job.number}, {label(job, jobs)}, is running: {job.place}; wait for its end, or end it first "
+                    f"({end}), and type the command again"
+                )
+            job.status = "interrupted"
+            job.write()
 
     def _refuse_foreign(self) -> None:
         """Check that the sweep's files would not replace other files.
@@ -279,7 +299,7 @@ def run_in_subprocess(config: DictConfig, module: str = "diglot.commands.train")
     ended = job.status == "finished" or (job.status == "stopped" and config.sweep.stop is not None)
     if not ended and not stop_with_configuration(job, sweep.jobs, config.sweep.stop):
         with Signals() as signals:
-            run(job, command(module, hydra, job.folder), signals, tries_only=config.trainer.fast_dev_run)
+            run(job, command(module, hydra, job.folder), signals, config.trainer.fast_dev_run, is_shown=False)
             sweep.write_tables()
     if job.status not in ("finished", "tried", "stopped"):
         raise failed(job, sweep.jobs)

@@ -133,10 +133,7 @@ def begin(launcher: Launcher, config: DictConfig) -> "Sweep":
     sweep.lock()
     if isinstance(launcher, DiglotLauncher):
         launcher.sweep = sweep
-        for job in sweep.jobs:  # a job is still "running" if its launcher was killed
-            if job.status == "running":
-                job.status = "interrupted"
-                job.write()
+    sweep.refuse_running()
     sweep.find_outdated()
     return sweep
 
@@ -168,6 +165,26 @@ def for_others(
         for job, (job_settings, digest) in zip(jobs, configs, strict=True)
     ]
     return [[*job, f"sweep.job={quoted(folder.name)}"] for job, folder in zip(jobs, folders, strict=True)]
+
+
+def launch(
+    launcher: Launcher, config: DictConfig, sweep: "Sweep", jobs: Sequence[list[str]], first: int
+) -> Sequence[JobReturn]:
+    """Run jobs by a launcher, and print what they do meanwhile. diglot's own launcher prints it itself.
+
+    Args:
+        launcher: the launcher.
+        config: the sweep's config.
+        sweep: the sweep.
+        jobs: the overrides of each job, by `for_others`.
+        first: number of jobs that the command has run before.
+    """
+    from diglot.sweeps.elsewhere import Following
+
+    if isinstance(launcher, DiglotLauncher):
+        return launcher.launch(jobs, initial_job_idx=first)
+    with Following(sweep, is_slurm=config.hydra.launcher._target_.endswith(".SlurmLauncher")):
+        return launcher.launch(jobs, initial_job_idx=first)
 
 
 def job_config(context: HydraContext, sweep_config: DictConfig, overrides: list[str]) -> tuple[DictConfig, str]:

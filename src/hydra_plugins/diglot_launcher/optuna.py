@@ -14,7 +14,7 @@ from hydra.core.utils import JobReturn
 from omegaconf import DictConfig, OmegaConf
 
 from diglot.errors import UserError
-from hydra_plugins.diglot_launcher.launcher import begin, for_launcher, for_others, job_config
+from hydra_plugins.diglot_launcher.launcher import begin, for_launcher, for_others, job_config, launch
 from hydra_plugins.diglot_launcher.sweeper import DiglotSweeper
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class DiglotOptunaSweeper(DiglotSweeper):
                 launched.append(words)
         if launched:
             named = for_others(self.launcher, self.config, sweep, launched, list(configs.values()))
-            self.launcher.launch(named, initial_job_idx=n_done)
+            launch(self.launcher, self.config, sweep, named, n_done)
         by_hash = {job.hash: job for job in sweep.jobs if job.status != "outdated"}
         return {number: by_hash[digest] for number, (_, digest) in configs.items()}, errors
 

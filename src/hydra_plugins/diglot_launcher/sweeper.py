@@ -22,6 +22,7 @@ from hydra_plugins.diglot_launcher.launcher import (
     for_launcher,
     for_others,
     job_config,
+    launch,
 )
 
 
@@ -97,7 +98,7 @@ class DiglotSweeper(Sweeper):
         try:
             size = len(jobs) if self.max_batch_size in (None, -1) else self.max_batch_size
             for start in range(0, len(jobs), size):
-                results += self.launcher.launch(jobs[start : start + size], initial_job_idx=start)
+                results += launch(self.launcher, self.config, sweep, jobs[start : start + size], start)
             sweep.conclude()
         finally:
             sweep.unlock()
